@@ -151,7 +151,8 @@ def run(tasks: Sequence[Task], *, is_quick: bool) -> list[str]:
 def _module(name: str, *arguments: str, timeout_s: float | None = None) -> int:
     """Run a module of this package in its own process: questions share neither memory nor threads.
 
-    The process leads its own session, which is killed at the end with all processes that it has started.
+    The process leads its own session, which is killed at the end with all processes that it has
+    started.
     """
     command = [sys.executable, "-m", f"bench.{name}", *arguments]
     process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)

@@ -2,18 +2,19 @@
 
     python -m bench.access_checks [--quick]
 
-Each of USERS users may read topics of their own and write to prefixes; some topics are open to everyone.
-Decisions, for each number of ACLs, in microseconds of one thread:
+Each of USERS users may read topics of their own and write to prefixes; some topics are open to
+everyone. Decisions, for each number of ACLs, in microseconds of one thread:
 
     remembered   a decision that was made before, as for a client that asks for its topics again
     first        the first decision about a topic since the ACLs changed
-    some         the first decision since the ACLs changed on whether a user may write to any topic at all,
-                 which an idempotent producer needs
+    some         the first decision since the ACLs changed on whether a user may write to any topic
+                 at all, which an idempotent producer needs
     changed      the first decision after a change of one ACL, which the index follows
 
-Requests: a client writes a record of 1,000 bytes and reads it again, one request after the other, on brokers
-without an authorizer and on brokers with the most ACLs. The cost of the ACLs shows in the broker's CPU-microseconds
-per request, and in the client's wait for both. Brokers take turns (A B C D A B C D); figures are medians of the rounds.
+Requests: a client writes a record of 1,000 bytes and reads it again, one request after the other,
+on brokers without an authorizer and on brokers with the most ACLs. The cost of the ACLs shows in
+the broker's CPU-microseconds per request, and in the client's wait for both. Brokers take turns (A
+B C D A B C D); figures are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from bench.hostile_clients import TOPIC, HealthyClient
 from bench.load import Metrics
 from bench.logins import TIMEOUT_S, connect
 from bench.servers import IsothermServer, KafkaServer, NewServer, Server, ServerUsage, running
-from isotherm.broker.access.acls import Operation, PatternType, Permission, ResourceType
-from isotherm.broker.access.authorizer import Authorizer
-from isotherm.broker.access.principal import USER, Principal
 from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
+from isotherm.broker.server.access.acls import Operation, PatternType, Permission, ResourceType
+from isotherm.broker.server.access.authorizer import Authorizer
+from isotherm.broker.server.access.principal import USER, Principal
 from isotherm.config.security import STANDARD_AUTHORIZER
 from oracle.topics import create_topic
 

@@ -1,11 +1,12 @@
 """How fast does the log cleaner compact a log?
 
 One thread cleans a log that is dirty as a whole, in one round. Each key occurs four times at random
-places, so that a quarter of the records stay and nearly every batch is rewritten. Further cases are a GB of
-ten million records with as many different keys, or with a hundred thousand. Both sides clean copies of
-the same folder, in a process that lives through all rounds, with their own defaults: 128 MiB for the
-offset map (512 MiB for ten million keys), and 4 MiB (Kafka: 512 KiB) for reading and writing. Kafka's
-side is `Cleaner` of its storage module (`bench/KafkaCleaner.java`). MB/s are bytes of log per second.
+places, so that a quarter of the records stay and nearly every batch is rewritten. Further cases are
+a GB of ten million records with as many different keys, or with a hundred thousand. Both sides
+clean copies of the same folder, in a process that lives through all rounds, with their own
+defaults: 128 MiB for the offset map (512 MiB for ten million keys), and 4 MiB (Kafka: 512 KiB) for
+reading and writing. Kafka's side is `Cleaner` of its storage module (`bench/KafkaCleaner.java`).
+MB/s are bytes of log per second.
 """
 
 from __future__ import annotations

@@ -68,7 +68,10 @@ class Cluster:
         replicas: Sequence[int] = NODE_IDS,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic; return when all replicas are in sync. The preferred leaders rotate over the brokers."""
+        """Create a topic; return when all replicas are in sync.
+
+        The preferred leaders rotate over the brokers.
+        """
         turned = [list(replicas[i:]) + list(replicas[:i]) for i in range(len(replicas))]
         new = NewTopic(
             topic,
@@ -97,7 +100,9 @@ class Cluster:
         return self.members[node_id].data_dir
 
     def local_bytes(self, node_id: int, topic: str) -> int:
-        """The bytes of partition 0's segments on a broker's disk, without those that wait for deletion."""
+        """The bytes of partition 0's segments on a broker's disk, without those that wait for
+        deletion.
+        """
         found = 0
         for path in (self.log_dir(node_id) / f"{topic}-0").glob("*.log"):
             with contextlib.suppress(FileNotFoundError):  # deleted since the listing
@@ -154,7 +159,9 @@ class BrokersUsage:
         return sum(each.memory_info().rss for each in self._processes) / 1e6 / len(self._processes)
 
     def proportional_mb(self) -> float:
-        """The mean proportional set size (PSS) of a broker: shared pages are divided among their processes."""
+        """The mean proportional set size (PSS) of a broker: shared pages are divided among their
+        processes.
+        """
         sizes = [each.memory_full_info().pss for each in self._processes]
         return float(sum(sizes)) / 1e6 / len(sizes)
 

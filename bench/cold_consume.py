@@ -5,9 +5,9 @@ Isotherm: the Aiven layout by obstore), and are gone from the broker's disk. Eve
 topic from its first offset to its last; the folder is in the page cache on both sides.
 
 librdkafka turns records into messages, which takes longer than either broker's work.
-`bench.fetch_client` only receives the bytes, so that the broker is measured. Its cases are fetches of
-10 MiB, fetches of 1 MiB as by the Java consumer's default, and four consumers of the same history at
-once.
+`bench.fetch_client` only receives the bytes, so that the broker is measured. Its cases are fetches
+of 10 MiB, fetches of 1 MiB as by the Java consumer's default, and four consumers of the same
+history at once.
 """
 
 from __future__ import annotations

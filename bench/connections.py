@@ -1,8 +1,9 @@
 """What do a thousand idle and two hundred active clients cost?
 
 The idle clients have asked for the API versions once and stay connected. Each active client sends a
-record every PERIOD_S to one topic, by a schedule, and waits for the answer to the previous record first.
-Latencies count from the schedule (bench/open_loop.py says why). All active clients share a process.
+record every PERIOD_S to one topic, by a schedule, and waits for the answer to the previous record
+first. Latencies count from the schedule (bench/open_loop.py says why). All active clients share a
+process.
 """
 
 from __future__ import annotations

@@ -2,15 +2,18 @@
 
     python -m bench.console [--quick]
 
-A headless Chromium opens the pages of a console with a scripted cluster, so that the figures contain no broker's
-answer: they are the time of the console's computation, of JSON, and of the browser. Nothing else should run.
+A headless Chromium opens the pages of a console with a scripted cluster, so that the figures
+contain no broker's answer: they are the time of the console's computation, of JSON, and of the
+browser. Nothing else should run.
 
     first paint     from the start of the navigation to the browser's first contentful paint
-    map             to the frame in which the tier map is painted with its cells (the pages: with their table)
+    map             to the frame in which the tier map is painted with its cells (the pages: with
+                    their table)
     zoom            from a key to the frame with the narrower window: a request to the console
     step            from an arrow key to the next frame, with the next cell chosen
 
-Each round opens the page in a browser with an empty cache. Figures are the median and the maximum of all rounds.
+Each round opens the page in a browser with an empty cache. Figures are the median and the maximum
+of all rounds.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ QUESTION = Question(
     "How long does a person wait for the console, with 100,000 segments in a partition?",
     lambda _: (),
 )
-# Runs in every page before its own scripts. Notes the time of the frame after the one that has the element.
+# Runs in every page before its own scripts. Notes the time of the frame after the one that has the
+# element.
 _WATCH = """
   const look = () => {
     if (document.querySelector(SELECTOR)) requestAnimationFrame((at) => { window.paintedAt = at; });

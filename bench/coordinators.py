@@ -1,10 +1,10 @@
 """What does it cost a group that its coordinator moves?
 
-    killed     kills a broker that leads a group's partition of __consumer_offsets and the partition that
-               the group reads, while a producer writes every 20 ms. The seconds last until the group
-               has read and committed a record written after the kill: from the kill, and from the
-               announcement of the new leader. A round has the medians of several kills, since a client
-               that retries every second takes a second more or less by chance.
+    killed     kills a broker that leads a group's partition of __consumer_offsets and the partition
+               that the group reads, while a producer writes every 20 ms. The seconds last until the
+               group has read and committed a record written after the kill: from the kill, and from
+               the announcement of the new leader. A round has the medians of several kills, since a
+               client that retries every second takes a second more or less by chance.
     loaded     elects a broker that follows a partition of __consumer_offsets with 10,000 groups and
                100,000 committed offsets: seconds from the request until it answers for a group, and
                the growth of its resident memory.
@@ -293,7 +293,10 @@ def running(name: str, root: Path) -> Iterator[MixedCluster]:
 
 
 def run(names: Sequence[str], rounds: int, groups: int, kills: int) -> list[dict[str, Any]]:
-    """Run the rounds. Each round of a side has a new cluster, so nothing stays warm between rounds."""
+    """Run the rounds.
+
+    Each round of a side has a new cluster, so nothing stays warm between rounds.
+    """
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for number in range(rounds):
         for name in names:

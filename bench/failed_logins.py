@@ -1,10 +1,11 @@
 """How much longer does a healthy client wait while others fail to log in, as often as they can?
 
-One client that has logged in writes a record, reads it again, pauses, and repeats. A latency covers both requests.
-Now and then a new client logs in in between: `login`. Meanwhile another process logs in with a wrong
-password over many connections at once, and connects again as soon as one is closed. The brokers hold back the
-answer to a failed login for 100 ms, their default (`connection.failed.authentication.delay.ms`). Client, attacker
-and broker share the machine's processors, so the rate of failed logins is what all three can do together.
+One client that has logged in writes a record, reads it again, pauses, and repeats. A latency covers
+both requests. Now and then a new client logs in in between: `login`. Meanwhile another process logs
+in with a wrong password over many connections at once, and connects again as soon as one is closed.
+The brokers hold back the answer to a failed login for 100 ms, their default
+(`connection.failed.authentication.delay.ms`). Client, attacker and broker share the machine's
+processors, so the rate of failed logins is what all three can do together.
 """
 
 from __future__ import annotations

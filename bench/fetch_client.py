@@ -1,9 +1,10 @@
 """A minimal consumer: it requests records, receives the bytes, and reads batch headers.
 
-A client that turns records into messages needs more time for that than a broker for serving them, and
-so measures itself. This client requests the next offset as soon as an answer is there, one request at a
-time as the Java consumer and librdkafka do, and reads each answer into the same memory. It takes the
-next offset from the batch headers, and checks that batches follow one another without a gap.
+A client that turns records into messages needs more time for that than a broker for serving them,
+and so measures itself. This client requests the next offset as soon as an answer is there, one
+request at a time as the Java consumer and librdkafka do, and reads each answer into the same
+memory. It takes the next offset from the batch headers, and checks that batches follow one another
+without a gap.
 
 `run` starts one or several clients, each in its own process; they begin at the same time.
 """
@@ -94,14 +95,18 @@ class FetchClient:
         return self._buffer[:size]
 
     def _records_start(self, answer: memoryview) -> tuple[int, int, int]:
-        """The position of the records in the answer, the partition's error code, and the records' size."""
+        """The position of the records in the answer, the partition's error code, and the
+        records' size.
+        """
         position = 4 + 4 + 4 + 2 + len(self._topic) + 4  # ids, throttle time, counts, name
         _, error, _, _, aborted_count = _PARTITION_ANSWER.unpack_from(answer, position)
         position += _PARTITION_ANSWER.size + 16 * max(0, aborted_count)
         return position + 4, error, _SIZE.unpack_from(answer, position)[0]
 
     def _follow(self, records: memoryview) -> None:
-        """Advance `next_offset` to the end of the last whole batch; the broker may cut off the one after it."""
+        """Advance `next_offset` to the end of the last whole batch; the broker may cut off the
+        one after it.
+        """
         position = 0
         while len(records) - position >= _BATCH_HEADER_SIZE:
             base_offset, length = _BATCH.unpack_from(records, position)
@@ -131,9 +136,9 @@ def run(
 ) -> dict[str, float]:
     """Let `consumers` processes each read `records` records of partition 0 from its first offset.
 
-    `mb_per_s` and `records_per_s` are totals, from the first answer to the last: a sum of rates would
-    favour a broker that serves one consumer after the other. `bytes` are those of one consumer,
-    `longest_fetch_ms` is the longest wait of any of them. `properties` have the login.
+    `mb_per_s` and `records_per_s` are totals, from the first answer to the last: a sum of rates
+    would favour a broker that serves one consumer after the other. `bytes` are those of one
+    consumer, `longest_fetch_ms` is the longest wait of any of them. `properties` have the login.
     """
     command = ["bench.fetch_client", address, topic, str(records), str(fetch_bytes)]
     command.append(json.dumps(dict(properties or {})))

@@ -4,11 +4,11 @@
     busy            two loops beside it take all that two processors have
     not compiled    quiet, and the broker finds no machine code of its kernels; Isotherm alone
 
-A round starts the broker, waits until it answers a Metadata request, and then times one record: from the
-first byte that a new connection sends until the answer. The client is a single raw connection that knows its
-partition, so that the broker is timed and not a client's start. Ninety-nine records follow; the slowest
-of them shows whether the first one's wait was merely moved. The topic exists before the rounds, with a
-record in it.
+A round starts the broker, waits until it answers a Metadata request, and then times one record:
+from the first byte that a new connection sends until the answer. The client is a single raw
+connection that knows its partition, so that the broker is timed and not a client's start.
+Ninety-nine records follow; the slowest of them shows whether the first one's wait was merely moved.
+The topic exists before the rounds, with a record in it.
 """
 
 from __future__ import annotations

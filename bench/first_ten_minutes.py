@@ -1,4 +1,5 @@
-"""Installs Isotherm into an empty folder, does the README's tour, and prints the seconds of each step.
+"""Installs Isotherm into an empty folder, does the README's tour, and prints the seconds of each
+step.
 
 Run: python bench/first_ten_minutes.py wheel|clone|image [--python PATH]
 
@@ -7,7 +8,8 @@ Run: python bench/first_ten_minutes.py wheel|clone|image [--python PATH]
     image   the steps of the Dockerfile's first stage, in a folder instead of a container; then its
             health check and its command, and SIGTERM
 
-Packages come from an index or pip's cache; kernels are compiled. Nothing outside of the folder is used.
+Packages come from an index or pip's cache; kernels are compiled. Nothing outside of the folder is
+used.
 """
 
 from __future__ import annotations

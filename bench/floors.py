@@ -1,11 +1,12 @@
 """Fail if a ratio to Apache Kafka has fallen below its floor.
 
     python -m bench.floors              of the stored results
-    python -m bench.floors --latest     of what was measured last, such as by `python -m bench --quick`
+    python -m bench.floors --latest     of what was measured last, such as by `python -m bench
+                                        --quick`
 
-floors.toml has the floors: reached ratios, never times, each minus a margin for the noise of a shared
-machine. Floors of questions that were not measured are skipped, and printed as skipped. A floor
-without a matching case in a measured question is an error.
+floors.toml has the floors: reached ratios, never times, each minus a margin for the noise of a
+shared machine. Floors of questions that were not measured are skipped, and printed as skipped. A
+floor without a matching case in a measured question is an error.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
                         segment, and look-ups in its result (bench/metadata_memory.py)
     history             the fold of a metadata topic of level 0 and of level 1 with 10,000 live
                         segments (bench/metadata_history.py)
-    consumers           readers of the same history in an S3 server that answers after 20 ms, through
-                        a broker (bench/cold_store.py); GETs are those that reach the server
+    consumers           readers of the same history in an S3 server that answers after 20 ms,
+                        through a broker (bench/cold_store.py); GETs are those that reach the server
 
 CPU-seconds, bytes and counts; no time of the clock. Isotherm alone.
 """

@@ -1,8 +1,9 @@
 """Run the sides of a question in turn, and store the results.
 
-Rounds go A B A B ..., so that a change in the machine's speed affects both sides. A gigabyte in and out
-(a quarter with --quick) warms both up, and the first round of each case is dropped. Figures are medians
-over the rounds; the spread beside them is (max - min) / median; the ratio is Isotherm's median over Kafka's.
+Rounds go A B A B ..., so that a change in the machine's speed affects both sides. A gigabyte in and
+out (a quarter with --quick) warms both up, and the first round of each case is dropped. Figures are
+medians over the rounds; the spread beside them is (max - min) / median; the ratio is Isotherm's
+median over Kafka's.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class Case:
 class Question:
     """A question to both sides.
 
-    `name` is that of the result file. `build_cases` gets a scale: 1, or less with --quick. `new_servers`
-    make the two sides.
+    `name` is that of the result file. `build_cases` gets a scale: 1, or less with --quick.
+    `new_servers` make the two sides.
     """
 
     name: str
@@ -181,7 +182,9 @@ def ratios(sides: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, 
 
 
 def ratio_ranges(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, list[float]]:
-    """The smallest and the largest ratio of each metric, between the same rounds of the two sides."""
+    """The smallest and the largest ratio of each metric, between the same rounds of the two
+    sides.
+    """
     if not {"isotherm", "kafka"} <= sides.keys():
         return {}
     found = {}

@@ -1,8 +1,9 @@
 """How much longer does a healthy client wait while others send malformed or very large requests?
 
-One client writes a record, reads it again, pauses, and repeats. A latency covers both requests. Another
-process meanwhile attacks the broker in one of several ways, as fast as answers come. Client, attacker
-and server share the machine's processors, so part of the client's wait is the attacker's own work.
+One client writes a record, reads it again, pauses, and repeats. A latency covers both requests.
+Another process meanwhile attacks the broker in one of several ways, as fast as answers come.
+Client, attacker and server share the machine's processors, so part of the client's wait is the
+attacker's own work.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class HealthyClient:
 
 
 def broken_requests(server: str, rng: random.Random) -> None:
-    """Send recorded requests of real clients with three bytes changed, each on a connection of its own."""
+    """Send recorded requests of real clients with three bytes changed, each on a connection of
+    its own.
+    """
     frames = [bytes.fromhex(line) for line in RECORDED.read_text(encoding="ascii").split()]
     while True:
         frame = bytearray(rng.choice(frames))

@@ -1,13 +1,15 @@
-"""What is the longest time that a healthy client waits, and the most memory that the broker takes, whatever others send?
+"""What is the longest time that a healthy client waits, and the most memory that the broker takes,
+whatever others send?
 
     python -m bench.hostile_search --frames 100000 --seed 1
     python -m bench.hostile_search --replay 1:317
 
-A search, not a comparison: random requests of all APIs and versions, with sizes, counts, repeats, compression ratios and
-patterns at their extremes, go to a broker in groups: on one and on many connections, before and after a login, with rights
-and without; whole, cut off, slowly, and without reading the answers. A client that has logged in asks for the served
-versions meanwhile, from another process. Each group has a seed of its own, so the worst ones can be sent again alone.
-The exit code is 1 if the client got no answer to a request, or the broker ended.
+A search, not a comparison: random requests of all APIs and versions, with sizes, counts, repeats,
+compression ratios and patterns at their extremes, go to a broker in groups: on one and on many
+connections, before and after a login, with rights and without; whole, cut off, slowly, and without
+reading the answers. A client that has logged in asks for the served versions meanwhile, from
+another process. Each group has a seed of its own, so the worst ones can be sent again alone. The
+exit code is 1 if the client got no answer to a request, or the broker ended.
 """
 
 from __future__ import annotations
@@ -140,7 +142,9 @@ class ExtremeRequestMaker(RequestMaker):
 
 
 def _extreme_batches() -> list[bytes]:
-    """Batches that are small as they are sent, and large, or many records, when they are decompressed."""
+    """Batches that are small as they are sent, and large, or many records, when they are
+    decompressed.
+    """
     batches = [bytes(build_batch([(1_700_000_000_000, b"k", b"v", ())]))]
     for codec in CompressionType:
         for size in (100_000, 900_000, 30_000_000):

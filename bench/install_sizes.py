@@ -1,10 +1,11 @@
-"""Installs the wheel with each extra into an environment of its own, and prints megabytes and seconds.
+"""Installs the wheel with each extra into an environment of its own, and prints megabytes and
+seconds.
 
 Run: python bench/install_sizes.py [EXTRA ...]
 
-The first row is the wheel alone. Seconds are pip's CPU time, for unpacking and for compiling to bytecode. It
-depends little on the machine's other work, and not on the network. Megabytes are those of all files
-of the environment, without pip itself.
+The first row is the wheel alone. Seconds are pip's CPU time, for unpacking and for compiling to
+bytecode. It depends little on the machine's other work, and not on the network. Megabytes are those
+of all files of the environment, without pip itself.
 """
 
 from __future__ import annotations

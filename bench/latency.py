@@ -1,8 +1,8 @@
 """How long does a record take from a producer to a consumer?
 
-One producer sends to one partition with acks=all, by a schedule, and one consumer reads. The rates are shares
-of the highest that Apache Kafka accepts (librdkafka, the same records, measured by bench/produce.py).
-bench/open_loop.py defines the latencies.
+One producer sends to one partition with acks=all, by a schedule, and one consumer reads. The rates
+are shares of the highest that Apache Kafka accepts (librdkafka, the same records, measured by
+bench/produce.py). bench/open_loop.py defines the latencies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ TOPIC = "latency"
 
 
 def kafkas_capacity_mb_per_s() -> float:
-    """The produce rate of Kafka that bench/produce.py measured last on this machine, else the stored one."""
+    """The produce rate of Kafka that bench/produce.py measured last on this machine, else the
+    stored one.
+    """
     for directory in (LATEST_DIRECTORY, RESULTS_DIRECTORY):
         path = directory / "produce.json"
         results = json.loads(path.read_text())["results"] if path.exists() else []

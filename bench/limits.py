@@ -1,7 +1,7 @@
 """What are the limits of the machine?
 
-One thread, in 10^6 bytes per second and in this process's CPU-seconds per GB. The best round counts, since
-a limit is what can be reached:
+One thread, in 10^6 bytes per second and in this process's CPU-seconds per GB. The best round
+counts, since a limit is what can be reached:
 
     memcpy           64 MiB from one piece of memory to another
     CRC-32C          of 64 MiB, with the broker's library

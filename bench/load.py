@@ -58,8 +58,8 @@ def produce(
 def consume(bootstrap_server: str, topic: str, *, records: int, consumers: int = 1) -> Metrics:
     """Read `records` records of partition 0 from its first offset with librdkafka.
 
-    Each consumer is a process and reads all records; they begin at the same time. The rates are totals,
-    from the first record to the last.
+    Each consumer is a process and reads all records; they begin at the same time. The rates are
+    totals, from the first record to the last.
     """
     runs = begin_at_once(
         ["bench.load", "consume", bootstrap_server, topic, str(records)], consumers
@@ -76,7 +76,8 @@ def consume(bootstrap_server: str, topic: str, *, records: int, consumers: int =
 def begin_at_once(module: list[str], count: int) -> list[Metrics]:
     """Run `count` processes of a module with its arguments; return the JSON output of each.
 
-    A process prints a line when it is ready, and continues when it reads a line, which comes once all are ready.
+    A process prints a line when it is ready, and continues when it reads a line, which comes once
+    all are ready.
     """
     children = [
         subprocess.Popen(

@@ -1,4 +1,5 @@
-"""How long does a broker take to load the metadata of its remote segments, and does history slow it?
+"""How long does a broker take to load the metadata of its remote segments, and does history slow
+it?
 
 Run: python -m bench.metadata_bootstrap [--quick] [--years 1 5 10]
 
@@ -9,10 +10,10 @@ after a round that warms up:
     kafka, level 0        Kafka's serde and RemotePartitionMetadataStore fold every record, CRCs
                           checked, no network (bench/KafkaMetadataFold.java); a JVM that is warm
     isotherm, level 0     the fold by columns of every record
-    isotherm, level 1     the fold of the topic after migration, once the cleaner has dropped the records
-                          without keys; one batch per record, as appends write them
-    isotherm, by record   every record of level 0 as an object, as brokers did before the fold by columns;
-                          for one year only, once
+    isotherm, level 1     the fold of the topic after migration, once the cleaner has dropped the
+                          records without keys; one batch per record, as appends write them
+    isotherm, by record   every record of level 0 as an object, as brokers did before the fold by
+                          columns; for one year only, once
 
 Seconds of the clock and CPU-seconds of the one thread that works. All sides end with the same live
 segments, which is checked. Prints a table and JSON, and keeps the JSON unless --quick.

@@ -1,9 +1,9 @@
 """Years of `__remote_log_metadata`, as brokers of feature level 0 leave them, made in seconds.
 
-KIP-1266 counts 1.2 million records a year at 1 TB a day: 300,000 segments with four events each, for the start
-and the end of their copy and of their deletion. The number of live segments is constant. Each record is a
-batch, as a broker appends them one by one, in one metadata partition that serves 100 user partitions.
-The bytes are those of real batches: Apache Kafka reads them.
+KIP-1266 counts 1.2 million records a year at 1 TB a day: 300,000 segments with four events each,
+for the start and the end of their copy and of their deletion. The number of live segments is
+constant. Each record is a batch, as a broker appends them one by one, in one metadata partition
+that serves 100 user partitions. The bytes are those of real batches: Apache Kafka reads them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def write_history(
     seed: int = 1,
     first_offset: int = 0,
 ) -> int:
-    """Write the segment files of the metadata partition under `directory`; return the bytes written.
+    """Write the segment files of the metadata partition under `directory`; return the bytes
+    written.
 
     Each seed gives other segment ids.
     """

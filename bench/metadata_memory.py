@@ -2,10 +2,10 @@
 
 Run: python -m bench.metadata_memory [--quick]
 
-One million live segments of 100 partitions (bench/metadata_history.py's, none deleted) have 20 bytes of custom
-metadata each. A new process folds a small topic first. Memory is the growth of its resident size by
-the fold; then come 100,000 look-ups of random offsets. Level 0 has events; level 1 has keyed records,
-with their keys in memory too. The target is 600 MB for a million.
+One million live segments of 100 partitions (bench/metadata_history.py's, none deleted) have 20
+bytes of custom metadata each. A new process folds a small topic first. Memory is the growth of its
+resident size by the fold; then come 100,000 look-ups of random offsets. Level 0 has events; level 1
+has keyed records, with their keys in memory too. The target is 600 MB for a million.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""How do replay and projection of the metadata topic grow with it, and from which size does Spark win?
+"""How do replay and projection of the metadata topic grow with it, and from which size does Spark
+win?
 
 Run: python -m bench.metadata_pipeline [--quick] [--millions 1.2 5 10] [--rounds 1]
      python -m bench.metadata_pipeline --millions 1.2 10 100     17 GB of files, some minutes more
 
-Topics of 8 metadata partitions (bench/metadata_history.py) as files in the page cache, with 10,000 live
-segments each time. Sides, in turn:
+Topics of 8 metadata partitions (bench/metadata_history.py) as files in the page cache, with 10,000
+live segments each time. Sides, in turn:
 
     one process      fold_metadata_partition of each, by columns: what a broker's start does
     spark replay     the job, on local[2]; the session runs already
     spark project    the projection from nothing, into a folder
     spark again      the projection once more after 1% more events have come
 
-Seconds of the clock, and CPU-seconds of all processes, the JVM's and the workers' included, which a busy
-machine disturbs less. Memory is the highest resident size of a Python process of the side (tasks run
-in workers; the JVM is not counted). Prints a table and JSON, kept unless --quick.
+Seconds of the clock, and CPU-seconds of all processes, the JVM's and the workers' included, which a
+busy machine disturbs less. Memory is the highest resident size of a Python process of the side
+(tasks run in workers; the JVM is not counted). Prints a table and JSON, kept unless --quick.
 """
 
 from __future__ import annotations
@@ -224,7 +225,8 @@ def main() -> None:
 
 
 def wins_from(points: list[dict[str, Any]]) -> int | None:
-    """The number of events from which a replay on Spark takes less time than one process; None if there is none.
+    """The number of events from which a replay on Spark takes less time than one process; None if
+    there is none.
 
     It is interpolated linearly between the two measured sizes around it.
     """

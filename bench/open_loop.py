@@ -1,10 +1,10 @@
 """Sends records by a schedule, independent of the broker, and measures their delay.
 
 A client that waits for each answer sends less while a broker is slow, and so measures fewer of the
-slow moments than its users would see. This client has a schedule. Every latency counts from the scheduled
-moment of a record and includes the client's own queue: `publish` until the broker has acknowledged
-the record, `end_to_end` until a consumer has it. `delay` is the client's own delay in sending it. The
-first part of a run does not count.
+slow moments than its users would see. This client has a schedule. Every latency counts from the
+scheduled moment of a record and includes the client's own queue: `publish` until the broker has
+acknowledged the record, `end_to_end` until a consumer has it. `delay` is the client's own delay in
+sending it. The first part of a run does not count.
 
 Sender and receiver are processes of their own: python -m bench.open_loop send|receive ...
 """
@@ -129,13 +129,15 @@ def _send(
         # `poll` serves the delivery callbacks while the sender waits.
         while (left_s := planned_s - time.monotonic()) > 0:
             producer.poll(left_s)
-        # Sender and receiver share the machine's monotonic clock, so the value can carry the scheduled time.
+        # Sender and receiver share the machine's monotonic clock, so the value can carry the
+        # scheduled time.
         value = _PLANNED.pack(planned_s) + padding
         if planned_s >= counted_from_s:
             delay.append(time.monotonic() - planned_s)
         for _ in range(count - 1):
             producer.produce(topic, value, partition=0)
-        # Only one record of each tick is timed: a callback for every record would be most of the client's work.
+        # Only one record of each tick is timed: a callback for every record would be most of the
+        # client's work.
         producer.produce(topic, value, partition=0, on_delivery=delivered)
     if producer.flush(TIMEOUT_S) or errors:
         raise RuntimeError(f"records were not sent: errors={errors[:3]}")

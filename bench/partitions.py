@@ -1,8 +1,8 @@
 """What do many idle partitions cost?
 
-Cases have none, a thousand and ten thousand partitions, with a record in each. Each side's broker is
-stopped and started, then killed and started, on its own files. A start lasts from the creation of
-the process to the answer of a Metadata request. Memory, open files and CPU-seconds are measured
+Cases have none, a thousand and ten thousand partitions, with a record in each. Each side's broker
+is stopped and started, then killed and started, on its own files. A start lasts from the creation
+of the process to the answer of a Metadata request. Memory, open files and CPU-seconds are measured
 afterwards, while no client is connected.
 """
 
@@ -31,7 +31,10 @@ IDLE_S = 5.0
 class Point(NamedTuple):
     partitions: int
     is_quick: bool = False
-    """Whether --quick measures it too. Then a first start does not count: it warms the machine's caches."""
+    """Whether --quick measures it too.
+
+    Then a first start does not count: it warms the machine's caches.
+    """
 
 
 POINTS = (Point(0, is_quick=True), Point(1_000), Point(10_000))

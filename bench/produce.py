@@ -1,8 +1,8 @@
 """How fast does a broker accept produced records?
 
-One producer sends without pauses. librdkafka is the fast client; Kafka's own perf tool adds latencies.
-The base case has 1 KiB records, acks=all, one partition and no compression. Each other case changes one
-of client, record size, acks, compression and partitions.
+One producer sends without pauses. librdkafka is the fast client; Kafka's own perf tool adds
+latencies. The base case has 1 KiB records, acks=all, one partition and no compression. Each other
+case changes one of client, record size, acks, compression and partitions.
 """
 
 from __future__ import annotations

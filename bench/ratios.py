@@ -1,8 +1,8 @@
 """The ratios of a stored result of any form, by case and metric.
 
-For questions to both brokers a ratio is Isotherm's median over Kafka's. With other sides the metric says
-what is divided: `records_per_s of java` is the rate of Isotherm's decoder over Java's, `seconds of
-level 1` is Kafka's time over Isotherm's.
+For questions to both brokers a ratio is Isotherm's median over Kafka's. With other sides the metric
+says what is divided: `records_per_s of java` is the rate of Isotherm's decoder over Java's,
+`seconds of level 1` is Kafka's time over Isotherm's.
 """
 
 from __future__ import annotations

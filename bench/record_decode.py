@@ -2,11 +2,12 @@
 
 Run: python -m bench.record_decode [--quick]
 
-Every side checks the CRC of every batch, decompresses it, and copies offset, timestamp, key and value of
-every record into new memory, which it frees soon after, like a reader that passes records on:
+Every side checks the CRC of every batch, decompresses it, and copies offset, timestamp, key and
+value of every record into new memory, which it frees soon after, like a reader that passes records
+on:
 
-    columns       isotherm.record.columns into Arrow columns, 2 MiB of records at a time as the Spark
-                  source asks for them
+    columns       isotherm.record.columns into Arrow columns, 2 MiB of records at a time as the
+                  Spark source asks for them
     reader        isotherm.record.batch.read_records: an object to each record
     kafka-python  kafka.record.MemoryRecords: an object with two `bytes` to each record
     aiokafka      aiokafka.record.MemoryRecords, with its compiled parts: the same
@@ -16,9 +17,9 @@ every record into new memory, which it frees soon after, like a reader that pass
                   copy of them, or their codec's library
 
 The same bytes in turn (A B C A B C ...) after a round that warms up, on one thread. Rates are per
-CPU-second of the whole process, with the JVM's collector, so that other work on the machine weighs less.
-Loading is measured in new processes with a warm cache, Numba's import and the kernels apart, in
-seconds of the clock and of the CPU. Prints a table, and the same as JSON into bench/results/.
+CPU-second of the whole process, with the JVM's collector, so that other work on the machine weighs
+less. Loading is measured in new processes with a warm cache, Numba's import and the kernels apart,
+in seconds of the clock and of the CPU. Prints a table, and the same as JSON into bench/results/.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ ROUNDS = 7
 PASSES = 2
 """Passes over the same bytes in a round, after one that warms caches and memory."""
 SLOW_SHARE = 8
-"""Sides that make an object of each record get one of this many parts of the batches, in one pass without a warm-up."""
+"""Sides that make an object of each record get one of this many parts of the batches, in one
+pass without a warm-up.
+"""
 RECORDS = 140_000
 VALUE_SIZE = 100
 PIECE_SIZE = 2 * 1024 * 1024
@@ -92,8 +95,8 @@ now()
 class Side(NamedTuple):
     """A decoder.
 
-    `decode` returns the number of records in consecutive batches, and the CPU-seconds of a pass. It gets the
-    first of `share` equal parts of the input.
+    `decode` returns the number of records in consecutive batches, and the CPU-seconds of a pass. It
+    gets the first of `share` equal parts of the input.
     """
 
     decode: Callable[[bytes], tuple[int, float]]
@@ -297,7 +300,9 @@ def measure(run: bytes, sides: dict[str, Side], rounds: int) -> dict[str, dict[s
 
 
 def part_of(run: bytes, share: int) -> tuple[bytes, int]:
-    """The first of `share` parts of equally many batches, and the records that their headers declare."""
+    """The first of `share` parts of equally many batches, and the records that their headers
+    declare.
+    """
     batches = read_batch_table(run)[0]
     batches = batches[: len(batches) // share]
     return run[: int(batches["payload_end"][-1])], int(batches["records_count"].sum())

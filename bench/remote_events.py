@@ -2,10 +2,11 @@
 
 Run: python -m bench.remote_events [--events N]
 
-A broker without a remote tier serves histories of one metadata partition (see bench.metadata_history) as an ordinary
-topic: of 31 MB, of a year of 1 TB a day, and of 1 GB. The command prints every event as JSON, and, with
-`--topic`, those of a topic that does not exist. Memory is that of the command alone, sampled ten times a
-second. It is compared after a tenth of the time and at its peak: it must not grow with the topic.
+A broker without a remote tier serves histories of one metadata partition (see
+bench.metadata_history) as an ordinary topic: of 31 MB, of a year of 1 TB a day, and of 1 GB. The
+command prints every event as JSON, and, with `--topic`, those of a topic that does not exist.
+Memory is that of the command alone, sampled ten times a second. It is compared after a tenth of the
+time and at its peak: it must not grow with the topic.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 Run: python -m bench.replication [--quick] [--rounds N] [--only SIDE] [--case TEXT]
 
-A cluster of three Isotherm brokers beside one of three Apache Kafka brokers, each with a controller of
-Apache Kafka, in turn (A B A B ...) after a round that does not count:
+A cluster of three Isotherm brokers beside one of three Apache Kafka brokers, each with a controller
+of Apache Kafka, in turn (A B A B ...) after a round that does not count:
 
     produce          MB/s with acks=all, 3 replicas, min.insync.replicas=2
     latency          milliseconds until acks=all is answered, at a fixed rate
     memory           of one broker on average, at rest before and after all of that
-    new follower     of a topic with 2 GB in the bucket: the seconds from the reassignment until the follower
-                     is in the ISR, and its local bytes then
+    new follower     of a topic with 2 GB in the bucket: the seconds from the reassignment until the
+                     follower is in the ISR, and its local bytes then
     leader killed    the longest time without an acknowledgement when the leader gets SIGKILL
     leader stopped   the same with SIGTERM: a controlled shutdown
 
@@ -59,8 +59,9 @@ TIMEOUT_S = 180.0
 class Case(NamedTuple):
     """A case that both clusters run.
 
-    `prepare` and `finish` run once for each side, `measure` once a round, or once if `is_once`. Without
-    `warms_up` the first round counts. `bytes_written` are those of a round, to files of all brokers.
+    `prepare` and `finish` run once for each side, `measure` once a round, or once if `is_once`.
+    Without `warms_up` the first round counts. `bytes_written` are those of a round, to files of all
+    brokers.
     """
 
     name: str
@@ -127,7 +128,9 @@ _numbers = itertools.count()
 
 
 def _produce(cluster: Cluster, *, client: str, partitions: int, records: int) -> Metrics:
-    """Produce to a new topic, and wait until its files are deleted: they must not slow the next round."""
+    """Produce to a new topic, and wait until its files are deleted: they must not slow the next
+    round.
+    """
     topic = f"produce-{next(_numbers)}"
     cluster.create(topic, partitions=partitions)
     usage = BrokersUsage(cluster)
@@ -162,7 +165,9 @@ def _at_rest(cluster: Cluster) -> Metrics:
 
 
 def _fill_history(cluster: Cluster, *, size: int) -> None:
-    """Fill a topic on two brokers with `size` bytes; at most LOCAL_BYTES of it are not in the bucket."""
+    """Fill a topic on two brokers with `size` bytes; at most LOCAL_BYTES of it are not in the
+    bucket.
+    """
     cluster.create(
         HISTORY,
         replicas=NODE_IDS[:2],

@@ -497,7 +497,8 @@ def _ratio(result: Mapping[str, Any], metric: str) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
 
 
-# Results with a form of their own: the member of the document that holds them -> the section's writer.
+# Results with a form of their own: the member of the document that holds them -> the section's
+# writer.
 OWN_FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "tables": _tables,
     "limits": _limits,

@@ -1,7 +1,8 @@
-"""Upper bounds for rows of the table of targets, computed from the stored results for docs/performance.md.
+"""Upper bounds for rows of the table of targets, computed from the stored results for
+docs/performance.md.
 
-Each function gives the rows of one table: a case, and the most that Isotherm could reach if its own part cost
-nothing. A result that is not stored gives "(not measured)".
+Each function gives the rows of one table: a case, and the most that Isotherm could reach if its own
+part cost nothing. A result that is not stored gives "(not measured)".
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _EMPTY: Mapping[str, Any] = {"results": (), "decoding": ()}
 
 
 def processor_split(documents: Documents) -> str:
-    """The share of two processors that a librdkafka client takes, and its rate if a broker took none."""
+    """The share of two processors that a librdkafka client takes, and its rate if a broker took
+    none.
+    """
     rows = []
     for question in ("produce", "tail_consume"):
         for result in documents.get(question, _EMPTY)["results"]:
@@ -41,8 +44,8 @@ def processor_split(documents: Documents) -> str:
 
 
 def decoding_bounds(documents: Documents) -> str:
-    """Two rates over each compiled client's: Isotherm's, and that of a reader that only checks, decompresses and
-    copies once (the floor).
+    """Two rates over each compiled client's: Isotherm's, and that of a reader that only checks,
+    decompresses and copies once (the floor).
     """
     rows = []
     for result in documents.get("record_decode", _EMPTY)["decoding"]:
@@ -59,8 +62,8 @@ def decoding_bounds(documents: Documents) -> str:
 
 
 def spark_bounds(documents: Documents) -> str:
-    """CPU-seconds per GB of a Spark read through Kafka and by Isotherm, the latter's by process; and the factor
-    over Kafka, as measured and if the Python workers cost nothing.
+    """CPU-seconds per GB of a Spark read through Kafka and by Isotherm, the latter's by process;
+    and the factor over Kafka, as measured and if the Python workers cost nothing.
     """
     rows = []
     for result in documents.get("spark_beside_kafka", _EMPTY)["results"]:

@@ -1,7 +1,8 @@
-"""docs/performance.md and docs/capacity.md: the texts in bench/pages/ with figures from the results.
+"""docs/performance.md and docs/capacity.md: the texts in bench/pages/ with figures from the
+results.
 
-In a text `{name}` stands for a figure that `figures` computes, in the unit that the text gives. It reads
-"(not measured)" if its result is not stored.
+In a text `{name}` stands for a figure that `figures` computes, in the unit that the text gives. It
+reads "(not measured)" if its result is not stored.
 """
 
 from __future__ import annotations
@@ -115,7 +116,9 @@ def _cold_gets(documents: Documents) -> float:
 
 
 def _request_us(documents: Documents) -> float:
-    """The broker's CPU-microseconds for a produce request of one record: 200 clients send ten a second each."""
+    """The broker's CPU-microseconds for a produce request of one record: 200 clients send ten a
+    second each.
+    """
     results = documents["connections"]["results"]
     return statistics.median(
         result["sides"]["isotherm"]["server_cpu_s_per_gb"]["median"]
@@ -130,7 +133,9 @@ def _times(compute: Compute, factor: float) -> Compute:
 
 
 def _loop_mb_per_s(reads: float) -> Compute:
-    """The MB/s that one core of the broker accepts when each byte is read `reads` times from the tail."""
+    """The MB/s that one core of the broker accepts when each byte is read `reads` times from the
+    tail.
+    """
     produce = _median("produce", PRODUCE, "server_cpu_s_per_gb")
     tail = _median("tail_consume", TAIL, "server_cpu_s_per_gb")
     return lambda documents: 1e3 / (produce(documents) + reads * tail(documents))

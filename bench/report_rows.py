@@ -11,7 +11,9 @@ def row(*cells: str) -> str:
 
 
 def provenance(document: Mapping[str, Any]) -> str:
-    """The sentence that names a result's date and commit; for timings also rounds, machine and versions."""
+    """The sentence that names a result's date and commit; for timings also rounds, machine and
+    versions.
+    """
     origin = f"{document['date']}, commit `{document['commit']}`"
     if "rounds" not in document:
         return f"Seed {document['seed']}, {origin}." if "seed" in document else f"{origin}."

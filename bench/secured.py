@@ -1,10 +1,10 @@
 """What do TLS and logins leave of a broker's speed?
 
-Clients write, and read the tail and the history, over SASL_SSL and over PLAINTEXT, in the same run and on the
-same brokers. librdkafka writes with a TLS record for each Kafka record; Kafka's own producer fills its TLS
-records. `bench.fetch_client` reads, so that a client's work on records is not measured. Except for Kafka's
-producer, connections are made and logged in before the clock starts. Clients share the processors with
-the broker: over TLS each byte is work for both.
+Clients write, and read the tail and the history, over SASL_SSL and over PLAINTEXT, in the same run
+and on the same brokers. librdkafka writes with a TLS record for each Kafka record; Kafka's own
+producer fills its TLS records. `bench.fetch_client` reads, so that a client's work on records is
+not measured. Except for Kafka's producer, connections are made and logged in before the clock
+starts. Clients share the processors with the broker: over TLS each byte is work for both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Both sides with additional listeners for clients that log in, and the properties of these clients.
+"""Both sides with additional listeners for clients that log in, and the properties of these
+clients.
 
-The listeners have the names of their protocols, SASL_PLAINTEXT and SASL_SSL. Logins use PLAIN: the work of
-SCRAM is done once per connection, and most of it by the client. Keys are elliptic curves (P-256).
+The listeners have the names of their protocols, SASL_PLAINTEXT and SASL_SSL. Logins use PLAIN: the
+work of SCRAM is done once per connection, and most of it by the client. Keys are elliptic curves
+(P-256).
 """
 
 from __future__ import annotations

@@ -57,7 +57,10 @@ class KafkaServer(KafkaOracle):
         settings: Mapping[str, str] | None = None,
         listeners: Mapping[str, str] | None = None,
     ) -> None:
-        """`settings` go over those it is started with; `listeners` are further ones, with addresses."""
+        """`settings` go over those it is started with;
+
+        `listeners` are further ones, with addresses.
+        """
         super().__init__(directory, {**EAGER_SETTINGS, **(settings or {})}, heap=KAFKA_HEAP)
         for key in ("listeners", "advertised.listeners"):
             self._properties[key] += "".join(
@@ -82,7 +85,10 @@ class IsothermServer:
         settings: Mapping[str, str] | None = None,
         listeners: Mapping[str, str] | None = None,
     ) -> None:
-        """`settings` go over those it is started with; `listeners` are further ones, with addresses."""
+        """`settings` go over those it is started with;
+
+        `listeners` are further ones, with addresses.
+        """
         self._settings = settings or {}
         self.log_dir = directory / "log"
         self.remote_dir = directory / "bucket"

@@ -11,8 +11,8 @@ same cores, in turn (A B C D A B C D ...) after a round that warms up:
     read        isotherm.spark.read: the same rows through mapInArrow
     parquet     the same rows, written by Spark with the same codec
 
-bench/spark_queries.py describes the queries and the figures. The broker's CPU-seconds are those of its
-process. With --case the other cases keep their stored figures.
+bench/spark_queries.py describes the queries and the figures. The broker's CPU-seconds are those of
+its process. With --case the other cases keep their stored figures.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ a round that warms up:
     tasks, one thread       the tasks of the source read in this process: no Spark, CPU-seconds of
                             the thread that decodes and of those that fetch
 
-The last side also counts the tasks' requests to the store: ranged GETs and their bytes, beside the bytes
-of the segments. MB are 10^6 bytes of keys and values. Prints JSON, and keeps it in
+The last side also counts the tasks' requests to the store: ranged GETs and their bytes, beside the
+bytes of the segments. MB are 10^6 bytes of keys and values. Prints JSON, and keeps it in
 bench/results/ unless --quick.
 """
 
@@ -132,7 +132,9 @@ def fill_bucket(folder: Path, point: Point) -> int:
 
 
 def _templates(point: Point) -> list[bytearray]:
-    """Batches with values that are half random and half repeated, so that codecs can compress them."""
+    """Batches with values that are half random and half repeated, so that codecs can compress
+    them.
+    """
     rng = random.Random(1)
     half = point.value_size // 2
     per_batch = BATCH_SIZE // (point.value_size + len(KEY))

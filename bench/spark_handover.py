@@ -2,8 +2,8 @@
 
 Run: python -m bench.spark_handover [--quick]
 
-The lower bound of every source in Python: each of four tasks returns the same Arrow batch repeatedly, with
-the columns of a read of a topic.
+The lower bound of every source in Python: each of four tasks returns the same Arrow batch
+repeatedly, with the columns of a read of a topic.
 
     source      as a Python data source
     mapped      as the output of mapInArrow, the way of isotherm.spark.read

@@ -5,9 +5,9 @@
     partition, offset, timestamp    the same with three numbers
     count                           `count()` of the rows
 
-A side is a function from columns (None: all) to a DataFrame that reads only these, if it can. CPU-seconds
-are those of the driver's JVM, which is also the executor in a local session, of the Python workers, and
-of the driver's Python. On a shared machine they say more than the clock.
+A side is a function from columns (None: all) to a DataFrame that reads only these, if it can.
+CPU-seconds are those of the driver's JVM, which is also the executor in a local session, of the
+Python workers, and of the driver's Python. On a shared machine they say more than the clock.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ QUERIES: dict[str, Sequence[str] | None] = {
 
 
 class SparkUsage:
-    """CPU-seconds of Spark's processes since this object was made: children of this one, and this one
-    itself, which is the driver's Python."""
+    """CPU-seconds of Spark's processes since this object was made: children of this one, and this
+    one itself, which is the driver's Python."""
 
     def __init__(self) -> None:
         self._at_start = _cpu_s()
 
     def cpu_s(self) -> dict[str, float]:
         """CPU-seconds by process: "jvm" and "python"."""
-        # If a daemon ends before it has waited for a worker, that worker's CPU time is lost. A side that used no
-        # Python would have used less than none, and the side would look cheaper than it was.
+        # If a daemon ends before it has waited for a worker, that worker's CPU time is lost. A side
+        # that used no Python would have used less than none, and the side would look cheaper than
+        # it was.
         used = {name: now - self._at_start[name] for name, now in _cpu_s().items()}
         return {name: max(0.0, seconds) for name, seconds in used.items()}
 

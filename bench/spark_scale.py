@@ -3,10 +3,10 @@
 Run: python -m bench.spark_scale [--quick] [--only planning|growth|pruning|memory]
 
     planning  From options to pickled tasks, in one process, without Spark: 100 partitions, segments
-              as named. The metadata topic lies on an Isotherm broker in this process (50 partitions,
-              two events a segment) and is read through the client; the bucket is an object store
-              in memory, so listing it costs the processor what it costs and no waiting: requests
-              are counted, pages of a listing as 1,000 objects each.
+              as named. The metadata topic lies on an Isotherm broker in this process (50
+              partitions, two events a segment) and is read through the client; the bucket is an
+              object store in memory, so listing it costs the processor what it costs and no
+              waiting: requests are counted, pages of a listing as 1,000 objects each.
     growth    The same query over a synthetic history of 1, 10 and 100 GB (segments of 1 GiB, made
               when they are fetched; columns=offset), read task by task in this process: tasks,
               ranged GETs and bytes are what the store was asked for.

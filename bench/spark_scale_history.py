@@ -109,7 +109,9 @@ def fill_metadata_topic(
 
 
 def fill_store(store: MemoryStore, settings: ObjectStoreSettings, count: int, size: int) -> None:
-    """Put the objects of `count` segments: whole manifests, empty indexes, and a byte per `SIZE_UNIT` of each log."""
+    """Put the objects of `count` segments: whole manifests, empty indexes, and a byte per
+    `SIZE_UNIT` of each log.
+    """
     layout = settings.create_layout()
     indexes = {
         kind: StoredIndex(0, 0) for kind in INDEX_MEMBERS if kind is not IndexType.TRANSACTION
@@ -182,7 +184,9 @@ def _batch_at(start: int, per_day: int, rng: random.Random) -> bytearray:
 
 
 def write_large_segment(folder: Path, kind: str, size: int) -> tuple[dict[str, str], int]:
-    """Write a segment of 1 KB records that compress to half; return the options that read it, and the record count."""
+    """Write a segment of 1 KB records that compress to half; return the options that read it,
+    and the record count.
+    """
     config = _config(folder, kind, chunk_size=4 * 2**20)
     storage = ObjectStoreRemoteStorageManager(ObjectStoreSettings.from_config(config))
     rng, per_batch = random.Random(1), 64

@@ -2,15 +2,15 @@
 
 Run: python -m bench.spark_tail [--quick]
 
-A broker in a process of its own has one partition, not tiered, in the page cache. No Spark runs: this
-process reads the partition as a task does, to batches of rows with headers. Sides, on the same records, in
-turn (A B A B ...) after a round that warms up:
+A broker in a process of its own has one partition, not tiered, in the page cache. No Spark runs:
+this process reads the partition as a task does, to batches of rows with headers. Sides, on the same
+records, in turn (A B A B ...) after a round that warms up:
 
     fetched     batches as bytes, decoded as those of the bucket
     consumed    librdkafka's consumer, and a column for each field of its messages
 
-CPU-seconds are those of this process, all threads. MB are 10^6 bytes of values. Prints JSON, and keeps
-it in bench/results/ unless --quick.
+CPU-seconds are those of this process, all threads. MB are 10^6 bytes of values. Prints JSON, and
+keeps it in bench/results/ unless --quick.
 """
 
 from __future__ import annotations

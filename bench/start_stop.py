@@ -2,14 +2,15 @@
 
     1,000 segments     one partition, started after a clean stop
     1,000 partitions   of ten topics, each with a record, started after a clean stop
-    killed             started after SIGKILL, with the given MiB past the recovery point, in a producer's
-                       batches, or in batches of one record as in the metadata topic of a tier
+    killed             started after SIGKILL, with the given MiB past the recovery point, in a
+                       producer's batches, or in batches of one record as in the metadata topic of a
+                       tier
 
-Each side starts on files that the same client made on it. A start lasts from the creation of the process,
-with imports or JVM, to the answer of a Metadata request; a stop from SIGTERM to the end of the process.
-Changes of a round stay for the next one. In the first seconds one client sends a request every
-millisecond, while another produces its first record: the former's waits show whether work left over
-from the start delays requests.
+Each side starts on files that the same client made on it. A start lasts from the creation of the
+process, with imports or JVM, to the answer of a Metadata request; a stop from SIGTERM to the end of
+the process. Changes of a round stay for the next one. In the first seconds one client sends a
+request every millisecond, while another produces its first record: the former's waits show whether
+work left over from the start delays requests.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ METADATA_REQUEST = struct.pack(">ihhihci", 15, 3, 1, 1, 1, b"b", 0)
 class Case:
     """A state of the broker before its start.
 
-    `fill` runs once. `disturb` runs in each round on the running broker, which is then killed if `is_killed`,
-    and stopped otherwise.
+    `fill` runs once. `disturb` runs in each round on the running broker, which is then killed if
+    `is_killed`, and stopped otherwise.
     """
 
     name: str
@@ -171,7 +172,10 @@ def stop(server: Server) -> None:
 
 
 def start(server: Server) -> float:
-    """Start the server; return the seconds until it answers. The server's own polling is too coarse for that."""
+    """Start the server; return the seconds until it answers.
+
+    The server's own polling is too coarse for that.
+    """
     began = time.perf_counter()
     starting = threading.Thread(target=server.start)
     starting.start()

@@ -2,25 +2,26 @@
 
 Run: python -m bench.table [--quick] [--rounds N]
 
-An Apache Kafka broker with tiered storage (as in bench/spark_beside_kafka.py) holds a topic of JSON, and one
-of Avro with its schema in a registry. Closed segments are in the remote tier alone.
+An Apache Kafka broker with tiered storage (as in bench/spark_beside_kafka.py) holds a topic of
+JSON, and one of Avro with its schema in a registry. Closed segments are in the remote tier alone.
 
-Making: the whole topic becomes a new table, in turn (A B A B ...) after a round that warms up, in one
-Spark session that both sides share:
+Making: the whole topic becomes a new table, in turn (A B A B ...) after a round that warms up, in
+one Spark session that both sides share:
 
     isotherm    the job of `isotherm pipeline table`: an Iceberg table, its commit included
-    kafka       format("kafka"), then from_json or from_avro with the schema given, written by Spark as
-                Parquet with the same columns and codec
+    kafka       format("kafka"), then from_json or from_avro with the schema given, written by Spark
+                as Parquet with the same columns and codec
 
-`isotherm` finds the fields of JSON by itself, and fetches the schema of Avro. CPU-seconds are those of all processes:
-Spark's JVM, its Python workers, the driver's Python, and the broker.
+`isotherm` finds the fields of JSON by itself, and fetches the schema of Avro. CPU-seconds are those
+of all processes: Spark's JVM, its Python workers, the driver's Python, and the broker.
 
-Nothing new: seconds of the command as a process of its own, Spark's start included if it needs Spark.
+Nothing new: seconds of the command as a process of its own, Spark's start included if it needs
+Spark.
 
-Queries (bench/spark_queries.py) over the same records with raw values: `topic` is the frame of isotherm.spark.topic
-over a table that has all but the last LATER_RECORDS, `kafka` format("kafka"), `parquet` what Spark has written of
-that. The call of isotherm.spark.topic, which settles what is read, is measured by itself. The queries are asked
-over RECORDS, and over LARGER times as many.
+Queries (bench/spark_queries.py) over the same records with raw values: `topic` is the frame of
+isotherm.spark.topic over a table that has all but the last LATER_RECORDS, `kafka` format("kafka"),
+`parquet` what Spark has written of that. The call of isotherm.spark.topic, which settles what is
+read, is measured by itself. The queries are asked over RECORDS, and over LARGER times as many.
 """
 
 from __future__ import annotations

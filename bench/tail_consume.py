@@ -1,11 +1,11 @@
 """How fast does a broker serve records from its disk?
 
-The topic is not tiered; its segments are in the page cache, like the tail of a busy topic. One, five and
-twenty consumers read the same records at the same time; rates are totals.
+The topic is not tiered; its segments are in the page cache, like the tail of a busy topic. One,
+five and twenty consumers read the same records at the same time; rates are totals.
 
-librdkafka and the Java consumer turn records into messages. With cores for one consumer only, that takes
-longer than either broker's work. `bench.fetch_client` only receives the bytes, so that the broker is
-measured.
+librdkafka and the Java consumer turn records into messages. With cores for one consumer only, that
+takes longer than either broker's work. `bench.fetch_client` only receives the bytes, so that the
+broker is measured.
 """
 
 from __future__ import annotations

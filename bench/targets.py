@@ -59,7 +59,9 @@ def table(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def headline(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The rows marked `headline` with their direction and target, and the number of all met targets."""
+    """The rows marked `headline` with their direction and target, and the number of all met
+    targets.
+    """
     by_question = {document["question"]: ratios_of(document) for document in documents}
     yield "| Isotherm / Kafka | ratio | better is | target | met |"
     yield "|---|---:|---|---:|---|"

@@ -1,9 +1,9 @@
 """What does moving closed segments to the remote tier cost, and how fast does it go?
 
-A producer sends by a schedule (bench/open_loop.py) at half of the highest rate that Apache Kafka accepts: first
-to a topic that is not tiered, then to a tiered one. The events in the metadata topic give two times. From
-COPY_SEGMENT_STARTED to COPY_SEGMENT_FINISHED is the time of a copy. From the newest record of a segment,
-which rolled it, to COPY_SEGMENT_FINISHED is the copy lag.
+A producer sends by a schedule (bench/open_loop.py) at half of the highest rate that Apache Kafka
+accepts: first to a topic that is not tiered, then to a tiered one. The events in the metadata topic
+give two times. From COPY_SEGMENT_STARTED to COPY_SEGMENT_FINISHED is the time of a copy. From the
+newest record of a segment, which rolled it, to COPY_SEGMENT_FINISHED is the copy lag.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Records as librdkafka's consumer returns them, the client that shares no code with Isotherm or Kafka."""
+"""Records as librdkafka's consumer returns them, the client that shares no code with Isotherm or
+Kafka.
+"""
 
 from __future__ import annotations
 

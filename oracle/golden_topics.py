@@ -74,7 +74,9 @@ def write_all(kafka: KafkaOracle) -> None:
 
 
 def write_idempotent(server: str) -> None:
-    """Write with three idempotent producers in turn over several segments, for producer snapshots."""
+    """Write with three idempotent producers in turn over several segments, for producer
+    snapshots.
+    """
     create_topic(server, "idempotent", 1, {**_SMALL, "internal.segment.bytes": "2048"})
     producers = [_producer(server, enable_idempotence=True) for _ in range(3)]
     for turn in range(30):
@@ -136,7 +138,9 @@ def write_compacted(kafka: KafkaOracle) -> None:
 
 
 def write_tiered(kafka: KafkaOracle) -> None:
-    """Make three tiered topics: with transactions, with expired remote segments, and deleted again."""
+    """Make three tiered topics: with transactions, with expired remote segments, and deleted
+    again.
+    """
     server = kafka.bootstrap_server
     tiered = {
         "remote.storage.enable": "true",

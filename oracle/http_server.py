@@ -21,8 +21,8 @@ def http_server(
     start_timeout_s: float,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """Run a server while the `with` block runs, from the moment when `probe_url` answers. Its log is in `directory`.
-    `environment` adds to this process's own."""
+    """Run a server while the `with` block runs, from the moment when `probe_url` answers. Its log
+    is in `directory`. `environment` adds to this process's own."""
     log_path = directory / "server.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(

@@ -1,5 +1,5 @@
-"""A REST catalog of Iceberg tables over an S3 bucket: the server of Iceberg's own compatibility kit, which keeps
-its state in memory.
+"""A REST catalog of Iceberg tables over an S3 bucket: the server of Iceberg's own compatibility
+kit, which keeps its state in memory.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 def rest_catalog(directory: Path, store: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
     """Run the catalog while the `with` block runs; yield PyIceberg's properties for it.
 
-    Its warehouse is in the bucket that Isotherm's settings in `store` name. The server has one warehouse and
-    ignores the name that a client gives.
+    Its warehouse is in the bucket that Isotherm's settings in `store` name. The server has one
+    warehouse and ignores the name that a client gives.
 
     Raises OracleUnavailableError if java, mvn or the server's jars are not available.
     """

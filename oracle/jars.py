@@ -24,7 +24,10 @@ RESOLVE_TIMEOUT_S = 600
 
 
 class OracleUnavailableError(Exception):
-    """The oracle is not available on this machine; the message names what is missing. Tests skip with it."""
+    """The oracle is not available on this machine; the message names what is missing.
+
+    Tests skip with it.
+    """
 
 
 def kafka_version() -> str:
@@ -80,8 +83,8 @@ def _resolve_file(artifact: str) -> Path:
 
 
 def resolve(pom_path: Path, name: str) -> Path:
-    """The folder with the run-time dependencies of `pom_path`; its name begins with `name`. Otherwise as
-    `resolve_jars`.
+    """The folder with the run-time dependencies of `pom_path`; its name begins with `name`.
+    Otherwise as `resolve_jars`.
     """
     require_command("java")
     digest = hashlib.sha256(pom_path.read_bytes()).hexdigest()[:12]

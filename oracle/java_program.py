@@ -30,8 +30,8 @@ OPTIONS = (
 def class_path(pom_path: Path, sources: Iterable[Path]) -> str:
     """The jars of `pom_path` and the classes of `sources`.
 
-    OracleUnavailableError if a tool or jar is missing; AssertionError with the compiler's output if a
-    source does not compile.
+    OracleUnavailableError if a tool or jar is missing; AssertionError with the compiler's output if
+    a source does not compile.
     """
     jars = resolve(pom_path, pom_path.stem)
     return f"{compiled(jars, list(sources))}{os.pathsep}{jars}/*"

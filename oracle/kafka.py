@@ -247,7 +247,10 @@ def java_command(
 
 
 class _ArchivedKafka(KafkaOracle):
-    """A broker that writes the archive of its classes, and starts without one. Other processes wait for it."""
+    """A broker that writes the archive of its classes, and starts without one.
+
+    Other processes wait for it.
+    """
 
     shares_classes = False
     start_timeout_s = 300
@@ -329,8 +332,8 @@ def running_kafka(
 ) -> Iterator[KafkaOracle]:
     """A started KafkaOracle for tests, not for measurements.
 
-    It is killed at the end of the block, or stopped cleanly if `files_are_kept`, for a look at its files. It has the
-    cheap compiler alone: in a test the other costs more than it saves.
+    It is killed at the end of the block, or stopped cleanly if `files_are_kept`, for a look at its
+    files. It has the cheap compiler alone: in a test the other costs more than it saves.
     """
     oracle = KafkaOracle(directory, overrides, java_options=[CHEAP_COMPILER, *java_options])
     oracle.start()

@@ -17,7 +17,10 @@ class KafkaCleaner:
         self._process = process
 
     def clean(self, *fields: object) -> list[int]:
-        """Send one line of arguments; return one line of results. The Java program's head describes both."""
+        """Send one line of arguments; return one line of results.
+
+        The Java program's head describes both.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(*fields, file=self._process.stdin, flush=True)

@@ -151,7 +151,9 @@ class BrokerOracle(KafkaOracle):
         heap: str = LEAN_HEAP,
         java_options: Iterable[str] = LEAN_OPTIONS,
     ) -> None:
-        """All brokers of a cluster share `remote_dir`; the default is a folder of this broker alone."""
+        """All brokers of a cluster share `remote_dir`; the default is a folder of this broker
+        alone.
+        """
         self.node_id = node_id
         self._controller = controller
         self._shared_remote_dir = remote_dir

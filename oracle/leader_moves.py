@@ -1,4 +1,6 @@
-"""Elects leaders by raw requests to a cluster's brokers: the JVM of Kafka's tools takes longer than the move."""
+"""Elects leaders by raw requests to a cluster's brokers: the JVM of Kafka's tools takes longer
+than the move.
+"""
 
 from __future__ import annotations
 

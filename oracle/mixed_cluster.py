@@ -96,7 +96,10 @@ class MixedCluster:
         return ",".join(member.bootstrap_server for member in self.members.values())
 
     def create(self, topic: str, *assignment: Sequence[int], **configs: str) -> None:
-        """Create a topic with a partition for each list of replicas, leader first. Return when all are in sync."""
+        """Create a topic with a partition for each list of replicas, leader first.
+
+        Return when all are in sync.
+        """
         texts = {"min.insync.replicas": "2", "retention.ms": "-1", **configs}
         replicas = [list(each) for each in assignment]
         new = NewTopic(topic, len(replicas), replica_assignment=replicas, config=texts)

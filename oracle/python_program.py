@@ -16,7 +16,8 @@ STARTS_MAX = 100
 
 
 def environment(requirements: Path) -> Path:
-    """The interpreter of an environment with these requirements. The first call makes the environment.
+    """The interpreter of an environment with these requirements. The first call makes the
+    environment.
 
     OracleUnavailableError if they cannot be installed.
     """
@@ -24,7 +25,8 @@ def environment(requirements: Path) -> Path:
     directory = CACHE_DIRECTORY / f"python-{requirements.stem}-{digest}"
     python = directory / "bin" / "python"
     if not (directory / "installed").exists():
-        # An environment contains its own path, so it is made in place, and marked when it is complete.
+        # An environment contains its own path, so it is made in place, and marked when it is
+        # complete.
         shutil.rmtree(directory, ignore_errors=True)
         venv.create(directory, with_pip=True)
         command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -42,14 +44,19 @@ def environment(requirements: Path) -> Path:
 
 
 class SupervisedPython(Program):
-    """A program that ends when its clients give up an unreachable broker, and that a supervisor restarts."""
+    """A program that ends when its clients give up an unreachable broker, and that a supervisor
+    restarts.
+    """
 
     def __init__(self, python: Path, source: Path, *arguments: str, log_path: Path) -> None:
         super().__init__([str(python), str(source), *arguments], log_path)
         self.starts = 1
 
     def start_again_if_ended(self) -> None:
-        """Restart the program if it has ended. AssertionError with the end of its log after too many restarts."""
+        """Restart the program if it has ended.
+
+        AssertionError with the end of its log after too many restarts.
+        """
         if self._process.poll() is not None:
             self.starts += 1
             assert self.starts <= STARTS_MAX, self.log_end()

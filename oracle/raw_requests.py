@@ -1,8 +1,8 @@
 """Requests as bytes, to any broker: also requests that no client library would send.
 
 `request_frame` fills a request from a few named fields, `ask` sends it on a connection of its own
-and returns the answer or why there was none, `outcomes` maps the error codes and messages of a response
-to the things that they belong to, so that two brokers' answers can be compared.
+and returns the answer or why there was none, `outcomes` maps the error codes and messages of a
+response to the things that they belong to, so that two brokers' answers can be compared.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ def request_frame(api_key: int, api_version: int, fields: Mapping[str, Any]) -> 
 
 
 def receive_frame(connection: Stream) -> bytes:
-    """The next answer on a connection, without its size. ConnectionError if the broker closes it first."""
+    """The next answer on a connection, without its size.
+
+    ConnectionError if the broker closes it first.
+    """
     head = receive(connection, _SIZE.size)
     if len(head) == _SIZE.size:
         (size,) = _SIZE.unpack(head)
@@ -126,7 +129,8 @@ def _outcomes(value: Any, path: str) -> Iterator[tuple[str, Outcome]]:
 def annotations_of(entity_type: Any) -> Mapping[str, Any]:
     """The types of a class's fields.
 
-    Cached: type hints are parsed from text, and a request may have a hundred thousand elements of one class.
+    Cached: type hints are parsed from text, and a request may have a hundred thousand elements of
+    one class.
     """
     return typing.get_type_hints(entity_type)
 

@@ -2,9 +2,9 @@
 
     .venv/bin/python -m pytest -p oracle.record_requests -m "not slow" tests/interop
 
-writes `tests/fault/recorded_requests.txt`: payloads of request frames, as hexadecimal digits, for each API
-and version that a client used with a broker within the test process. To keep the file small, only the
-shortest, the longest below SIZE_MAX and one in between are kept for each.
+writes `tests/fault/recorded_requests.txt`: payloads of request frames, as hexadecimal digits, for
+each API and version that a client used with a broker within the test process. To keep the file
+small, only the shortest, the longest below SIZE_MAX and one in between are kept for each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _frames: dict[tuple[int, int], set[bytes]] = defaultdict(set)
 
 def pytest_sessionstart() -> None:
     # Imported late: the broker's imports must not come before pytest's own plug-ins.
-    from isotherm.broker.dispatch.dispatch import Dispatcher
+    from isotherm.broker.server.dispatch.dispatch import Dispatcher
 
     handle_frame = Dispatcher.handle_frame
 

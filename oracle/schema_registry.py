@@ -23,7 +23,8 @@ _JVM = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 def schema_registry(
     directory: Path, bootstrap_servers: str, start_timeout_s: float = WAIT_TIMEOUT_S
 ) -> Iterator[str]:
-    """Run the registry in `directory`, with its topics on the brokers, while the `with` block runs; yield its URL.
+    """Run the registry in `directory`, with its topics on the brokers, while the `with` block runs;
+    yield its URL.
 
     Raises OracleUnavailableError if java, mvn or the registry's jars are not available.
     """

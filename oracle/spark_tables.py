@@ -1,6 +1,7 @@
 """Reads tables with a Spark that has the jars of Iceberg and Delta, as other teams run it.
 
-Its release is the newest that both support, older than the PySpark here. So it is a Java program on its own jars.
+Its release is the newest that both support, older than the PySpark here. So it is a Java program on
+its own jars.
 """
 
 from __future__ import annotations
@@ -46,9 +47,11 @@ _SETTINGS = {
 def query_by_spark(
     settings: Mapping[str, str], queries: Mapping[str, str], folder: Path
 ) -> dict[str, Path]:
-    """Run queries; return a Parquet file of each query's rows, by the query's name. `folder` must exist.
+    """Run queries; return a Parquet file of each query's rows, by the query's name. `folder` must
+    exist.
 
-    OracleUnavailableError if that Spark is not available; AssertionError with the end of its log if it fails.
+    OracleUnavailableError if that Spark is not available; AssertionError with the end of its log if
+    it fails.
     """
     classes = class_path(HERE / "spark-tables.xml", [HERE / "ReadTables.java"])
     command = [require_command("java"), *_JAVA_OPTIONS, "--class-path", classes, "ReadTables"]

@@ -16,9 +16,9 @@ from oracle.topics import SEGMENT_BYTES_MIN, create_topic, wait_until
 class TieredTopic:
     """A topic with closed segments in the remote tier only and its tail on the broker's disk.
 
-    `expected` are the records that a consumer reads from the beginning (Kafka serves the history from
-    the remote tier), by partition, then offset. `local_start_offsets` is, by partition, the first
-    offset still on the broker's disk: everything below it exists in `remote_root` alone.
+    `expected` are the records that a consumer reads from the beginning (Kafka serves the history
+    from the remote tier), by partition, then offset. `local_start_offsets` is, by partition, the
+    first offset still on the broker's disk: everything below it exists in `remote_root` alone.
     """
 
     name: str
@@ -80,7 +80,9 @@ def fully_tiered(log_dir: Path, topic: str, partitions: int) -> bool:
 
 
 def _local_base_offsets(log_dir: Path, topic: str, partition: int) -> list[int]:
-    """The base offsets of all segments on the broker's disk, also of those that wait for deletion."""
+    """The base offsets of all segments on the broker's disk, also of those that wait for
+    deletion.
+    """
     return [int(path.name[:20]) for path in (log_dir / f"{topic}-{partition}").glob("*.log*")]
 
 

@@ -1,10 +1,12 @@
-"""Which versions and cipher suites of TLS does a server offer? Asked with bare ClientHello messages.
+"""Which versions and cipher suites of TLS does a server offer? Asked with bare ClientHello
+messages.
 
     python -m oracle.tls_offers localhost:9093 other:9093
 
-There is a connection for each version and each suite. The server answers with a ServerHello if it offers it, and
-otherwise with an alert or nothing. No TLS library is involved, so versions and suites that libraries have
-dropped are tested too. Suites depend on the server's key: servers with an RSA key and with an EC key differ.
+There is a connection for each version and each suite. The server answers with a ServerHello if it
+offers it, and otherwise with an alert or nothing. No TLS library is involved, so versions and
+suites that libraries have dropped are tested too. Suites depend on the server's key: servers with
+an RSA key and with an EC key differ.
 Source: RFC 5246, RFC 8446, IANA's registry of cipher suites.
 """
 
@@ -88,7 +90,9 @@ SUITES = {
 
 
 def offered(address: str) -> list[str]:
-    """The names of VERSIONS, SUITES_OF_1_3 and SUITES that the server at `host:port` offers, in order."""
+    """The names of VERSIONS, SUITES_OF_1_3 and SUITES that the server at `host:port` offers, in
+    order.
+    """
     everything = [*SUITES_OF_1_3.values(), *SUITES.values()]
     found = [name for name, number in VERSIONS.items() if _is_answered(address, number, everything)]
     for version, suites in ((_TLS_1_3, SUITES_OF_1_3), (_TLS_1_2, SUITES)):

@@ -72,14 +72,20 @@ SCRIPTS = {
 
 
 def command_of(line: str, files: Path, server: str) -> list[str]:
-    """The class and arguments of a command line: a tool of SCRIPTS and its words. `@name` is a file in `files`."""
+    """The class and arguments of a command line: a tool of SCRIPTS and its words.
+
+    `@name` is a file in `files`.
+    """
     tool, *words = line.split()
     arguments = [str(files / word[1:]) if word.startswith("@") else word for word in words]
     return [SCRIPTS[tool], *arguments, "--bootstrap-server", server]
 
 
 def run_tools(*commands: list[str]) -> list[str]:
-    """Run commands, each a class and its arguments; return their output. AssertionError when one fails."""
+    """Run commands, each a class and its arguments; return their output.
+
+    AssertionError when one fails.
+    """
     results = run_tools_to_status(*commands)
     for command, (status, printed) in zip(commands, results, strict=True):
         assert status == 0, f"a tool failed: {command}\n{printed}"
@@ -91,7 +97,8 @@ def run_tools_to_status(
 ) -> list[tuple[int, str]]:
     """The exit status and output of each command."""
     arguments = [argument for command in commands for argument in (*command, "---")][:-1]
-    # Compiled once: Java would compile a source file in each run, which takes longer than most tools.
+    # Compiled once: Java would compile a source file in each run, which takes longer than most
+    # tools.
     classes = compiled(resolve_jars(), [RUN_TOOLS])
     output = run_tool(RUN_TOOLS.stem, *arguments, timeout_s=timeout_s, classes=classes)
     results: list[tuple[int, str]] = []

@@ -1,8 +1,8 @@
 """Hatch's hook that makes the description of the package, which an index shows, from README.md.
 
-Links to files of the project lead nowhere on an index page. With ISOTHERM_PROJECT_URL (the address of the
-repository's page, such as https://host/owner/name) they become absolute, to the files of this version, and
-the package gets its project links. Without it a link becomes its text.
+Links to files of the project lead nowhere on an index page. With ISOTHERM_PROJECT_URL (the address
+of the repository's page, such as https://host/owner/name) they become absolute, to the files of
+this version, and the package gets its project links. Without it a link becomes its text.
 """
 
 from __future__ import annotations

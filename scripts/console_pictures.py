@@ -1,4 +1,5 @@
-"""Make the pictures of docs/console.md: `PYTHONPATH=. .venv/bin/python scripts/console_pictures.py`.
+"""Make the pictures of docs/console.md: `PYTHONPATH=. .venv/bin/python
+scripts/console_pictures.py`.
 
 They show a cluster that is made by hand, with each kind of damage. Needs Chromium and its driver.
 """

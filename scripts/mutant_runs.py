@@ -1,12 +1,13 @@
-"""A pytest plug-in of mutants.py. Each mutant runs in a process that is forked from one with all tests imported.
+"""A pytest plug-in of mutants.py. Each mutant runs in a process that is forked from one with all
+tests imported.
 
-The first fork runs every test and notes which lines of the modules each of them reaches. A mutant's fork
-gives the module's functions their changed code, and runs the tests that reach the changed statement, the
-quickest first, until one fails. A change of code that runs at import (a default, a class constant, a
-decorator) cannot be made in this way: its outcome is `IMPORTED`.
+The first fork runs every test and notes which lines of the modules each of them reaches. A mutant's
+fork gives the module's functions their changed code, and runs the tests that reach the changed
+statement, the quickest first, until one fails. A change of code that runs at import (a default, a
+class constant, a decorator) cannot be made in this way: its outcome is `IMPORTED`.
 
-The job is a JSON file, named by MUTANTS_JOB: for each module its name, its path, the paths of its tests and the
-mutants' sources; and the path for the outcomes.
+The job is a JSON file, named by MUTANTS_JOB: for each module its name, its path, the paths of its
+tests and the mutants' sources; and the path for the outcomes.
 """
 
 from __future__ import annotations
@@ -128,7 +129,10 @@ class MutantRuns:
         return self._failed
 
     def _measured(self, items: list[pytest.Item]) -> dict[str, Any]:
-        """As `_measure`. An error outside of tests, such as a package that is not installed, is told as a failure."""
+        """As `_measure`.
+
+        An error outside of tests, such as a package that is not installed, is told as a failure.
+        """
         try:
             return self._measure(items)
         except Exception as error:  # noqa: BLE001 - it is told
@@ -159,7 +163,9 @@ class MutantRuns:
         }
 
     def _forked(self, act: Callable[[], Any], timeout_s: float) -> Any:
-        """Call `act` in a forked process; return its result, or None if the process is late or dies."""
+        """Call `act` in a forked process; return its result, or None if the process is late or
+        dies.
+        """
         self._answer.unlink(missing_ok=True)
         child = os.fork()
         if child == 0:
@@ -206,7 +212,10 @@ def _load(names: list[str]) -> None:
 
 
 def changed_functions(old: CodeType, new: CodeType) -> Functions | None:
-    """The outermost functions with changed code; None if code that runs at import has changed too."""
+    """The outermost functions with changed code;
+
+    None if code that runs at import has changed too.
+    """
     olds, news = list(_nested(old)), list(_nested(new))
     if _itself(old) != _itself(new) or len(olds) != len(news):
         return None
@@ -233,7 +242,9 @@ def _itself(code: CodeType) -> tuple[object, ...]:
 
 
 def statement_lines(source: str, mutated: str) -> set[int]:
-    """The lines of the innermost changed statements, without the lines of statements inside them."""
+    """The lines of the innermost changed statements, without the lines of statements inside
+    them.
+    """
     before, after = source.splitlines(), mutated.splitlines()
     if len(before) != len(after):
         return set(range(1, len(before) + 1))

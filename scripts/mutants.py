@@ -3,10 +3,10 @@
     python scripts/mutants.py --per-module 10 --seed 1 [path ...]
 
 A mutant is one small change that cosmic-ray makes to a module (`>` to `>=`, a number one higher, a
-`not` left out). It is run against the module's tests (mutant_tests.py), in a copy of the sources; the
-first failure kills it (mutant_runs.py). Survivors are printed as diffs: either a test is missing, or the
-change makes no difference, which a reader must decide. A seed draws the sample; another seed gives
-other mutants.
+`not` left out). It is run against the module's tests (mutant_tests.py), in a copy of the sources;
+the first failure kills it (mutant_runs.py). Survivors are printed as diffs: either a test is
+missing, or the change makes no difference, which a reader must decide. A seed draws the sample;
+another seed gives other mutants.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ TIMEOUT_S = 240
 SURVIVED, NO_TEST, IMPORTED = "survived", "no test reaches it", "runs at import"
 SAME = "compiles to the same code"
 
-# Annotations are never evaluated, so a mutant of `A | B` there is none. The inserter wants names. No class
-# here defines what `==` is for enumerations, the only constants that `is` is used for besides None.
+# Annotations are never evaluated, so a mutant of `A | B` there is none. The inserter wants names.
+# No class here defines what `==` is for enumerations, the only constants that `is` is used for
+# besides None.
 LEFT_OUT = (
     "core/ReplaceBinaryOperator_BitOr_",
     "core/ReplaceComparisonOperator_Is_Eq",
@@ -124,7 +125,8 @@ class Copy:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         shutil.copytree(ROOT / "src", directory / "src")
-        # Python recognizes stale bytecode by the source's size and second, which two mutants may share.
+        # Python recognizes stale bytecode by the source's size and second, which two mutants may
+        # share.
         compileall.compile_dir(
             directory / SOURCES,
             quiet=1,
@@ -238,7 +240,8 @@ def main() -> int:
     samples.sort(key=_part)
     killed = tried = 0
     is_sound = True
-    # Samples with the same tests run together: they share the slowest step, the look at the lines that tests reach.
+    # Samples with the same tests run together: they share the slowest step, the look at the lines
+    # that tests reach.
     for part, of_part in itertools.groupby(samples, key=_part):
         together = list(of_part)
         with tempfile.TemporaryDirectory(prefix="isotherm-mutants-") as directory:

@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from typer.cli import get_docs_for_click
 
-from isotherm.broker.dispatch.api_register import served_table
+from isotherm.broker.server.dispatch.api_register import served_table
 from isotherm.cli.main import app
 
 ROOT = Path(__file__).parents[1]
@@ -65,7 +65,10 @@ def _served_apis() -> str:
 
 
 def _index_of_decisions() -> str:
-    """A row for every number up to the last. Numbers without a page belong to proposals that were dropped."""
+    """A row for every number up to the last.
+
+    Numbers without a page belong to proposals that were dropped.
+    """
     rows = {}
     for path in DECISIONS.glob("0*.md"):
         title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")

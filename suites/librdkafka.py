@@ -1,8 +1,8 @@
 """librdkafka's own tests, from the source that its JavaScript client carries in npm's registry.
 
 Every number runs in a process of its own, without the tests that need no broker. A failure ends the
-process, so that several tests of one number may have no outcome. Quick mode is not for us: it leaves
-most of what a test does away, and says that the test has passed.
+process, so that several tests of one number may have no outcome. Quick mode is not for us: it
+leaves most of what a test does away, and says that the test has passed.
 """
 
 from __future__ import annotations

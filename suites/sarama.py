@@ -1,4 +1,5 @@
-"""sarama's functional tests, from its Go module: through toxiproxy, to the one broker that is there.
+"""sarama's functional tests, from its Go module: through toxiproxy, to the one broker that is
+there.
 
 They are written for five brokers behind the proxies kafka1 to kafka5. Here all five lead to the one
 broker, which advertises the first; so a proxy that is cut off cuts off the broker, as there. Their

@@ -22,7 +22,8 @@ from oracle.jars import OracleUnavailableError, resolve_jars, resolve_spark_sour
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# No deadline for examples, and no limit for drawing them: both times depend on the machine, and no test depends on that.
+# No deadline for examples, and no limit for drawing them: both times depend on the machine, and no
+# test depends on that.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("new examples", _UNTIMED, print_blob=True)
 # docs/decisions/0182: .ci/run draws the same examples in each run of the same code.

@@ -1,10 +1,11 @@
-"""The demo of a cluster: a controller of Apache Kafka, three brokers of Isotherm, a topic with three
-replicas in the remote tier. While a client produces with acks=all, the brokers are killed and started
-again, one after the other. Everything is read back and checked, by a client and in Spark.
+"""The demo of a cluster: a controller of Apache Kafka, three brokers of Isotherm, a topic with
+three replicas in the remote tier. While a client produces with acks=all, the brokers are killed and
+started again, one after the other. Everything is read back and checked, by a client and in Spark.
 
     python examples/cluster/cluster.py [--mixed] [--data-dir isotherm-cluster-demo]
 
-With --mixed one of the three brokers is Apache Kafka. The exit status is 0 only if every check held.
+With --mixed one of the three brokers is Apache Kafka. The exit status is 0 only if every check
+held.
 """
 
 from __future__ import annotations

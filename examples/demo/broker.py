@@ -71,7 +71,10 @@ class BrokerProcess:
 
 @dataclass(frozen=True)
 class TierState:
-    """The bytes of a topic in each tier. `closed_local` are rolled segments still on the broker's disk."""
+    """The bytes of a topic in each tier.
+
+    `closed_local` are rolled segments still on the broker's disk.
+    """
 
     local_segments: int
     local_bytes: int

@@ -1,5 +1,6 @@
 """The demo: a year of flights goes into a topic, cold segments move to a bucket, and Kafka clients
-and Spark read the whole topic back, and it becomes an Iceberg table. Every record is checked; exit status 0 only if all of it held.
+and Spark read the whole topic back, and it becomes an Iceberg table. Every record is checked; exit
+status 0 only if all of it held.
 
     python examples/demo/flights.py [--data-dir isotherm-demo] [--keep-running]
 """
@@ -200,7 +201,9 @@ def _make_table(broker: BrokerProcess, flights: Flights, report: Report) -> None
 
 @contextmanager
 def _children_log_to(path: Path) -> Iterator[None]:
-    """Within the block, new processes (the JVM and its workers) write their standard error to `path`."""
+    """Within the block, new processes (the JVM and its workers) write their standard error to
+    `path`.
+    """
     saved = os.dup(2)
     with path.open("wb") as log:
         os.dup2(log.fileno(), 2)

@@ -82,7 +82,9 @@ def _remove_what_is_made_here(folder: Path) -> None:
 
 
 def _damage(bucket: Path, copy: Path) -> None:
-    """Copy the bucket with one byte of a log changed, one object missing, and an upload that was cut off."""
+    """Copy the bucket with one byte of a log changed, one object missing, and an upload that was
+    cut off.
+    """
     shutil.copytree(bucket, copy, copy_function=os.link)
     logs = sorted(copy.rglob("*.log"))
     changed = bytearray(logs[0].read_bytes())
@@ -105,7 +107,10 @@ def _run(job: Job, folder: Path, pictures: Path | None) -> bool:
 
 
 def _on_terminal(job: Job, folder: Path) -> tuple[int, str]:
-    """Run the job on a pseudo-terminal; return its status and output. Progress, on stderr, is dropped."""
+    """Run the job on a pseudo-terminal; return its status and output.
+
+    Progress, on stderr, is dropped.
+    """
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     executable = Path(sys.executable).with_name("isotherm")

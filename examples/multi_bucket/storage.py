@@ -78,8 +78,8 @@ class MultiBucketStorageManager:
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete a segment's objects.
 
-        A failed copy has no custom metadata, and an earlier attempt may be in another bucket if the list of buckets
-        has changed since. So its objects are deleted from every bucket.
+        A failed copy has no custom metadata, and an earlier attempt may be in another bucket if the
+        list of buckets has changed since. So its objects are deleted from every bucket.
         """
         if not metadata.custom_metadata:
             for each in self._buckets.values():
@@ -93,7 +93,9 @@ class MultiBucketStorageManager:
             bucket.close()
 
     def _choose(self, metadata: RemoteLogSegmentMetadata) -> str:
-        """Choose the bucket by the segment's id, so that a repeated copy replaces the first attempt."""
+        """Choose the bucket by the segment's id, so that a repeated copy replaces the first
+        attempt.
+        """
         names = list(self._buckets)
         return names[metadata.segment_id.id.int % len(names)]
 

@@ -74,7 +74,8 @@ from isotherm.printable import without_passwords
 class IsothermError(Exception):
     """Root of all errors of Isotherm. Any other exception is a bug.
 
-    Its text has no passwords of addresses, also in a program that only calls Isotherm. Its cause may.
+    Its text has no passwords of addresses, also in a program that only calls Isotherm. Its cause
+    may.
     """
 
     def __str__(self) -> str:

@@ -1,23 +1,25 @@
 r"""Patterns that users and clients write: their syntax, and what they match. Pure, thread-safe.
 
-RE2 runs all of them. It takes time linear in the text, and bounded memory, for any pattern. Two syntaxes are
-read, as Kafka reads them:
+RE2 runs all of them. It takes time linear in the text, and bounded memory, for any pattern. Two
+syntaxes are read, as Kafka reads them:
 
-    RE2's    patterns in requests: subscriptions of consumer groups (KIP-848), ListTransactions. Their text comes
-             from clients, so they are run by Arrow: it compiles and matches many names in one call that does not
-             hold the interpreter's lock.
-    Java's   patterns of configurations and jobs. A construct that means the same to RE2, or can be written in its
-             syntax, is read. Any other is refused by its name: look-around, back references, possessive counts.
+    RE2's    patterns in requests: subscriptions of consumer groups (KIP-848), ListTransactions.
+             Their text comes from clients, so they are run by Arrow: it compiles and matches many
+             names in one call that does not hold the interpreter's lock.
+    Java's   patterns of configurations and jobs. A construct that means the same to RE2, or can be
+             written in its syntax, is read. Any other is refused by its name: look-around, back
+             references, possessive counts.
 
 Java's syntax, of which all is read that has no remark:
 
     literals   any character, \. \- and so on, \t \n \r \f \a \e, \xhh, \x{h...}, \uhhhh, \Q...\E
     classes    . \d \D \s \S \w \W \p{Alpha} and the other POSIX names, \pL \p{Lu}, [a-z] [^\d_];
                not: a class or && in a class
-    places     ^ $ \b \B \A \z \Z; words are of ASCII characters, as \w is; a line break at the end of the text
-               is not passed over
+    places     ^ $ \b \B \A \z \Z; words are of ASCII characters, as \w is; a line break at the end
+               of the text is not passed over
     counts     * + ? {n} {n,} {n,m}, n and m up to 1000, also with ? behind; not: with + behind
-    groups     (...) (?:...) (?<name>...); not: (?=...) (?!...) (?<=...) (?<!...) (?>...) \1 \k<name>
+    groups     (...) (?:...) (?<name>...); not: (?=...) (?!...) (?<=...) (?<!...) (?>...) \1
+               \k<name>
     flags      (?is-is) (?is-is:...); i is of ASCII letters, as in Java; not: d m u x U
 
 Source: java.util.regex.Pattern, RE2's syntax, re2j.
@@ -47,7 +49,8 @@ _ARROWS_PREFIX = "Invalid regular expression: "
 def matching_names(pattern: str, names: Iterable[str]) -> frozenset[str]:
     """The names that `pattern`, in RE2's syntax, matches from end to end.
 
-    Takes up to seconds for a hostile pattern, so it is called in a thread. Raises InvalidRegularExpressionError.
+    Takes up to seconds for a hostile pattern, so it is called in a thread. Raises
+    InvalidRegularExpressionError.
     """
     _check_length(pattern)
     # Imported on first use, because the import would slow down every start.
@@ -56,7 +59,8 @@ def matching_names(pattern: str, names: Iterable[str]) -> frozenset[str]:
 
     ordered = list(names)
     try:
-        # The pattern is compiled alone first, since `a)|(b` is invalid but valid inside the brackets below.
+        # The pattern is compiled alone first, since `a)|(b` is invalid but valid inside the
+        # brackets below.
         pc.match_substring_regex(pa.array([""]), pattern=pattern)
         mask = pc.match_substring_regex(
             pa.array(ordered, type=pa.string()), pattern=rf"\A(?:{pattern})\z"
@@ -102,7 +106,9 @@ class JavaPattern:
         return self._regexp.search(text) is not None
 
     def replaced(self, text: str, replacement: JavaReplacement, *, is_first_only: bool) -> str:
-        """The text with the matches, or the first alone, replaced (Matcher.replaceAll, replaceFirst)."""
+        """The text with the matches, or the first alone, replaced (Matcher.replaceAll,
+        replaceFirst).
+        """
         encoded = text.encode()
         parts, end = [], 0
         for match in self._matches(encoded):
@@ -113,7 +119,8 @@ class JavaPattern:
         return b"".join((*parts, encoded[end:])).decode()
 
     def _matches(self, text: bytes) -> Iterator[re2._Match]:
-        # Not `finditer`: it finds an empty match at the end of the text twice, and \B inside of characters.
+        # Not `finditer`: it finds an empty match at the end of the text twice, and \B inside of
+        # characters.
         position = 0
         while position <= len(text):
             match = self._regexp.search(text, position)
@@ -193,7 +200,8 @@ _NAMES = (
 )
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
 _LAST = 0x10FFFF
-# A surrogate, which no text has. RE2 takes [kK] for (?i)k, which is found in a Kelvin sign, but not a class of three.
+# A surrogate, which no text has. RE2 takes [kK] for (?i)k, which is found in a Kelvin sign, but not
+# a class of three.
 _NEVER = r"\x{d800}"
 # Java's \s has a vertical tab, RE2's has none.
 _SPACES = r"\t-\r "

@@ -1,11 +1,12 @@
 """Texts from outside on one line: of a log, of a table, of a terminal.
 
-Clients, objects and records choose names, ids and messages. A line break in one of them would forge a line of the
-log, and other control characters would command a terminal. So whatever is printed goes through `printable`:
-each logger's lines in `LineFormatter`, the rows and messages of commands in `isotherm.cli.output`. PURE.
+Clients, objects and records choose names, ids and messages. A line break in one of them would forge
+a line of the log, and other control characters would command a terminal. So whatever is printed
+goes through `printable`: each logger's lines in `LineFormatter`, the rows and messages of commands
+in `isotherm.cli.output`. PURE.
 
-Addresses may have passwords in them (`s3://key:secret@bucket`). `without_passwords` hides them in lines of logs,
-in each IsothermError's text, in `--print-config` and on the console's pages.
+Addresses may have passwords in them (`s3://key:secret@bucket`). `without_passwords` hides them in
+lines of logs, in each IsothermError's text, in `--print-config` and on the console's pages.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ HIDDEN = "[hidden]"
 
 # The part of a URL before the host.
 _USER_INFO = re.compile(r"""(?<=://)[^\s/?#"<>]*@""")
-# The same with a password that has a slash or a question mark, which a URL may not have, but which people write; up
-# to the last @. Digits behind the first colon are a port. The bounds keep the search linear.
+# The same with a password that has a slash or a question mark, which a URL may not have, but which
+# people write; up to the last @. Digits behind the first colon are a port. The bounds keep the
+# search linear.
 _ODD_USER_INFO = re.compile(
     r"""(?<=://)(?!\[)[^\s/?#"<>@:]{0,256}:(?!\d{0,5}(?:[/,\s"']|$))(?:[^\s"<>:]|:(?!//)){0,256}@"""
 )
@@ -33,8 +35,8 @@ _SECRET_PARTS = (
 
 
 def without_passwords(text: str) -> str:
-    """Hide the user info of each URL in a text, and parameters that are named like secrets: `token`,
-    `X-Amz-Signature`, `AccountKey`. The rest stays as it is.
+    """Hide the user info of each URL in a text, and parameters that are named like secrets:
+    `token`, `X-Amz-Signature`, `AccountKey`. The rest stays as it is.
 
     `https://user:pw@host/?sig=x` becomes `https://[hidden]@host/?sig=[hidden]`.
     """
@@ -54,8 +56,8 @@ def _shown_parameter(found: re.Match[str]) -> str:
 def printable(text: str) -> str:
     """Escape the characters that are not printable as Python does: `\\n`, `\\x1b`, `\\u2028`.
 
-    Those are control characters, separators of lines, marks of text direction, and halves of pairs. Backslashes stay, so
-    the result is for reading only.
+    Those are control characters, separators of lines, marks of text direction, and halves of pairs.
+    Backslashes stay, so the result is for reading only.
     """
     if text.isprintable():
         return text
@@ -63,13 +65,19 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str, indent: str = "") -> str:
-    """The same for each line of a text that has several, such as a traceback. Hides passwords in addresses."""
+    """The same for each line of a text that has several, such as a traceback.
+
+    Hides passwords in addresses.
+    """
     text = without_passwords(text)
     return "\n".join(indent + printable(line) for line in text.split("\n"))
 
 
 class LineFormatter(logging.Formatter):
-    """Writes a record on one line, without passwords in addresses. The lines of a traceback follow it, indented, since errors have texts too."""
+    """Writes a record on one line, without passwords in addresses.
+
+    The lines of a traceback follow it, indented, since errors have texts too.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(without_passwords(super().formatMessage(record)))

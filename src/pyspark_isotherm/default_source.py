@@ -1,7 +1,7 @@
 """The source that Spark registers.
 
-Beside Isotherm's clients alone it says what to install: an import that fails would keep Spark from the
-sources of all other packages.
+Beside Isotherm's clients alone it says what to install: an import that fails would keep Spark from
+the sources of all other packages.
 """
 
 from isotherm.errors import ConfigError

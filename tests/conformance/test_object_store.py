@@ -101,7 +101,9 @@ class TestMemoryAivenLayoutWithAllCustomMetadata(
     FillsBuffersConformance, RemoteStorageManagerConformance
 ):
     topic_length_max = 20
-    """Custom metadata of 128 bytes (Kafka's limit) has this much room for the topic beside the key."""
+    """Custom metadata of 128 bytes (Kafka's limit) has this much room for the topic beside the
+    key.
+    """
 
     @pytest.fixture
     def store(self) -> StoreUnderTest:

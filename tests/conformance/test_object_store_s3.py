@@ -91,7 +91,9 @@ def test_inventory_reads_the_bucket_back(server: S3Server, tmp_path: Path) -> No
 def test_store_that_cannot_be_used_is_a_retriable_error(
     server: S3Server, tmp_path: Path, change: dict[str, object]
 ) -> None:
-    """Reads and deletions are retriable too: a missing bucket does not prove that an object is missing."""
+    """Reads and deletions are retriable too: a missing bucket does not prove that an object is
+    missing.
+    """
     settings = replace(ObjectStoreSettings.from_config(server.config), **change)
     manager = ObjectStoreRemoteStorageManager(settings)
     segment = SegmentMaker(tmp_path).segment()

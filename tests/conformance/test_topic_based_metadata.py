@@ -1,5 +1,5 @@
-"""TopicBasedRemoteLogMetadataManager on a topic in memory: polled by the test at both feature levels, and
-following the topic in the background."""
+"""TopicBasedRemoteLogMetadataManager on a topic in memory: polled by the test at both feature
+levels, and following the topic in the background."""
 
 from __future__ import annotations
 

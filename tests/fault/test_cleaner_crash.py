@@ -29,7 +29,9 @@ PRODUCER = (7, 0)
 
 
 def write(log: CompactedLog) -> None:
-    """Write groups of one and of several segments; cleaning leaves nothing of some groups' last segments."""
+    """Write groups of one and of several segments; cleaning leaves nothing of some groups' last
+    segments.
+    """
     for step in range(14):
         key, other = "abc"[step % 3], "defghij"[step // 2]
         if step % 5 == 3:
@@ -46,8 +48,8 @@ def write(log: CompactedLog) -> None:
 
 
 class Run:
-    """The log of `template`, copied and cleaned. At each operation on the disk the machine could stop:
-    `on_operation` may take what the disk would show then."""
+    """The log of `template`, copied and cleaned. At each operation on the disk the machine could
+    stop: `on_operation` may take what the disk would show then."""
 
     def __init__(
         self,
@@ -65,7 +67,9 @@ class Run:
         )
         self.log: CompactedLog
         self.moments: list[list[Record]] = []
-        """The records at each read and write of the cleaner, where they differ from the last ones."""
+        """The records at each read and write of the cleaner, where they differ from the last
+        ones.
+        """
 
     def play(self) -> None:
         self.log = reopened(self._directory, self.fs, **self._more)

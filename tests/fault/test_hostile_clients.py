@@ -1,4 +1,5 @@
-"""Clients attack connections, logins and handshakes; they are refused, and others are served meanwhile.
+"""Clients attack connections, logins and handshakes; they are refused, and others are served
+meanwhile.
 
 Certificates and old versions of TLS: tests/interop/test_tls.py. The tokens of OAUTHBEARER:
 tests/interop/test_oauthbearer.py.
@@ -28,8 +29,8 @@ from confluent_kafka.admin import (
 )
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.dispatch.api_register import SERVED
-from isotherm.broker.net import acceptor
+from isotherm.broker.server.dispatch.api_register import SERVED
+from isotherm.broker.server.net import acceptor
 from isotherm.config.security import STANDARD_AUTHORIZER
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.embedded_broker import EmbeddedBroker

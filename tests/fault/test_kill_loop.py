@@ -1,5 +1,5 @@
-"""A short kill loop with a new seed each time, at durable writes of a segment's life; `make soak` has
-the long one, on both kinds of store and at both levels."""
+"""A short kill loop with a new seed each time, at durable writes of a segment's life; `make soak`
+has the long one, on both kinds of store and at both levels."""
 
 from __future__ import annotations
 

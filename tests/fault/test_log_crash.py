@@ -49,7 +49,10 @@ def manager_over(path: Path, fs: FileSystem) -> LogManager:
 
 
 class Run:
-    """A fixed history; `durable_end` and `log_start` are offsets that the log has confirmed to its caller."""
+    """A fixed history;
+
+    `durable_end` and `log_start` are offsets that the log has confirmed to its caller.
+    """
 
     def __init__(self) -> None:
         self.durable_end = 0
@@ -192,7 +195,9 @@ def test_same_seed_gives_the_same_survivor(tmp_path: Path) -> None:
 
 
 def test_failing_write_leaves_the_rest_readable_after_a_restart(tmp_path: Path) -> None:
-    """A full disk, not a crash: records appended before are there, the half-written batch is not."""
+    """A full disk, not a crash: records appended before are there, the half-written batch is
+    not.
+    """
 
     class FullDisk(OsFileSystem):
         is_full = False

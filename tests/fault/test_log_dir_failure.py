@@ -17,7 +17,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.admin import KafkaAdminClient
 
-from isotherm.broker.coordinator_partition import coordinator_partition
+from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
 from isotherm.errors import LogDirFailedError
 from isotherm.record.batch import build_batch
 from isotherm.record.validation import AppendOrigin
@@ -61,7 +61,9 @@ class Disks:
         return AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
 
     def python_admin(self) -> Any:
-        """kafka-python's administrator: librdkafka's shows neither offline replicas nor log directories."""
+        """kafka-python's administrator: librdkafka's shows neither offline replicas nor log
+        directories.
+        """
         client = KafkaAdminClient(bootstrap_servers=self.broker.bootstrap_servers)
         self._clients.append(client)
         return client
@@ -105,7 +107,9 @@ class Disks:
             consumer.close()
 
     def fail(self, path: Path, topic: str) -> list[int]:
-        """Fail a disk and let the broker notice it; return the partitions of `topic` on that disk."""
+        """Fail a disk and let the broker notice it; return the partitions of `topic` on that
+        disk.
+        """
         failed = self.partitions_in(path, topic)
         self.fs.fail(path)
         services = self.broker.node.services
@@ -263,8 +267,8 @@ def test_partitions_are_there_again_once_the_disk_is_repaired(disks: Disks) -> N
 
 
 def test_remote_history_of_a_failed_disk_outlives_it(disks: Disks) -> None:
-    """Segments of a partition that is only offline must stay in the bucket, at once and over later starts
-    with the disk away or back again."""
+    """Segments of a partition that is only offline must stay in the bucket, at once and over later
+    starts with the disk away or back again."""
     disks.create(
         "tiered",
         remote_storage_enable="true",

@@ -61,7 +61,9 @@ class Writes:
 
     @contextlib.contextmanager
     def killing(self, kill_at: tuple[int, bool] | None) -> Iterator[None]:
-        """Kill at the n-th write within the block: before it, or after it if the second item is true."""
+        """Kill at the n-th write within the block: before it, or after it if the second item is
+        true.
+        """
         self._kill_at, self._is_armed = kill_at, True
         try:
             yield
@@ -214,7 +216,10 @@ class Theatre:
 
 
 def states_of_audit(tiered: TieredPartition) -> dict[RemoteLogSegmentId, RemoteLogSegmentState]:
-    """Segment states folded from the audit topic. A start replaces an earlier start under the same key."""
+    """Segment states folded from the audit topic.
+
+    A start replaces an earlier start under the same key.
+    """
     states: dict[RemoteLogSegmentId, RemoteLogSegmentState] = {}
     started: dict[bytes | None, RemoteLogSegmentId] = {}
     for record in tiered.audit_topic.records():

@@ -1,8 +1,8 @@
 """A broker loses its power, and starts on each image that its disk may show afterwards.
 
-The broker runs on a file system that knows what was synced. At many points of the run the test makes
-images of the disk; models of disks differ in what they keep of unsynced writes. No flush is requested.
-For every image:
+The broker runs on a file system that knows what was synced. At many points of the run the test
+makes images of the disk; models of disks differ in what they keep of unsynced writes. No flush is
+requested. For every image:
 
 - no record changes or comes twice, and all flushed records are there;
 - segments that were deleted locally are in the remote tier, with their metadata;
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import pytest
 
-from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.partitions.partition import ACKS_LEADER
 from isotherm.log.log_manager import LogManager
 from isotherm.record.batch import build_batch
@@ -158,7 +158,9 @@ def content(served: Served | None) -> dict[int, int]:
 
 
 def check(image: Image, caplog: pytest.LogCaptureFixture) -> int:
-    """Start a broker on the image; return the number of records that are missing before a later one."""
+    """Start a broker on the image; return the number of records that are missing before a later
+    one.
+    """
     caplog.clear()
     gaps = 0
     with running(image.folder, CrashFileSystem.adopting(image.folder)) as broker:

@@ -1,10 +1,10 @@
 """One request costs at most 64 MiB of memory, and stalls the event loop for at most 50 ms.
 
-The 50 ms hold on a quiet machine (decision 21). The test allows four times that, so that a neighbour
-that evicts the cache does not fail it.
+The 50 ms hold on a quiet machine (decision 21). The test allows four times that, so that a
+neighbour that evicts the cache does not fail it.
 
-Each API, in its newest version, is asked for as many items as a request may hold: once for each array
-of the request, with an existing topic, and then with random bytes.
+Each API, in its newest version, is asked for as many items as a request may hold: once for each
+array of the request, with an existing topic, and then with random bytes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from kio.schema.types import TopicName
 
-from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.dispatch.api_register import SERVED
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
+from isotherm.broker.server.dispatch.api_register import SERVED
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.framing import (
     CONTROL_REQUEST_SIZE_MAX,
@@ -52,7 +52,10 @@ TIMEOUT_S = 300
 
 
 class Costs:
-    """Measures one request. Its unavoidable cost recurs each time, so the least of a few attempts counts."""
+    """Measures one request.
+
+    Its unavoidable cost recurs each time, so the least of a few attempts counts.
+    """
 
     def __init__(self, watchdog: LoopWatchdog) -> None:
         self._watchdog = watchdog
@@ -92,8 +95,8 @@ def topic_id(broker: EmbeddedBroker) -> uuid.UUID:
 
 @pytest.fixture(scope="module")
 def watchdog(broker: EmbeddedBroker) -> Iterator[LoopWatchdog]:
-    # The broker's process freezes its objects after its start; so here the tests' own are not collected. They
-    # stay frozen, and with them what was frozen after the tests were collected.
+    # The broker's process freezes its objects after its start; so here the tests' own are not
+    # collected. They stay frozen, and with them what was frozen after the tests were collected.
     gc.collect()
     gc.freeze()
     made = LoopWatchdog(broker.loop)
@@ -128,7 +131,9 @@ def _without_null(annotation: Any) -> Any:
 def fields_of(
     entity_type: Any, path: tuple[str, ...], count: int, topic_id: uuid.UUID
 ) -> dict[str, Any]:
-    """The fields for `request_frame`: one item in each outer array of `path`, `count` in the last."""
+    """The fields for `request_frame`: one item in each outer array of `path`, `count` in the
+    last.
+    """
     annotations = annotations_of(entity_type)
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(entity_type):

@@ -1,8 +1,10 @@
-"""Broken requests of every served API and version hurt no other client and cause no unforeseen error.
+"""Broken requests of every served API and version hurt no other client and cause no unforeseen
+error.
 
-Requests come from real clients (`recorded_requests.txt`, made by oracle/record_requests.py), converted to
-every version and to a topic that exists; others are made from the schemas (tests/support/request_maker.py). Then they
-are damaged: cut, bytes changed, bytes inserted, a length made huge. The seed is in the test's name.
+Requests come from real clients (`recorded_requests.txt`, made by oracle/record_requests.py),
+converted to every version and to a topic that exists; others are made from the schemas
+(tests/support/request_maker.py). Then they are damaged: cut, bytes changed, bytes inserted, a
+length made huge. The seed is in the test's name.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ import psutil
 import pytest
 
 from isotherm.broker.apis import refused
-from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.dispatch.api_register import SERVED
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
+from isotherm.broker.server.dispatch.api_register import SERVED
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from tests.support.request_maker import RECORDED, REQUESTS, TOPIC, RequestMaker
 
@@ -85,7 +87,7 @@ def test_broken_requests_of_every_api_do_no_harm(
     maker = RequestMaker(random.Random(seed), topic_id)
     answered: list[bool] = []
     resident_before = psutil.Process().memory_info().rss
-    with caplog.at_level(logging.ERROR, "isotherm.broker.dispatch.dispatch"):
+    with caplog.at_level(logging.ERROR, "isotherm.broker.server.dispatch.dispatch"):
         for api_key, version in REQUESTS:
             recorded = maker.recorded_frames(api_key, version)
             for sound in (maker.frame(api_key, version), *recorded):
@@ -98,7 +100,7 @@ def test_broken_requests_of_every_api_do_no_harm(
             repr(record.exc_info and record.exc_info[1]),
         )
         for record in caplog.records
-        if record.name == "isotherm.broker.dispatch.dispatch"
+        if record.name == "isotherm.broker.server.dispatch.dispatch"
     }
     assert unforeseen == set()
     # The other requests wait for records or for members, and would be answered later.

@@ -1,9 +1,10 @@
-"""Requests of groups and transactions in any order, with ids and epochs that are right, old or made up.
+"""Requests of groups and transactions in any order, with ids and epochs that are right, old or made
+up.
 
 A few clients at once walk at random over both group protocols and the transactions of a broker. A
-seed determines a walk, but not how the clients' requests interleave. The broker answers every request
-in time and with an expected error; generations and epochs in its answers never go back; and it keeps
-nothing once the clients are gone.
+seed determines a walk, but not how the clients' requests interleave. The broker answers every
+request in time and with an expected error; generations and epochs in its answers never go back; and
+it keeps nothing once the clients are gone.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.dispatch.api_register import SERVED
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
+from isotherm.broker.server.dispatch.api_register import SERVED
 from isotherm.errors import CoordinatorLoadInProgressError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.record.batch import build_batch
@@ -58,7 +59,9 @@ class Known:
     codes: dict[str, set[int]] = field(default_factory=dict)
 
     def never_went_well(self) -> set[str]:
-        """The required APIs without a single success: a walk must get members of both protocols and producer ids."""
+        """The required APIs without a single success: a walk must get members of both protocols
+        and producer ids.
+        """
         apis = {"JOIN_GROUP", "CONSUMER_GROUP_HEARTBEAT", "INIT_PRODUCER_ID", "END_TXN"}
         return {api for api in apis if ErrorCode.none not in self.codes.get(api, ())}
 

@@ -1,7 +1,7 @@
 """Listings with faulty pages: the caller sees the whole bucket, or a retriable error.
 
-Row 12 of the catalogue: a lost page, keys shown twice, a continuation that starts over; and an error
-under status 200, which a client of S3 takes for the end of a listing.
+Row 12 of the catalogue: a lost page, keys shown twice, a continuation that starts over; and an
+error under status 200, which a client of S3 takes for the end of a listing.
 """
 
 from __future__ import annotations

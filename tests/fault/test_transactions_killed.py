@@ -19,7 +19,7 @@ PARTITIONS = 4
 # marker after `markers` others.
 DIES_AMONG_MARKERS = """
 import os, signal
-from isotherm.broker.transactions.transaction_markers import TransactionMarkers
+from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
 
 append = TransactionMarkers.append
 left = {markers}

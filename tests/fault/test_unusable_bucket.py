@@ -77,7 +77,10 @@ def test_usable_bucket_is_left_as_it_was(server: S3Server) -> None:
 
 
 def test_missing_user_is_no_missing_object(server: S3Server) -> None:
-    """The server answers 404 for an unknown user. Readers must not take that for a deleted object."""
+    """The server answers 404 for an unknown user.
+
+    Readers must not take that for a deleted object.
+    """
     client = open_for_reading(settings(server.config | {"aws.access.key.id": "nobody"}))
     with pytest.raises(RemoteStorageError, match="XAdminUserNotFound"):
         client.get("anything", 10)

@@ -45,7 +45,9 @@ def golden() -> Golden:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize `partition_directory` with every golden partition, `topic` with those of known records."""
+    """Parametrize `partition_directory` with every golden partition, `topic` with those of known
+    records.
+    """
     if "partition_directory" in metafunc.fixturenames:
         names = sorted(path.name for path in (ROOT / "log").iterdir() if path.is_dir())
         metafunc.parametrize("partition_directory", names)

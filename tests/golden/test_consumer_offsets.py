@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
-from isotherm.broker.groups.group_records import decode_record, encode_key, encode_value
+from isotherm.broker.coordinators.groups.group_records import (
+    decode_record,
+    encode_key,
+    encode_value,
+)
 from isotherm.record.batch import iterate_batches, read_records
 from isotherm.types import uuid_to_text
 

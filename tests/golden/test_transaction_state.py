@@ -8,8 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from isotherm.broker.transactions.transaction_records import decode_record, encode_key, encode_value
-from isotherm.broker.transactions.transaction_snapshot import (
+from isotherm.broker.coordinators.transactions.transaction_records import (
+    decode_record,
+    encode_key,
+    encode_value,
+)
+from isotherm.broker.coordinators.transactions.transaction_snapshot import (
     transaction_of_value,
     transaction_value,
 )

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.record.batch import build_batch
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
@@ -34,7 +34,10 @@ class RawClient:
         self.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
 
     def receive(self) -> bytes:
-        """The next frame without its correlation id; EOFError if the broker has closed the connection."""
+        """The next frame without its correlation id;
+
+        EOFError if the broker has closed the connection.
+        """
         try:
             head = self._file.read(4)
         except ConnectionError:

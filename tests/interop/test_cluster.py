@@ -197,7 +197,9 @@ def test_each_kind_serves_the_history_that_the_other_copied(
 
 
 def await_local_start(cluster: Cluster, node_id: int, topic: str) -> None:
-    """Wait until the first segments are gone from a broker's disk, so that it reads them from the bucket."""
+    """Wait until the first segments are gone from a broker's disk, so that it reads them from
+    the bucket.
+    """
     first = cluster.directory(node_id, topic) / "00000000000000000000.log"
     wait_for(lambda: not first.exists(), f"{first} to be gone", TIMEOUT_S)
 
@@ -367,7 +369,9 @@ def test_brokers_of_another_kind_keep_the_metadata_topic_as_kafka_has_it(cluster
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_isotherm_brokers_alone_keep_their_metadata_topic_bounded(isotherms: Cluster) -> None:
-    """Leaders are killed while segments are copied; the compacted topic and the audit topic must agree."""
+    """Leaders are killed while segments are copied; the compacted topic and the audit topic must
+    agree.
+    """
     topics = ["bounded-1", "bounded-2", "bounded-3"]
     for number, topic in enumerate(topics):
         isotherms.create(

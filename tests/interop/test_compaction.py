@@ -1,7 +1,7 @@
 """Compacted topics of a running broker, also its internal ones, read by real clients.
 
-The cleaner runs every few milliseconds, and a small dirty ratio suffices. So a test closes the active
-segment and waits until the checkpoint file says that the whole log is clean.
+The cleaner runs every few milliseconds, and a small dirty ratio suffices. So a test closes the
+active segment and waits until the checkpoint file says that the whole log is clean.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from isotherm.broker.transactions.transaction_records import decode_record
+from isotherm.broker.coordinators.transactions.transaction_records import decode_record
 from isotherm.log.partition_log import PartitionLog
 from isotherm.testing.embedded_broker import EmbeddedBroker
 

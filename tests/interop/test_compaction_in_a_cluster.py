@@ -1,4 +1,6 @@
-"""A compaction in place, in a cluster of three Isotherm brokers: the leader is killed, and the next publishes it."""
+"""A compaction in place, in a cluster of three Isotherm brokers: the leader is killed, and the
+next publishes it.
+"""
 
 from __future__ import annotations
 

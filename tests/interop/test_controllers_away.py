@@ -1,7 +1,8 @@
-"""Isotherm brokers while one or all controllers of their cluster are down, or one broker cannot be heard.
+"""Isotherm brokers while one or all controllers of their cluster are down, or one broker cannot be
+heard.
 
-Brokers go on serving the partitions that they lead. No topic, no leader and no smaller ISR comes about
-meanwhile. Acknowledged records are there afterwards.
+Brokers go on serving the partitions that they lead. No topic, no leader and no smaller ISR comes
+about meanwhile. Acknowledged records are there afterwards.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`isotherm topics describe-storage` against a broker. The oracles are the files on its disk and in its
-bucket."""
+"""`isotherm topics describe-storage` against a broker. The oracles are the files on its disk and in
+its bucket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ TOPIC = "events"
 
 @pytest.fixture(scope="module")
 def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """The history of `kept` is in both tiers, and that of TOPIC in the bucket alone. `plain` is not tiered."""
+    """The history of `kept` is in both tiers, and that of TOPIC in the bucket alone.
+
+    `plain` is not tiered.
+    """
     with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         both = {**TIERED_TOPIC, "local.retention.bytes": "-2"}

@@ -1,4 +1,6 @@
-"""The wheel with one extra or none: each command works, or prints one line that names what to install."""
+"""The wheel with one extra or none: each command works, or prints one line that names what to
+install.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ NO_BROKER = (
     "isotherm: no broker is reachable at localhost:1: connection refused: nothing listens there"
 )
 
-# Every command of every group answers --help, in one process: a process for each would take a minute.
+# Every command of every group answers --help, in one process: a process for each would take a
+# minute.
 ALL_HELPS = """
 import typer
 from typer.testing import CliRunner

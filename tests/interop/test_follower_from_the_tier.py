@@ -1,15 +1,16 @@
-"""A follower that starts from the remote tier knows the producers of the segments that it does not have.
+"""A follower that starts from the remote tier knows the producers of the segments that it does not
+have.
 
     offset    0 ..            .. 97 | 98 ..
               open transaction ─────|──► its ABORT marker
               segment in the bucket | active segment of the leader: here the follower starts
 
-The transaction is open where the segment ends, so only the producer snapshot in the bucket knows where it
-began. A follower without it writes no entry for the marker into its transaction index. Once it leads, it
-hands out the aborted record to read_committed consumers.
+The transaction is open where the segment ends, so only the producer snapshot in the bucket knows
+where it began. A follower without it writes no entry for the marker into its transaction index.
+Once it leads, it hands out the aborted record to read_committed consumers.
 
-Apache Kafka 4.3.1 is such a follower: `TierStateMachine.buildProducerSnapshotFile` stores the snapshot under
-the name of one that the truncation before has just written, and
+Apache Kafka 4.3.1 is such a follower: `TierStateMachine.buildProducerSnapshotFile` stores the
+snapshot under the name of one that the truncation before has just written, and
 `ProducerStateManager.truncateFullyAndReloadSnapshots` deletes both.
 """
 
@@ -134,7 +135,10 @@ OTHER_PLACEMENTS = (
 
 
 def values_after_the_follower_leads(directory: Path, kinds: str) -> list[bytes]:
-    """The values that a read_committed consumer gets. `kinds` has a letter for each broker, as LinkedCluster."""
+    """The values that a read_committed consumer gets.
+
+    `kinds` has a letter for each broker, as LinkedCluster.
+    """
     with Links() as links:
         cluster = LinkedCluster(directory, kinds, links)
         try:
@@ -164,7 +168,10 @@ def test_a_follower_from_the_tier_knows_the_open_transactions(tmp_path: Path) ->
 def test_which_followers_hand_out_aborted_records(
     tmp_path: Path, kinds: str, hands_out_aborted: bool
 ) -> None:
-    """Kafka's follower does. So mixed runs keep more on the local disks (tests.support.cluster.run)."""
+    """Kafka's follower does.
+
+    So mixed runs keep more on the local disks (tests.support.cluster.run).
+    """
     values = values_after_the_follower_leads(tmp_path, kinds)
     assert values.count(VALUE) == ROLLING_COUNT
     assert (ABORTED in values) is hands_out_aborted

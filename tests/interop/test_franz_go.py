@@ -1,9 +1,9 @@
-"""franz-go against one `isotherm serve`: the test suite of pkg/kgo from its Go module, and our tests of
-pkg/kadm (franz_go/admin/admin_test.go), because its own need no broker.
+"""franz-go against one `isotherm serve`: the test suite of pkg/kgo from its Go module, and our
+tests of pkg/kadm (franz_go/admin/admin_test.go), because its own need no broker.
 
 `franz_go/passes.txt` and `franz_go/admin/passes.txt` name the tests that pass, and only grow;
-`franz_go/FINDINGS.md` explains the others. Both are built once, into `.tools`. Decision 131 says why
-kgo's own tests may run a second time.
+`franz_go/FINDINGS.md` explains the others. Both are built once, into `.tools`. Decision 131 says
+why kgo's own tests may run a second time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The image's settings at work without a container engine, and its unit for systemd.
 
-Bubblewrap gives a broker what the Dockerfile and compose.yaml promise: the image's user, environment and
-command, a read-only root file system, one volume that can be written to, no capabilities.
+Bubblewrap gives a broker what the Dockerfile and compose.yaml promise: the image's user,
+environment and command, a read-only root file system, one volume that can be written to, no
+capabilities.
 """
 
 from __future__ import annotations

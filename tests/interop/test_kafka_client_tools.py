@@ -76,7 +76,9 @@ def broker(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def leave_a_transaction_hanging(broker: EmbeddedBroker) -> None:
-    """Leave a transaction open in the log and unknown to every coordinator, as after a loss of its state."""
+    """Leave a transaction open in the log and unknown to every coordinator, as after a loss of
+    its state.
+    """
     batch = build_batch(
         [(1_700_000_000_000, None, b"hanging", ())],
         producer_id=LOST_PRODUCER_ID,
@@ -123,7 +125,8 @@ def printed(broker: EmbeddedBroker) -> dict[str, str]:
             *(CLIENT_COMPATIBILITY, server, "--topic=compatible", "--num-cluster-nodes=1"),
             *("--offsets-for-times-supported=true", "--cluster-id-supported=true"),
             *("--create-topics-supported=true", "--describe-configs-supported=true"),
-            # The tool calls an API supported if it gets an answer, as from Kafka without an authorizer.
+            # The tool calls an API supported if it gets an answer, as from Kafka without an
+            # authorizer.
             *("--describe-acls-supported=true", "--idempotent-producer-supported=true"),
             "--expect-record-too-large-exception=false",
         ],

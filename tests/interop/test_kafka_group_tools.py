@@ -31,7 +31,10 @@ def broker(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module", params=["classic", "consumer"])
 def printed(request: pytest.FixtureRequest, broker: EmbeddedBroker) -> dict[str, str]:
-    """Name of a run -> output of the tool about a group of one protocol; "group" -> the group's id."""
+    """Name of a run -> output of the tool about a group of one protocol;
+
+    "group" -> the group's id.
+    """
     protocol = request.param
     group = f"java-{protocol}"
     server = f"--bootstrap-server={broker.bootstrap_servers}"

@@ -1,4 +1,7 @@
-"""Clients log in by GSSAPI, with tickets of a real KDC: Kafka's Java clients, librdkafka, and hostile ones."""
+"""Clients log in by GSSAPI, with tickets of a real KDC:
+
+Kafka's Java clients, librdkafka, and hostile ones.
+"""
 
 from __future__ import annotations
 

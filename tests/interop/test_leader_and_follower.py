@@ -1,6 +1,7 @@
 """A leader and a follower of Isotherm over TCP, with a producer that waits for both.
 
-A model controller accepts every change of the ISR: this broker's embedded controller knows no second broker.
+A model controller accepts every change of the ISR: this broker's embedded controller knows no
+second broker.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import BrokerImage, PartitionImage
 from isotherm.broker.partitions.partition import Partition
-from isotherm.broker.peers.peer_connection import PeerAddress
-from isotherm.broker.replication.cluster_view import ClusterView, OnIsrAnswer
-from isotherm.broker.replication.in_sync_replicas import IsrAnswer, IsrChange
-from isotherm.broker.replication.replica_fetcher import FetcherContext
-from isotherm.broker.replication.replica_fetcher_manager import (
+from isotherm.broker.partitions.replication.cluster_view import ClusterView, OnIsrAnswer
+from isotherm.broker.partitions.replication.in_sync_replicas import IsrAnswer, IsrChange
+from isotherm.broker.partitions.replication.replica_fetcher import FetcherContext
+from isotherm.broker.partitions.replication.replica_fetcher_manager import (
     ReplicaFetcherManager,
     connect_to_leaders,
 )
-from isotherm.broker.replication.replica_roles import LeaderToFetch
+from isotherm.broker.partitions.replication.replica_roles import LeaderToFetch
+from isotherm.broker.peers.peer_connection import PeerAddress
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.replication import ReplicationConfig

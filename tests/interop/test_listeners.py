@@ -1,4 +1,6 @@
-"""Configuration files and variables of a combined node of Apache Kafka, and clients of each listener."""
+"""Configuration files and variables of a combined node of Apache Kafka, and clients of each
+listener.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,9 @@ def variables_of(compose_file: Path) -> dict[str, str]:
 
 @pytest.fixture
 def two_listeners(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """The addresses of INTERNAL and EXTERNAL, by the example's variables; other ports, hosts, folders."""
+    """The addresses of INTERNAL and EXTERNAL, by the example's variables; other ports, hosts,
+    folders.
+    """
     inside, outside, controller = free_ports(3)
     environment = variables_of(COMPOSE_FILE)
     assert len(environment) > 10

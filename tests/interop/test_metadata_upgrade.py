@@ -50,7 +50,9 @@ class Tiered:
         admin.create_topics([NewTopic(NAME, 1, 1, config=TIERED)])[NAME].result(TIMEOUT_S)
 
     def produce(self, count: int) -> None:
-        """Produce `count` small batches, and wait until all but the last segment is in the bucket."""
+        """Produce `count` small batches, and wait until all but the last segment is in the
+        bucket.
+        """
         producer = Producer({"bootstrap.servers": self.broker.bootstrap_servers, "linger.ms": 0})
         for _ in range(count):
             self.values.append(b"%06d" % len(self.values) * 100)

@@ -1,7 +1,7 @@
 """Coordinators move between Isotherm and Apache Kafka while their clients keep working.
 
-Each kind loads what the other has written to `__consumer_offsets` and `__transaction_state`: groups of
-both protocols, committed offsets, open transactions, fenced producers.
+Each kind loads what the other has written to `__consumer_offsets` and `__transaction_state`: groups
+of both protocols, committed offsets, open transactions, fenced producers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinator_partition import coordinator_partition
+from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
 from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
@@ -164,7 +164,8 @@ def member_ids(cluster: MixedCluster, group_id: str) -> set[str]:
     found: set[str] = set()
 
     def is_listed() -> bool:
-        # A new client: librdkafka keeps sending this request to the coordinator that it found first.
+        # A new client: librdkafka keeps sending this request to the coordinator that it found
+        # first.
         admin = AdminClient({"bootstrap.servers": cluster.servers, "log_level": 0})
         (future,) = admin.describe_consumer_groups([group_id], request_timeout=300).values()
         try:

@@ -60,7 +60,9 @@ def test_requests_are_answered(broker: SecuredBroker, kind: str) -> None:
 
 
 def test_session_that_ends_is_replaced(broker: SecuredBroker) -> None:
-    """The broker closes a connection with an expired session, so without a new login each request would fail."""
+    """The broker closes a connection with an expired session, so without a new login each
+    request would fail.
+    """
     peer = connection(broker, "SCRAM-SHA-256")
     ends = time.monotonic() + 3
     count = 0

@@ -1,4 +1,5 @@
-"""A rolling restart of three brokers, a kill and a return leave nothing in the logs that an operator has to act on.
+"""A rolling restart of three brokers, a kill and a return leave nothing in the logs that an
+operator has to act on.
 
 The short form is a kill and a return, in `test_cluster.py`.
 """
@@ -33,7 +34,9 @@ TIERED = {
 
 @contextmanager
 def producing(servers: str) -> Iterator[None]:
-    """Records and transactions without a pause, so that every coordinator and the tier have work."""
+    """Records and transactions without a pause, so that every coordinator and the tier have
+    work.
+    """
     ends = threading.Event()
     failures: list[Exception] = []
 

@@ -1,7 +1,8 @@
-"""The README's example and the guides' tours run word for word, and a job of each kind, from the wheel.
+"""The README's example and the guides' tours run word for word, and a job of each kind, from the
+wheel.
 
-The wheel is installed alone, and with each extra alone, so that a missing dependency shows. Only the
-address of the tours differs: a free port instead of 9092.
+The wheel is installed alone, and with each extra alone, so that a missing dependency shows. Only
+the address of the tours differs: a free port instead of 9092.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 @pytest.fixture(scope="module")
 def machine_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Machine code of the kernels, shared by all environments: the wheels have the same kernel sources.
+    """Machine code of the kernels, shared by all environments: the wheels have the same kernel
+    sources.
 
     tests/unit/kernels checks that a fresh environment compiles them.
     """
@@ -155,8 +157,8 @@ class Shell:
         pytest.fail("nothing was copied to the remote tier")
 
 
-# The programs of the pages, then the jobs and a read that maps columns, all in one process: each process
-# would start a JVM. Exit code 3 means findings, not a failure.
+# The programs of the pages, then the jobs and a read that maps columns, all in one process: each
+# process would start a JVM. Exit code 3 means findings, not a failure.
 SESSION = """
 import json
 import sys

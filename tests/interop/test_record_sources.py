@@ -1,4 +1,7 @@
-"""The console's records, from a broker's two tiers and from its bucket. The oracle is the producer's input."""
+"""The console's records, from a broker's two tiers and from its bucket.
+
+The oracle is the producer's input.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,9 @@ def browser(broker: EmbeddedBroker, storage: ClusterStorage) -> Iterator[RecordB
 
 
 def test_past_is_kept_in_the_audit_topic(broker: EmbeddedBroker, storage: ClusterStorage) -> None:
-    """A new cluster starts at level 1 with a compacted metadata topic, so history is in the audit topic."""
+    """A new cluster starts at level 1 with a compacted metadata topic, so history is in the
+    audit topic.
+    """
     partition = storage.topics["letters"].partitions[0]
     place = partition.state.partition
     with StorageReader({"bootstrap.servers": broker.bootstrap_servers}, SystemClock()) as reader:

@@ -146,7 +146,10 @@ def test_librdkafka_goes_on_behind_a_hole_when_records_are_deleted(
 
 
 def console_consumer(broker: EmbeddedBroker, policy: str, count: int = COUNT) -> list[str]:
-    """A console consumer in a group with the policy's name. It prints the keys, which are the offsets."""
+    """A console consumer in a group with the policy's name.
+
+    It prints the keys, which are the offsets.
+    """
     return [
         *(CONSOLE_CONSUMER, f"--bootstrap-server={broker.bootstrap_servers}"),
         *(f"--topic={TOPIC}", f"--group={policy}", f"--max-messages={count}"),

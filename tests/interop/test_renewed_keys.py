@@ -1,4 +1,6 @@
-"""Keys and certificates change while the broker runs: through AlterConfigs, and through files read again."""
+"""Keys and certificates change while the broker runs: through AlterConfigs, and through files
+read again.
+"""
 
 from __future__ import annotations
 

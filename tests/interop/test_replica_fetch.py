@@ -1,7 +1,7 @@
 """The follower's side of replication against real leaders, over TCP.
 
-The fetchers fetch as consumers (replica id -1) and so get committed records only: a leader refuses a
-replica that the cluster's metadata does not assign.
+The fetchers fetch as consumers (replica id -1) and so get committed records only: a leader refuses
+a replica that the cluster's metadata does not assign.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from confluent_kafka.admin import AdminClient, NewTopic, TopicDescription
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.endpoint import Endpoint
-from isotherm.broker.peers.peer_connection import PeerAddress
-from isotherm.broker.replication.leader_endpoint import EARLIEST, LATEST, LookUpError
-from isotherm.broker.replication.replica_fetcher import FetcherContext
-from isotherm.broker.replication.replica_fetcher_manager import (
+from isotherm.broker.partitions.replication.leader_endpoint import EARLIEST, LATEST, LookUpError
+from isotherm.broker.partitions.replication.replica_fetcher import FetcherContext
+from isotherm.broker.partitions.replication.replica_fetcher_manager import (
     Connect,
     ReplicaFetcherManager,
     connect_to_leaders,
 )
+from isotherm.broker.peers.peer_connection import PeerAddress
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.replication import ReplicationConfig

@@ -1,4 +1,6 @@
-"""Logins over SASL_PLAINTEXT: clients with valid credentials succeed, and all others are refused."""
+"""Logins over SASL_PLAINTEXT: clients with valid credentials succeed, and all others are
+refused.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Each client over each kind of security: docs/clients.md has the table. A record goes in and comes out.
+"""Each client over each kind of security: docs/clients.md has the table. A record goes in and comes
+out.
 
-Every program gets its configurations on its standard input, so that no password is on a command line.
+Every program gets its configurations on its standard input, so that no password is on a command
+line.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from isotherm.broker.authentication.tls import PrincipalMapper
+from isotherm.broker.server.authentication.tls import PrincipalMapper
 from isotherm.config.security import STANDARD_AUTHORIZER
 from isotherm.errors import ConfigError
 from isotherm.protocol.api_keys import ApiKey
@@ -239,7 +239,9 @@ def with_store(path: Path, **changes: str) -> dict[str, str]:
 
 
 def handshake(broker: EmbeddedBroker, ciphers: str | None = None) -> str:
-    """The cipher suite that broker and client agree on; ssl.SSLError or OSError if there is none."""
+    """The cipher suite that broker and client agree on; ssl.SSLError or OSError if there is
+    none.
+    """
     host, _, port = broker.bootstrap_servers.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

@@ -1,4 +1,6 @@
-"""Transactional producers of librdkafka, kafka-python and aiokafka, and the visibility of their records."""
+"""Transactional producers of librdkafka, kafka-python and aiokafka, and the visibility of their
+records.
+"""
 
 from __future__ import annotations
 

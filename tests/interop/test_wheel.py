@@ -1,4 +1,5 @@
-"""The wheel and the sdist are the same bytes wherever and whenever they are built, and describe themselves.
+"""The wheel and the sdist are the same bytes wherever and whenever they are built, and describe
+themselves.
 
 So a release can be checked by building it again.
 """

@@ -1,7 +1,8 @@
-"""Requests for every API, about resources that a scenario's ACLs name and resources that they do not.
+"""Requests for every API, about resources that a scenario's ACLs name and resources that they do
+not.
 
-`fitting` leaves out fields that a version lacks. A topic id is written `id:NAME`, since each broker has
-a different one. Requests that would change the answers to later ones come last.
+`fitting` leaves out fields that a version lacks. A topic id is written `id:NAME`, since each broker
+has a different one. Requests that would change the answers to later ones come last.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def kafka(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaOracle]:
     """A running broker with tiered storage and short intervals, shared by the session."""
     directory = tmp_path_factory.mktemp("kafka")
-    # Spark jobs have a task for each partition. Tests that start a broker of their own have Kafka's default of 50.
+    # Spark jobs have a task for each partition. Tests that start a broker of their own have Kafka's
+    # default of 50.
     few = {"rlmm.config.remote.log.metadata.topic.num.partitions": "8"}
     with running_kafka(directory, {**EAGER_SETTINGS, **few}) as oracle:
         yield oracle

@@ -1,9 +1,10 @@
 """ACLs allow and refuse the same requests as in Apache Kafka; raw requests go to both brokers.
 
-Both use the rules of Kafka's StandardAuthorizer and the same ACLs for User:ANONYMOUS, which sends every
-request in every version. The test compares the error codes of all parts of the answers, and which parts
-exist: an item that one broker filters out of a list must be missing in both. Kafka's own connections are
-those of User:admin, a super user. It also sends the same requests once, although each ACL denies them.
+Both use the rules of Kafka's StandardAuthorizer and the same ACLs for User:ANONYMOUS, which sends
+every request in every version. The test compares the error codes of all parts of the answers, and
+which parts exist: an item that one broker filters out of a list must be missing in both. Kafka's
+own connections are those of User:admin, a super user. It also sends the same requests once,
+although each ACL denies them.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from confluent_kafka.admin import (
 )
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.access import acl_changes
-from isotherm.broker.access.acls import Operation, PatternType, Permission
-from isotherm.broker.access.acls import ResourceType as Resource
-from isotherm.broker.dispatch.api_register import APIS, SERVED
+from isotherm.broker.server.access import acl_changes
+from isotherm.broker.server.access.acls import Operation, PatternType, Permission
+from isotherm.broker.server.access.acls import ResourceType as Resource
+from isotherm.broker.server.dispatch.api_register import APIS, SERVED
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.errors import ProtocolError
 from isotherm.testing.embedded_broker import EmbeddedBroker
@@ -332,8 +333,8 @@ def found(
     as_admin: bool,
     compared: Compared,
 ) -> Any:
-    """What is compared of an answer. By default the error codes by the things that they belong to, and the names
-    and operations."""
+    """What is compared of an answer. By default the error codes by the things that they belong to,
+    and the names and operations."""
     frame = request_frame(api, version, fields)
     answer = ask_as_admin(side.admin_server, frame) if as_admin else ask(side.server, frame)
     if isinstance(answer, str):

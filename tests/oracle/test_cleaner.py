@@ -1,8 +1,9 @@
-"""The cleaner's results against those of Kafka's own Cleaner on a copy of the same log, round after round.
+"""The cleaner's results against those of Kafka's own Cleaner on a copy of the same log, round after
+round.
 
-Hypothesis draws the histories; one JVM cleans all of them. Logs are closed before each round, so both
-cleaners start from the files. Every file must be equal, except for compressed batches: their bytes
-depend on the compressor, so they are compared record for record and field for field.
+Hypothesis draws the histories; one JVM cleans all of them. Logs are closed before each round, so
+both cleaners start from the files. Every file must be equal, except for compressed batches: their
+bytes depend on the compressor, so they are compared record for record and field for field.
 """
 
 from __future__ import annotations
@@ -102,7 +103,9 @@ def test_round_with_a_full_map_differs_in_horizons_above_it_alone(
 def rounds(
     kafka_cleaner: KafkaCleaner, rng: random.Random, **more: Any
 ) -> Iterator[tuple[Path, Path, Offset]]:
-    """For each round of a history: our directory, Kafka's, and the end offset of the cleaned section."""
+    """For each round of a history: our directory, Kafka's, and the end offset of the cleaned
+    section.
+    """
     with tempfile.TemporaryDirectory() as folder:
         history = CleaningHistory(Path(folder) / "topic-0", rng, **more)
         copy = Path(folder) / "kafka" / "topic-0"
@@ -125,8 +128,9 @@ def rounds(
 def kafka_takes_committed_records_for_aborted(history: CleaningHistory) -> bool:
     """Decision 0023. Whether Kafka would drop committed records in this round.
 
-    Kafka also notes aborted transactions of the dirty section's first segment that ended below that section. It
-    may not meet their markers, and then treats later committed records of their producers as aborted.
+    Kafka also notes aborted transactions of the dirty section's first segment that ended below that
+    section. It may not meet their markers, and then treats later committed records of their
+    producers as aborted.
     """
     to_clean = history.to_clean()
     start, end = to_clean.first_dirty_offset, to_clean.first_uncleanable_offset
@@ -235,8 +239,8 @@ def test_kafkas_dump_finds_no_fault_in_cleaned_segments(kafka_tools: Path, tmp_p
 def is_fault(remark: str) -> bool:
     """Whether a remark of the tool is a fault.
 
-    On any compacted log it remarks on gaps, and on batches without records: these have no timestamp, while the
-    time index keeps the former one.
+    On any compacted log it remarks on gaps, and on batches without records: these have no
+    timestamp, while the time index keeps the former one.
     """
     return not (
         remark.startswith(("Non-consecutive offsets in", "Found timestamp mismatch in"))

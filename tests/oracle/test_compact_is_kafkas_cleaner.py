@@ -1,6 +1,7 @@
-"""Compaction on Spark against Kafka's own Cleaner: both keep the same batches with the same records of a
-log that is cleanable as a whole, with tombstones, delete horizons, transactions and their markers. The
-second of two rounds, after delete.retention.ms, drops the batches that got a horizon in the first."""
+"""Compaction on Spark against Kafka's own Cleaner: both keep the same batches with the same records
+of a log that is cleanable as a whole, with tombstones, delete horizons, transactions and their
+markers. The second of two rounds, after delete.retention.ms, drops the batches that got a horizon
+in the first."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A topic that was compacted and is tiered since, on Isotherm and on Apache Kafka.
 
-Both clean the same keys, of which some segments keep no record, and tier the topic. Then a consumer at any
-offset gets the same records from both, and both have the same offsets and local segments.
+Both clean the same keys, of which some segments keep no record, and tier the topic. Then a consumer
+at any offset gets the same records from both, and both have the same offsets and local segments.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Seen:
-    """What clients and the disk show of the tiered topic. `read_from` has what a consumer gets, by its
-    start."""
+    """What clients and the disk show of the tiered topic. `read_from` has what a consumer gets, by
+    its start."""
 
     watermarks: tuple[int, int]
     local_segments: list[int]

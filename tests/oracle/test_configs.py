@@ -1,4 +1,6 @@
-"""Listeners compared with Apache Kafka: accepted configurations, and the addresses given on each listener."""
+"""Listeners compared with Apache Kafka: accepted configurations, and the addresses given on each
+listener.
+"""
 
 from __future__ import annotations
 
@@ -185,7 +187,10 @@ def test_coordinator_by_each_listener_is_kafkas(nodes: tuple[Node, Node], listen
 
 
 def make_offsets_topic(bootstrap_server: str) -> None:
-    """Commit an offset: Kafka creates the topic when a client looks for a coordinator, and the client retries."""
+    """Commit an offset:
+
+    Kafka creates the topic when a client looks for a coordinator, and the client retries.
+    """
     settings = {"bootstrap.servers": bootstrap_server, "group.id": "readers"}
     consumer = Consumer(settings)
     consumer.commit(offsets=[TopicPartition("there", 0, 0)], asynchronous=False)

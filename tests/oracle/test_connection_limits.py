@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.broker.net.connection_limits import ConnectionLimits
+from isotherm.broker.server.net.connection_limits import ConnectionLimits
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.testing.sim_clock import SimClock
 from oracle.kafka import run_tool

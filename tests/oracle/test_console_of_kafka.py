@@ -1,5 +1,5 @@
-"""The console on a topic that Apache Kafka tiered. The oracles are a consumer's records, the files of both
-tiers, and the metadata topic."""
+"""The console on a topic that Apache Kafka tiered. The oracles are a consumer's records, the files
+of both tiers, and the metadata topic."""
 
 from __future__ import annotations
 

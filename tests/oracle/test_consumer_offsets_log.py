@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from isotherm.broker.groups.group_records import (
+from isotherm.broker.coordinators.groups.group_records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
     decode_record,
@@ -31,7 +31,9 @@ CONSUMER_GROUP_TYPES = {3, 5, 6, 7, 8}
 
 
 def use_groups(bootstrap_servers: str) -> None:
-    """Use a classic and a consumer group: two members, a rebalance, a commit, and a member that leaves."""
+    """Use a classic and a consumer group: two members, a rebalance, a commit, and a member that
+    leaves.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     admin.create_topics([NewTopic("grouped", 4)])["grouped"].result()
     for protocol in ("classic", "consumer"):

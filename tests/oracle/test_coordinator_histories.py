@@ -1,8 +1,8 @@
 """Both brokers' coordinators get the same random requests, and must give the same answers.
 
-Requests are raw and many of them wrong: old epochs, members that left, mixed protocols. Ids and epochs
-from a broker are used with that broker alone. Requests are repeated while the code says "try again":
-Kafka ends transactions and loads coordinators asynchronously.
+Requests are raw and many of them wrong: old epochs, members that left, mixed protocols. Ids and
+epochs from a broker are used with that broker alone. Requests are repeated while the code says "try
+again": Kafka ends transactions and loads coordinators asynchronously.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ class ProducerState(NamedTuple):
 
 
 class Transactions:
-    """Producers of one server. Each step is a method, and its result must be the same for both servers."""
+    """Producers of one server.
+
+    Each step is a method, and its result must be the same for both servers.
+    """
 
     def __init__(self, server: Server, prefix: str) -> None:
         self._server = server
@@ -421,8 +424,8 @@ def test_groups_of_both_protocols_are_answered_as_kafka_answers(
     seed: int,
     is_static: bool,
 ) -> None:
-    """The comparison ends when the assignors give equal shares of different partitions: from then on members
-    revoke at different times.
+    """The comparison ends when the assignors give equal shares of different partitions: from then
+    on members revoke at different times.
     """
     rng = random.Random(seed)
     group_id = f"seed-{seed}-{is_static}"
@@ -447,7 +450,10 @@ def test_groups_of_both_protocols_are_answered_as_kafka_answers(
 
 
 class Groups:
-    """Makes groups of one server, and asks about them. `fill_*` leave a group in the state of that name."""
+    """Makes groups of one server, and asks about them.
+
+    `fill_*` leave a group in the state of that name.
+    """
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -599,7 +605,9 @@ def test_operators_calls_on_groups_are_answered_as_kafka_answers(
 
 
 def _depends_on_shares(result: Any) -> bool:
-    """Whether the result depends on the assignment: an epoch, or a code that tells whether to rejoin."""
+    """Whether the result depends on the assignment: an epoch, or a code that tells whether to
+    rejoin.
+    """
     return isinstance(result, int | tuple) and (
         not isinstance(result, E) or result in (E.none, E.rebalance_in_progress)
     )

@@ -1,5 +1,5 @@
-"""`isotherm topics describe-storage` on a topic that Apache Kafka tiered. The oracles are the files of both
-tiers, and Kafka's own offset tool."""
+"""`isotherm topics describe-storage` on a topic that Apache Kafka tiered. The oracles are the files
+of both tiers, and Kafka's own offset tool."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient
 
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import PartitionImage
-from isotherm.broker.replication.replica_fetcher import FetcherContext
-from isotherm.broker.replication.replica_fetcher_manager import (
+from isotherm.broker.partitions.replication.replica_fetcher import FetcherContext
+from isotherm.broker.partitions.replication.replica_fetcher_manager import (
     ReplicaFetcherManager,
     connect_to_leaders,
 )
@@ -76,7 +76,8 @@ class Cluster:
         return ReplicaFetcherManager(context, connect)
 
     def create_topic(self, name: str) -> None:
-        # Ask the controller itself: the metadata names any broker as controller, also the silent one.
+        # Ask the controller itself: the metadata names any broker as controller, also the silent
+        # one.
         create_topic(self.node, name, [[KAFKA, ISOTHERM]])
 
     def image(self, topic: str) -> PartitionImage:

@@ -1,10 +1,11 @@
 """Kafka's command-line tools print the same about Isotherm as about Apache Kafka.
 
-`kafka_tool_runs.txt` has the command lines. Each runs on an Isotherm broker and on a Kafka broker that are
-set up alike, before the next one does. Exit statuses must be equal, and so must texts except for ids,
-addresses, times and the order of lines. Kafka shows a change a moment after its tool has ended, so a
-read-only command is repeated until both print the same. The text after the name of an error is each
-broker's own. Intended differences are listed here with their reasons, and must remain.
+`kafka_tool_runs.txt` has the command lines. Each runs on an Isotherm broker and on a Kafka broker
+that are set up alike, before the next one does. Exit statuses must be equal, and so must texts
+except for ids, addresses, times and the order of lines. Kafka shows a change a moment after its
+tool has ended, so a read-only command is repeated until both print the same. The text after the
+name of an error is each broker's own. Intended differences are listed here with their reasons, and
+must remain.
 """
 
 from __future__ import annotations

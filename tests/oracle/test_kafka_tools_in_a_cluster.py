@@ -1,8 +1,9 @@
-"""Kafka's command-line tools print the same about a cluster of Isotherm brokers as about one of Kafka brokers.
+"""Kafka's command-line tools print the same about a cluster of Isotherm brokers as about one of
+Kafka brokers.
 
-`cluster_tool_runs.txt` has the command lines. They run on two clusters with a Kafka controller each. All
-brokers of a cluster are of one kind, because a tool asks any of them. Intended differences are listed
-here with their reasons, and must remain.
+`cluster_tool_runs.txt` has the command lines. They run on two clusters with a Kafka controller
+each. All brokers of a cluster are of one kind, because a tool asks any of them. Intended
+differences are listed here with their reasons, and must remain.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ def create(server: str, name: str, *replicas: Sequence[int]) -> None:
 
 
 def set_up(server: str) -> None:
-    # Created explicitly: a client's first request might put the group's partition on the broker that is down.
+    # Created explicitly: a client's first request might put the group's partition on the broker
+    # that is down.
     create(server, "__consumer_offsets", *[[1, 2]] * int(SETTINGS["offsets.topic.num.partitions"]))
     create(server, "filled", [1, 2], [2, 1])
     create(server, "degraded", [1, 2, DOWN])

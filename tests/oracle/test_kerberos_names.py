@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.broker.authentication.kerberos_names import KerberosNames
+from isotherm.broker.server.authentication.kerberos_names import KerberosNames
 from isotherm.errors import ConfigError
 from oracle.kafka import run_tool
 

@@ -24,7 +24,9 @@ _EVENT = re.compile(
 
 
 def finished_by_kafkas_tool(kafka: KafkaOracle, topic: str) -> set[tuple[str, int, int, int]]:
-    """Segment id, partition and offsets of the segments in Kafka's own dump of the metadata topic."""
+    """Segment id, partition and offsets of the segments in Kafka's own dump of the metadata
+    topic.
+    """
     files = sorted(kafka.log_dir.glob("__remote_log_metadata-*/*.log"))
     written = ",".join(str(path) for path in files if path.stat().st_size)
     shown = run_tool(DUMP_LOG_SEGMENTS, "--remote-log-metadata-decoder", "--files", written)

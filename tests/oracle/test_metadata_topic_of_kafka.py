@@ -1,5 +1,5 @@
-"""The metadata topic of a real Kafka cluster is read completely, followed live, and never written to. Our own
-metadata topic is beside it, on the same cluster."""
+"""The metadata topic of a real Kafka cluster is read completely, followed live, and never written
+to. Our own metadata topic is beside it, on the same cluster."""
 
 from __future__ import annotations
 

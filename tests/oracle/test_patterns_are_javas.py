@@ -1,7 +1,7 @@
 """Patterns in Java's syntax that are read mean the same as to java.util.regex.
 
-Patterns are put together at random from the constructs that `isotherm.patterns` names. What Java refuses is refused.
-What RE2 lacks is refused too, and then is not compared.
+Patterns are put together at random from the constructs that `isotherm.patterns` names. What Java
+refuses is refused. What RE2 lacks is refused too, and then is not compared.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Jobs of the pipeline on a standalone Spark cluster, over an S3 server: workers and drivers die in
-the middle of their work. A topic that Kafka tiered is projected, swept and copied compacted; a topic
-of Isotherm's is compacted in place."""
+the middle of their work. A topic that Kafka tiered is projected, swept and copied compacted; a
+topic of Isotherm's is compacted in place."""
 
 from __future__ import annotations
 
@@ -103,7 +103,10 @@ class Cluster:
         driver.wait_until(lambda: any(folder.glob(pattern)), f"an object {pattern}")
 
     def kill_worker_while(self, driver: SparkDriver, job: str) -> None:
-        """Kill a worker during `job`. The S3 server is stopped meanwhile, so the job cannot end before."""
+        """Kill a worker during `job`.
+
+        The S3 server is stopped meanwhile, so the job cannot end before.
+        """
         with self.server.stopped():
             assert not driver.has_answered(job)
             self.spark_cluster.replace_worker()
@@ -152,8 +155,8 @@ def read_copy(settings: ObjectStoreSettings, topic: str) -> list[tuple[int, int,
 def test_killed_workers_cost_no_row_and_double_no_object(
     cluster: Cluster, kafka_tiered_topic: TieredTopic
 ) -> None:
-    """A worker dies while a topic of Kafka's is projected, one while its bucket is swept, and one while it is copied
-    compacted and some segments of the copy exist.
+    """A worker dies while a topic of Kafka's is projected, one while its bucket is swept, and one
+    while it is copied compacted and some segments of the copy exist.
     """
     topic = kafka_tiered_topic
     bucket = cluster.server.bucket_folder / "kafka"
@@ -238,7 +241,8 @@ def leave_partial_uploads(bucket: Path, topic: TieredTopic) -> set[str]:
 def test_killed_drivers_are_recovered_from_without_a_trace(
     cluster: Cluster, start_broker: Callable[..., EmbeddedBroker]
 ) -> None:
-    """One driver dies while it stages segments in place, one while it completes the segments of a copy.
+    """One driver dies while it stages segments in place, one while it completes the segments of a
+    copy.
 
     Readers see the whole topic meanwhile, and finally each key's newest record.
     """

@@ -1,4 +1,7 @@
-"""A server.properties has the same meaning as in Kafka: Java reads the same entries from any text."""
+"""A server.properties has the same meaning as in Kafka:
+
+Java reads the same entries from any text.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.directory_ids import UNASSIGNED
 from isotherm.broker.metadata.image import NO_LEADER, BrokerImage, MetadataImage, TopicImage
-from isotherm.broker.quorum.lifecycle import BrokerState
+from isotherm.broker.metadata.quorum.lifecycle import BrokerState
 from isotherm.errors import (
     BrokerUnreachableError,
     ConfigError,
@@ -182,7 +182,8 @@ def test_controllers_tools_see_the_member(controller, start_node):
     (printed,) = run_tools(
         [CLUSTER, "list-endpoints", "--bootstrap-controller", controller.address]
     )
-    # The tool lists the controllers' endpoints only. The quorum's observers show the registration below.
+    # The tool lists the controllers' endpoints only. The quorum's observers show the registration
+    # below.
     assert controller.address.partition(":")[2] in printed
     (replication,) = run_tools(
         [METADATA_QUORUM, "--bootstrap-controller", controller.address, "describe",

@@ -1,10 +1,10 @@
 """Isotherm refuses requests as Apache Kafka does; both brokers get the same raw requests.
 
-For versions and APIs that are not served, the answers must be the same bytes, or both brokers must close the
-connection. For valid requests about unknown, illegal or too many things (`refused_requests.jsonl`), the
-error codes must be the same; if Kafka gives a message, Isotherm does too, and names the thing. Intended
-differences are listed here with their reasons, and must remain
-(docs/decisions/0020-error-responses-are-kafkas.md).
+For versions and APIs that are not served, the answers must be the same bytes, or both brokers must
+close the connection. For valid requests about unknown, illegal or too many things
+(`refused_requests.jsonl`), the error codes must be the same; if Kafka gives a message, Isotherm
+does too, and names the thing. Intended differences are listed here with their reasons, and must
+remain (docs/decisions/0020-error-responses-are-kafkas.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.dispatch.api_register import SERVED
+from isotherm.broker.server.dispatch.api_register import SERVED
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.kafka import KafkaOracle
@@ -92,7 +92,10 @@ def servers(kafka: KafkaOracle, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def ask_until_available(server: str, api: int, version: int, fields: Mapping[str, Any]) -> None:
-    """Repeat a request while it is retriable: Kafka creates its internal topics at their first use."""
+    """Repeat a request while it is retriable:
+
+    Kafka creates its internal topics at their first use.
+    """
     not_yet = {
         ErrorCode.coordinator_not_available,
         ErrorCode.coordinator_load_in_progress,

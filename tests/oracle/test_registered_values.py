@@ -243,8 +243,8 @@ MORE = CART.replace("int64 id = 1;", "int64 id = 1; optional string note = 8;")
 def proto_serializer(registered: Registered, text: str, path: tuple[int, ...], field: str) -> Any:
     """A message class, and a function that serializes its messages with Confluent's serializer.
 
-    That serializer cannot register texts, so it has a mock registry; the function replaces the mock's id by the
-    id of `text`.
+    That serializer cannot register texts, so it has a mock registry; the function replaces the
+    mock's id by the id of `text`.
     """
     register(registered.url, "item", ITEM, "PROTOBUF")
     reference = {"name": "parts/item.proto", "subject": "item", "version": 1}

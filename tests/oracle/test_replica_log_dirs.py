@@ -1,4 +1,6 @@
-"""Kafka's tools move replicas between log directories of an Isotherm broker as on a Kafka broker."""
+"""Kafka's tools move replicas between log directories of an Isotherm broker as on a Kafka
+broker.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A cluster with TLS and logins on every connection: a controller and a broker of Kafka, two brokers of ours."""
+"""A cluster with TLS and logins on every connection: a controller and a broker of Kafka, two
+brokers of ours.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ MEMBERS = {ISOTHERM: IsothermMember, KAFKA: KafkaMember, OTHER_ISOTHERM: Isother
 
 
 def secured(folder: Path) -> dict[str, str]:
-    """Security settings of brokers and controllers. Both have the same listener names; only protocols differ."""
+    """Security settings of brokers and controllers.
+
+    Both have the same listener names; only protocols differ.
+    """
     authority = issue("authority")
     (folder / "ca.pem").write_bytes(authority.certificate_pem)
     node = issue("node", authority).write_pem(folder / "node.pem")
@@ -198,7 +203,9 @@ def test_scram_is_what_kafkas_server_takes(cluster: Cluster, mechanism: str) -> 
 
 
 def scram_challenge(cluster: Cluster, folder: Path, node_id: int, user: str) -> bytes:
-    """The salt and the iterations that a broker shows of a user to a client that has not logged in."""
+    """The salt and the iterations that a broker shows of a user to a client that has not logged
+    in.
+    """
     chain = folder / "client.pem"
     chain.write_text(cluster.client["ssl.key.pem"] + cluster.client["ssl.certificate.pem"])
     context = ssl.create_default_context(cadata=cluster.client["ssl.ca.pem"])
@@ -215,7 +222,10 @@ def scram_challenge(cluster: Cluster, folder: Path, node_id: int, user: str) -> 
 
 
 def test_unknown_users_look_the_same_on_all_our_brokers(cluster: Cluster, tmp_path: Path) -> None:
-    """The secret is a record of Kafka's controller. A broker has it once it has read the metadata."""
+    """The secret is a record of Kafka's controller.
+
+    A broker has it once it has read the metadata.
+    """
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         shown = [

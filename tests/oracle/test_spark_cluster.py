@@ -161,8 +161,8 @@ def small_tier(tmp_path: Path) -> tuple[dict[str, str], Digests]:
 
 
 def make_environment(folder: Path, *packages: str) -> None:
-    """Make a Python environment with `packages` of src/. Their dependencies stay where they are installed:
-    to copy them takes longer than all else.
+    """Make a Python environment with `packages` of src/. Their dependencies stay where they are
+    installed: to copy them takes longer than all else.
     """
     venv.create(folder, symlinks=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"

@@ -1,6 +1,6 @@
-"""A compacted copy of a topic that Apache Kafka tiered: from its LocalTieredStorage, by its own metadata
-topic, into the native layout. The oracles are the newest records per key that a consumer got from Kafka,
-and a second Kafka cluster that serves the copy under a new topic id."""
+"""A compacted copy of a topic that Apache Kafka tiered: from its LocalTieredStorage, by its own
+metadata topic, into the native layout. The oracles are the newest records per key that a consumer
+got from Kafka, and a second Kafka cluster that serves the copy under a new topic id."""
 
 from __future__ import annotations
 
@@ -88,7 +88,10 @@ def copy(
 
 
 def newest_per_key(topic: TieredTopic) -> list[ConsumedRecord]:
-    """The newest record of each key in the bucket. Records on the broker's disk alone supersede nothing."""
+    """The newest record of each key in the bucket.
+
+    Records on the broker's disk alone supersede nothing.
+    """
     newest: dict[tuple[int, bytes], ConsumedRecord] = {}
     for record in topic.expected:
         if record.key is not None and record.offset < topic.local_start_offsets[record.partition]:
@@ -182,7 +185,9 @@ def topic_id(bootstrap_server: str, topic: str) -> str:
 def put_as_kafka_keeps_them(
     copy: ObjectStoreSettings, segments: list[RemoteLogSegmentMetadata], remote_dir: Path
 ) -> None:
-    """Write the segments in LocalTieredStorage's layout: it has no manifests, and no custom metadata with keys."""
+    """Write the segments in LocalTieredStorage's layout: it has no manifests, and no custom
+    metadata with keys.
+    """
     storage, layout = (
         ObjectStoreRemoteStorageManager(copy),
         LocalTieredStorageLayout(DEFAULT_KEY_PREFIX),
@@ -207,7 +212,10 @@ def put_as_kafka_keeps_them(
 def test_another_kafka_serves_the_copy_by_rebuilt_metadata(
     kafka_tiered_topic: TieredTopic, copy: Copy, new_cluster: NewCluster
 ) -> None:
-    """The cluster never saw these records, and its topic has another id. The steps are those of the page."""
+    """The cluster never saw these records, and its topic has another id.
+
+    The steps are those of the page.
+    """
     name, kafka = kafka_tiered_topic.name, new_cluster.kafka
     old_id = topic_id(kafka_tiered_topic.bootstrap_server, name)
     new_id = topic_id(kafka.bootstrap_server, name)

@@ -1,4 +1,6 @@
-"""`storage format --add-scram` makes the same credentials as kafka-storage.sh from the same arguments."""
+"""`storage format --add-scram` makes the same credentials as kafka-storage.sh from the same
+arguments.
+"""
 
 from __future__ import annotations
 

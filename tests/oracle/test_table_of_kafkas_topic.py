@@ -1,4 +1,6 @@
-"""A table of a topic that Apache Kafka wrote and tiered has the records that a consumer gets from Kafka."""
+"""A table of a topic that Apache Kafka wrote and tiered has the records that a consumer gets
+from Kafka.
+"""
 
 from __future__ import annotations
 

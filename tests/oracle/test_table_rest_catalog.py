@@ -1,4 +1,7 @@
-"""`isotherm pipeline table` by a REST catalog, its files in a bucket of S3. Readers: PyIceberg and DuckDB."""
+"""`isotherm pipeline table` by a REST catalog, its files in a bucket of S3.
+
+Readers: PyIceberg and DuckDB.
+"""
 
 from __future__ import annotations
 

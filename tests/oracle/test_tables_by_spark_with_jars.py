@@ -1,5 +1,5 @@
-"""Spark with the jars of Iceberg and Delta reads the tables: the same rows, types and null counts as PyIceberg,
-delta-rs, Polars, DuckDB and the input.
+"""Spark with the jars of Iceberg and Delta reads the tables: the same rows, types and null counts
+as PyIceberg, delta-rs, Polars, DuckDB and the input.
 """
 
 from __future__ import annotations
@@ -234,7 +234,9 @@ def check(
     others: list[pa.Table],
     files: list[str],
 ) -> None:
-    """Compare Spark's answers about a table with other engines' answers, and with DuckDB's from its files."""
+    """Compare Spark's answers about a table with other engines' answers, and with DuckDB's from
+    its files.
+    """
     for table in (found[name], *others):
         assert kinds_of(table) == kinds_of(found[name])
         # PyIceberg's scan shows an empty list of structs where there is none (0.12).

@@ -1,4 +1,6 @@
-"""The TLS versions and suites that Kafka and Isotherm offer by default: docs/security.md has the table."""
+"""The TLS versions and suites that Kafka and Isotherm offer by default: docs/security.md has the
+table.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,8 @@ def test_javas_transactions_are_seen_as_they_ended(
         "values value1 value3 value5 last",
     ]
     metadata = services.transaction_coordinator.describe("java")
-    # With version 2 each of seven ends raised the epoch; otherwise only the fence and the second producer did.
+    # With version 2 each of seven ends raised the epoch; otherwise only the fence and the second
+    # producer did.
     assert metadata.producer_epoch == (9 if transaction_version == 2 else 2)
 
 

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from isotherm.broker.replication.replica_fetcher import FetcherContext, ReplicaFetcher
+from isotherm.broker.partitions.replication.replica_fetcher import FetcherContext, ReplicaFetcher
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.replication import ReplicationConfig
 from isotherm.config.topic import TopicConfig

@@ -1,7 +1,8 @@
-"""Reads a topic of a secured broker as a user's program does, in a process with all its output recorded.
+"""Reads a topic of a secured broker as a user's program does, in a process with all its output
+recorded.
 
-Arguments: a JSON object with `options`, `wrong` (options with a wrong password), `folder`. Prints a JSON
-object of what was read; plans and errors go to the standard output as well.
+Arguments: a JSON object with `options`, `wrong` (options with a wrong password), `folder`. Prints a
+JSON object of what was read; plans and errors go to the standard output as well.
 """
 
 from __future__ import annotations

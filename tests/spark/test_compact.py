@@ -1,4 +1,6 @@
-"""`compact` on Spark: a copy of a bucket's topic, compared with the log cleaner's result for the same log."""
+"""`compact` on Spark: a copy of a bucket's topic, compared with the log cleaner's result for the
+same log.
+"""
 
 from __future__ import annotations
 
@@ -253,7 +255,9 @@ def test_topic_of_a_broker_is_compacted_in_place_under_its_readers(
 
 
 def check_jobs_over_the_metadata(spark: SparkSession, broker: EmbeddedBroker) -> None:
-    """Check that the history, in which a replacement is one more event, leads to the topic's states."""
+    """Check that the history, in which a replacement is one more event, leads to the topic's
+    states.
+    """
     properties = {"bootstrap.servers": broker.bootstrap_servers}
     history = TopicMetadataLog(properties, REMOTE_LOG_METADATA_AUDIT_TOPIC)
     with replay(spark, history) as shown_as, replay(spark, TopicMetadataLog(properties)) as kept:

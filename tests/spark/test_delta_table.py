@@ -1,6 +1,7 @@
 """The projection as a Delta table: a commit for each run, which Delta reads back.
 
-Delta has no package for Spark 4.3. ISOTHERM_DELTA_PYTHON names a Python that has Isotherm and PySpark 4.2.
+Delta has no package for Spark 4.3. ISOTHERM_DELTA_PYTHON names a Python that has Isotherm and
+PySpark 4.2.
 """
 
 from __future__ import annotations

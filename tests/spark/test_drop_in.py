@@ -156,7 +156,8 @@ def test_rows_are_equal(load: Load, options: dict[str, object]) -> None:
     assert ours
 
 
-# The pieces of random expressions: of syntax that Java and Python share, and of syntax that they do not.
+# The pieces of random expressions: of syntax that Java and Python share, and of syntax that they do
+# not.
 PIECES = [
     *("a", "b", "o", "r", "d", "ers", "orders", "-", "_", ".", "k", "K", "#", " ", ",", "&"),
     *(
@@ -319,7 +320,8 @@ STREAMS_REFUSED: list[dict[str, object]] = [
 def first_sentence(error: Exception) -> str:
     """The first sentence of an error.
 
-    Left out are the Kafka source's exception name, further lines of an example, and lists in Scala's form.
+    Left out are the Kafka source's exception name, further lines of an example, and lists in
+    Scala's form.
     """
     text = " ".join(str(getattr(error, "java_exception", None) or error).split())
     text = re.sub(r"^\[STREAM_FAILED\].*? terminated with exception: ", "", text)
@@ -337,7 +339,8 @@ def test_what_the_kafka_source_refuses_is_refused_in_its_words(
     with pytest.raises((PySparkException, Py4JJavaError)) as theirs:
         load("kafka", **options).collect()
     texts = texts_of(cluster, options)
-    # Spark runs it in a new process; here it runs in this one, because a start takes longer than all the rest.
+    # Spark runs it in a new process; here it runs in this one, because a start takes longer than
+    # all the rest.
     with pytest.raises(RejectedError) as ours:
         IsothermReader(parse_options(texts), full_schema(include_headers=False)).partitions()
     assert first_sentence(theirs.value) in str(ours.value)
@@ -389,7 +392,9 @@ def texts_of(cluster: EmbeddedBroker, options: dict[str, object]) -> dict[str, s
 def test_streams_are_equal(
     kafka_source: SparkSession, cluster: EmbeddedBroker, options: dict[str, object]
 ) -> None:
-    """Rows are equal; with the same limit so are the end of each batch and its remaining offsets."""
+    """Rows are equal; with the same limit so are the end of each batch and its remaining
+    offsets.
+    """
     texts = {"startingOffsets": "earliest"} | texts_of(cluster, options)
     rows, ends, metrics = {}, {}, {}
     for name in ("kafka", "isotherm"):
@@ -418,8 +423,8 @@ def test_streams_are_equal(
 def test_streams_from_the_end_go_on_from_where_they_were_first_started(
     kafka_source: SparkSession, cluster: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """By default a stream starts at the end. Runs at intervals get the records in between, also if the first run
-    had nothing to read.
+    """By default a stream starts at the end. Runs at intervals get the records in between, also if
+    the first run had nothing to read.
     """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic("later", 1, 1, config=CONFIG)])["later"].result(TIMEOUT_S)

@@ -61,7 +61,9 @@ def _plain(value: Any) -> Any:
 
 
 class Model:
-    """The expected content of a broker's caches after the first `counts` records of each partition."""
+    """The expected content of a broker's caches after the first `counts` records of each
+    partition.
+    """
 
     def __init__(self, partitions: list[list[DumpedRecord]], counts: list[int]) -> None:
         self.rows: list[str] = []

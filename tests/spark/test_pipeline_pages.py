@@ -1,4 +1,6 @@
-"""The commands of the metadata jobs' pages give the output that the pages show; the audit finds the planted faults."""
+"""The commands of the metadata jobs' pages give the output that the pages show; the audit finds
+the planted faults.
+"""
 
 from __future__ import annotations
 

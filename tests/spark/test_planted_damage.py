@@ -270,7 +270,9 @@ def test_segment_of_given_up_epochs_is_damage_where_no_other_holds_its_offsets(
 def test_sweep_asks_manifests_for_sizes_where_key_pairs_are_configured(
     spark: SparkSession, of_two: PlantedBucket, key_pair: list[str]
 ) -> None:
-    """A stored log with its segment's size is wrong too, if the manifest has another stored size."""
+    """A stored log with its segment's size is wrong too, if the manifest has another stored
+    size.
+    """
     topic = of_two.topics["sound"]
     stored = topic.middle.segment_size_in_bytes + 28
     topic.retell_manifest(

@@ -1,8 +1,9 @@
 """Tables and dead letters of random topics have the records that a read_committed consumer gets.
 
-The test compares each column by the hash of its values, in the order of partitions and offsets, after each
-of several runs. The oracle is in table_histories. DuckDB reads the files, and PyIceberg also reads Iceberg
-tables. A frame of a table, the bucket after it and a broker's tail is compared in the same way.
+The test compares each column by the hash of its values, in the order of partitions and offsets,
+after each of several runs. The oracle is in table_histories. DuckDB reads the files, and PyIceberg
+also reads Iceberg tables. A frame of a table, the bucket after it and a broker's tail is compared
+in the same way.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def options_of(shape: TableShape, lake: Path, registry: str) -> list[str]:
 
 
 def read_files(shape: TableShape, lake: Path, suffix: str) -> list[Row]:
-    """Read a table's files with DuckDB; of an Iceberg table those of its snapshot (no column was renamed)."""
+    """Read a table's files with DuckDB; of an Iceberg table those of its snapshot (no column was
+    renamed).
+    """
     if shape.to == "iceberg":
         planned = load_table(lake, f"{shape.iceberg_name}{suffix}").scan().plan_files()
         files = [each.file.file_path.removeprefix("file://") for each in planned]
@@ -156,7 +159,9 @@ def test_hundred_tables_are_what_a_consumer_gets(
 
 
 class Spanned:
-    """A topic with its oldest records in a table, later ones in the bucket alone, and the last on a broker alone."""
+    """A topic with its oldest records in a table, later ones in the bucket alone, and the last
+    on a broker alone.
+    """
 
     def __init__(self, directory: Path, seed: int, registry: str) -> None:
         self.shape = replace(TableShape.of(seed), to=TABLES[seed % len(TABLES)])

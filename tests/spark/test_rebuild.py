@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from isotherm.broker.log_dir_rebuild import rebuild_log_dirs
+from isotherm.broker.startup.log_dir_rebuild import rebuild_log_dirs
 from isotherm.broker.startup.rebuilt_partitions import RebuiltPartition
 from isotherm.cli.main import app
 from isotherm.clock import SystemClock
@@ -103,7 +103,10 @@ def segments_listed_by(broker: EmbeddedBroker, topic: str) -> set[tuple[Any, ...
 
 
 def check_events_in_a_topic(broker: EmbeddedBroker, bucket: str) -> None:
-    """Rebuild into a user's topic: it has the cluster's segments. The cluster's own topic is never written to."""
+    """Rebuild into a user's topic: it has the cluster's segments.
+
+    The cluster's own topic is never written to.
+    """
     cluster = ("-b", broker.bootstrap_servers, "--metadata-partitions", "3")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_topics([NewTopic("rebuilt", 3, 1)])["rebuilt"].result(TIMEOUT_S)

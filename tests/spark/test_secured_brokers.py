@@ -1,5 +1,5 @@
-"""The source over a broker with TLS and a login, and a bucket with a certificate of a private authority: history
-and tail are read, and the password leaks nowhere."""
+"""The source over a broker with TLS and a login, and a bucket with a certificate of a private
+authority: history and tail are read, and the password leaks nowhere."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A bucket on a server that requires its access key and has a certificate that no system trusts."""
+    """A bucket on a server that requires its access key and has a certificate that no system
+    trusts.
+    """
     binary = find_versitygw()
     if binary is None:
         pytest.skip("versitygw is not there: scripts/s3-server.sh install, or set VERSITYGW")

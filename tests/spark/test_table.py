@@ -1,6 +1,8 @@
-"""`isotherm pipeline table`: the table and its dead letters together always have the topic's records.
+"""`isotherm pipeline table`: the table and its dead letters together always have the topic's
+records.
 
-Oracles: the records put into the bucket, Python's json, and a consumer. Readers: PyIceberg and DuckDB.
+Oracles: the records put into the bucket, Python's json, and a consumer. Readers: PyIceberg and
+DuckDB.
 """
 
 from __future__ import annotations
@@ -138,7 +140,9 @@ def test_table_and_dead_letters_are_the_topic(tier: Tier, tmp_path: Path) -> Non
 
 @needs_spark
 def test_fields_inside_of_a_disputed_one_are_found(tier: Tier, tmp_path: Path) -> None:
-    """In the second partition alone `x` would be a text, and the fields in its objects would be missed."""
+    """In the second partition alone `x` would be a text, and the fields in its objects would be
+    missed.
+    """
     options = ("--value", "json", "--warehouse", str(tmp_path / "lake"))
     put(tier, OWNER, [b"{}"])
     put(tier, OTHER, [b'{"y": 1}'])

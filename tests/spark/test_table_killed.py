@@ -1,8 +1,8 @@
-"""A run of `isotherm pipeline table` is killed at a durable write and started again: table and dead letters are
-those of one undisturbed run.
+"""A run of `isotherm pipeline table` is killed at a durable write and started again: table and dead
+letters are those of one undisturbed run.
 
-The short form ends runs by an exception at some writes of the driver. The long form kills the process with
-SIGKILL before and after every kind of write of driver and executors.
+The short form ends runs by an exception at some writes of the driver. The long form kills the
+process with SIGKILL before and after every kind of write of driver and executors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from tests.support.topic_tables import load_table, run_table
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 900
-# The short form takes every seventh point. Delta's commits have fewer, so it takes every third of these.
+# The short form takes every seventh point. Delta's commits have fewer, so it takes every third of
+# these.
 SHORT_STEPS = {"iceberg": 7, "latest": 7, "parquet": 7, "delta": 3}
 KINDS: dict[str, tuple[str, ...]] = {
     "iceberg": ("--to", "iceberg"),
@@ -116,7 +117,9 @@ def _without_nulls(value: Any) -> Any:
 def check_kills(
     table: Table, points: Callable[[Counter[str]], Sequence[Point]], kill: KilledRun
 ) -> int:
-    """Kill a run that makes the table, then one that adds to it, at each point; return the number of kills."""
+    """Kill a run that makes the table, then one that adds to it, at each point; return the
+    number of kills.
+    """
     kills = 0
     for stage in ("xy", "yz"):
         put(table.tier, stage)

@@ -1,5 +1,6 @@
-"""Values at the limits of their types, through `isotherm pipeline table` and back by PyIceberg, delta-rs, DuckDB and
-Spark: each is in the table as it was sent, or its record is a dead letter. No record stops a run.
+"""Values at the limits of their types, through `isotherm pipeline table` and back by PyIceberg,
+delta-rs, DuckDB and Spark: each is in the table as it was sent, or its record is a dead letter. No
+record stops a run.
 
 The expected values are those of tests/unit/spark/test_avro_values.py.
 """
@@ -94,7 +95,9 @@ KEY = {
 
 
 def value_of(number: int, lost: tuple[str, Any] | None = None) -> dict[str, Any]:
-    """The value of a record: with each leaf's values in turn, and with `lost` one that no column has."""
+    """The value of a record: with each leaf's values in turn, and with `lost` one that no column
+    has.
+    """
     chosen = {name: good[number % len(good)] for name, (_, good, _) in LEAVES.items()}
     if lost is not None:
         chosen[lost[0]] = lost[1]

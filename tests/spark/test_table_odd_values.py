@@ -1,5 +1,6 @@
-"""Rare values, through `isotherm pipeline table` and back by Spark: large ones, wide ones, and fields with names that
-differ in case only. Also a locked catalog, and a table that other programs change.
+"""Rare values, through `isotherm pipeline table` and back by Spark: large ones, wide ones, and
+fields with names that differ in case only. Also a locked catalog, and a table that other programs
+change.
 """
 
 from __future__ import annotations

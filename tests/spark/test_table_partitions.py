@@ -1,4 +1,5 @@
-"""`isotherm pipeline table --partition-by`: a file has one day's rows, so readers skip the files of other days.
+"""`isotherm pipeline table --partition-by`: a file has one day's rows, so readers skip the files of
+other days.
 
 Oracle: the records put into the bucket. Readers: PyIceberg, delta-rs, DuckDB and Spark.
 """

@@ -1,4 +1,6 @@
-"""`isotherm pipeline table --retention follow`: the table has the records that a consumer still gets."""
+"""`isotherm pipeline table --retention follow`: the table has the records that a consumer still
+gets.
+"""
 
 from __future__ import annotations
 

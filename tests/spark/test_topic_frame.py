@@ -1,4 +1,5 @@
-"""`isotherm.spark.topic`: a table, and the records that it lacks, make up the topic, each record once.
+"""`isotherm.spark.topic`: a table, and the records that it lacks, make up the topic, each record
+once.
 
 Oracles: the records put into the bucket, and a consumer.
 """
@@ -37,7 +38,9 @@ def values(frame: DataFrame) -> dict[tuple[int, int], Any]:
 
 
 def good(tier: Tier) -> dict[tuple[int, int], Any]:
-    """The table's expected values: the fields that it has columns for, of records that are no dead letters."""
+    """The table's expected values: the fields that it has columns for, of records that are no
+    dead letters.
+    """
     return {
         (partition, offset): None
         if record.value is None

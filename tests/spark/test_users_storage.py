@@ -241,8 +241,8 @@ def test_metadata_is_rebuilt_from_the_list_of_the_class(
 def test_sweep_compares_the_list_of_the_class(
     spark: SparkSession, shelf: Shelf, tmp_path: Path
 ) -> None:
-    """A missing segment, an incomplete one, and two that no metadata names: sweep deletes the partial one of
-    them, and keeps the other because it is young.
+    """A missing segment, an incomplete one, and two that no metadata names: sweep deletes the
+    partial one of them, and keeps the other because it is young.
     """
     topic = ["-b", shelf.options["kafka.bootstrap.servers"], "--age-hours", "0"]
     sound = rows_of(run_job(shelf, "sweep", *topic))[-1]["swept"]

@@ -1,5 +1,5 @@
-"""Alterations of single batches of a model history, under correct CRCs: each field of the header of each
-kind of batch, and the records of markers."""
+"""Alterations of single batches of a model history, under correct CRCs: each field of the header of
+each kind of batch, and the records of markers."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ def _without_flag(header: BatchHeader) -> int:
 
 
 def _marker(key: Callable[[ControlRecordType], bytes]) -> Alteration:
-    """Replace a marker's control record by another of the same size and time; leave data batches alone."""
+    """Replace a marker's control record by another of the same size and time; leave data batches
+    alone.
+    """
 
     def alter(header: BatchHeader, batch: bytes) -> bytes:
         if not header.is_control:

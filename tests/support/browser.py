@@ -35,7 +35,10 @@ class Browser:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str = "main") -> str:
-        """The text of an element, or "" without one. Read in one step: pages replace their elements at any time."""
+        """The text of an element, or "" without one.
+
+        Read in one step: pages replace their elements at any time.
+        """
         return str(self.run(f"return document.querySelector({selector!r})?.innerText ?? ''"))
 
     def click(self, selector: str, number: int = 0) -> None:
@@ -49,7 +52,9 @@ class Browser:
         self.run("document.dispatchEvent(new Event('visibilitychange'))")
 
     def messages(self) -> list[str]:
-        """Errors on the browser's console since the last call, for example of a script or a content policy."""
+        """Errors on the browser's console since the last call, for example of a script or a
+        content policy.
+        """
         driver: Any = self.driver
         return [entry["message"] for entry in driver.get_log("browser")]
 

@@ -1,4 +1,6 @@
-"""A bucket of small segments, and queries that are planned and read as by Spark, without a session."""
+"""A bucket of small segments, and queries that are planned and read as by Spark, without a
+session.
+"""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ def issue(
     ended: bool = False,
     with_rsa: bool = False,
 ) -> Issued:
-    """A certificate with CN=`name` and O=Example, for `host` and 127.0.0.1. Without an issuer it is an
-    authority's. One that has `ended` was valid until a year ago."""
+    """A certificate with CN=`name` and O=Example, for `host` and 127.0.0.1. Without an issuer it is
+    an authority's. One that has `ended` was valid until a year ago."""
     key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey = (
         rsa.generate_private_key(65537, 2048)
         if with_rsa

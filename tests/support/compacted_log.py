@@ -132,8 +132,8 @@ class CompactedLog:
         if leader_epoch is None:
             latest = self.log.leader_epochs.latest
             leader_epoch = 0 if latest is None else latest.epoch
-        # The policy changes for this append: records without a key are allowed only before a topic is
-        # compacted.
+        # The policy changes for this append: records without a key are allowed only before a topic
+        # is compacted.
         config = self.log.config
         self.log.update_config(replace(config, cleanup_policy=("delete",)))
         info = self.log.append_as_leader(

@@ -1,5 +1,5 @@
-"""A tiered partition that was compacted before: segments of two offsets, of which a pattern says which have a
-record."""
+"""A tiered partition that was compacted before: segments of two offsets, of which a pattern says
+which have a record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ PATTERNS = [
 def open_compacted(
     directory: Path, pattern: tuple[str, ...], *, new_epoch_at: Offset | None = None
 ) -> TieredPartition:
-    """A log whose closed segments have the records of `pattern`, and an active one with one record."""
+    """A log whose closed segments have the records of `pattern`, and an active one with one
+    record.
+    """
     size = max(map(len, pattern))
     partition = TieredPartition(
         directory, internal_segment_bytes=SEGMENT_BYTES * size // PER_SEGMENT
@@ -53,7 +55,10 @@ def open_compacted(
 
 
 def lose_records(partition: TieredPartition) -> None:
-    """Empty the last closed segment, as a power loss does. The cleaner keeps the last batch of a round."""
+    """Empty the last closed segment, as a power loss does.
+
+    The cleaner keeps the last batch of a round.
+    """
     segment = partition.log.segments()[-2]
     for path in (segment.log_path, segment.offset_index_path, segment.time_index_path):
         path.write_bytes(b"")

@@ -3,9 +3,10 @@
 `CrashFileSystem` works on a real directory. Beside it, it keeps the state of a disk after a power
 failure: the content of each file at its last sync and later writes, the names in each directory at
 its last sync and later changes. `survivors` gives one possible outcome, by a model of the disk, and
-`crash_clone` writes one into another directory. `crash_at` stops the system: the operation with that
-number, and every later one, raises `SimulatedCrash`. `on_operation` is called at each operation with
-its number, and may take an outcome: a power failure at that point, while the run continues.
+`crash_clone` writes one into another directory. `crash_at` stops the system: the operation with
+that number, and every later one, raises `SimulatedCrash`. `on_operation` is called at each
+operation with its number, and may take an outcome: a power failure at that point, while the run
+continues.
 
 Changes of names survive in order (as in journaling file systems), with the surviving content of the
 file. Simplified: creations and renames of directories are durable at once.

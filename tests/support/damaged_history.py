@@ -36,8 +36,8 @@ class Question:
     def wrong_answer(self, folder: Path) -> str | None:
         """What is wrong with a query's answer.
 
-        None if the rows are correct (or fewer, without failOnDataLoss), or if there is a clear error. Raises all
-        other exceptions.
+        None if the rows are correct (or fewer, without failOnDataLoss), or if there is a clear
+        error. Raises all other exceptions.
         """
         for mode in (STRICT, LENIENT):
             try:

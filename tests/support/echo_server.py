@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import uvloop
 
-from isotherm.broker.net.connection import Connection, PendingAnswer
-from isotherm.broker.net.server import Server
+from isotherm.broker.server.net.connection import Connection, PendingAnswer
+from isotherm.broker.server.net.server import Server
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import RejectedError

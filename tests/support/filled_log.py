@@ -21,8 +21,8 @@ BATCH_SIZE = len(build_batch([(T0, b"k", b"v" * 100, ())]))
 
 
 def fill(directory: Path, count: int = 12) -> PartitionLog:
-    """A new log with a batch for each offset. Five fit into a segment. Epochs change with each fifth
-    offset."""
+    """A new log with a batch for each offset. Five fit into a segment. Epochs change with each
+    fifth offset."""
     log = open_local_log(directory, config=CONFIG)
     for index in range(count):
         batch = build_batch([(T0 + index, b"k", b"v" * 100, ())])

@@ -20,7 +20,10 @@ _PATHS = (*os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin", "/sbin")
 
 
 class KerberosRealm:
-    """Runs from construction to `close`. Skips the test where MIT's programs or the library are missing."""
+    """Runs from construction to `close`.
+
+    Skips the test where MIT's programs or the library are missing.
+    """
 
     def __init__(self, folder: Path) -> None:
         pytest.importorskip("gssapi", reason="pip install gssapi, beside libkrb5-dev")

@@ -8,7 +8,7 @@ from typing import Any
 
 from isotherm.broker.metadata.image import PartitionImage, TopicImage
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.replication.cluster_view import ClusterView
+from isotherm.broker.partitions.replication.cluster_view import ClusterView
 from isotherm.clock import Clock
 from isotherm.config.topic import TopicConfig
 from isotherm.types import TopicIdPartition

@@ -12,8 +12,8 @@ BEAT_S = 0.001
 class LoopWatchdog:
     """Runs in a loop once a millisecond.
 
-    The most CPU time of the loop's thread between two runs is that of the longest callback. Waits for a
-    core or for the interpreter lock do not count.
+    The most CPU time of the loop's thread between two runs is that of the longest callback. Waits
+    for a core or for the interpreter lock do not count.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

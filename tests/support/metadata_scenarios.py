@@ -161,7 +161,9 @@ class Leader:
 
 
 class Stage:
-    """The state that a scenario's brokers share: metadata topic, audit topic and bucket, in a folder."""
+    """The state that a scenario's brokers share: metadata topic, audit topic and bucket, in a
+    folder.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.clock = SimClock()

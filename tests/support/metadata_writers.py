@@ -1,13 +1,13 @@
 """Several brokers write to one metadata partition, in an order that a seed chooses.
 
-Each broker is a real metadata manager over its own view of two shared logs. An append may be lost, lose
-its answer, or land much later. A broker may die before or after an append, and start again. Its replica may
-lag, and the leader that it asks may be a deposed one with an older log end. Threads switch at every read,
-append and lock, and may be delayed there.
+Each broker is a real metadata manager over its own view of two shared logs. An append may be lost,
+lose its answer, or land much later. A broker may die before or after an append, and start again.
+Its replica may lag, and the leader that it asks may be a deposed one with an older log end. Threads
+switch at every read, append and lock, and may be delayed there.
 
-Each append is checked: the decision behind an audited event was made on the state that the audit log had
-then; no event is audited before the previous one is applied; and the keyed state never goes back. The folds
-are the oracle's own (tests/support/schedules/oracle.py).
+Each append is checked: the decision behind an audited event was made on the state that the audit
+log had then; no event is audited before the previous one is applied; and the keyed state never goes
+back. The folds are the oracle's own (tests/support/schedules/oracle.py).
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ class BrokersTopic:
             case "request lost":
                 raise RequestTimedOutError("injected: nothing is appended")
             case "late":
-                # It may land after the broker has retried; the condition on the end offset must then refuse it.
+                # It may land after the broker has retried; the condition on the end offset must
+                # then refuse it.
                 world.logs.late.append(land)
                 raise RequestTimedOutError("injected: appended later")
         land()
@@ -254,7 +255,9 @@ class World:
         return 0 if self.is_calm or self.rng.random() < 0.9 else self.rng.randint(1, 3)
 
     def happen(self) -> None:
-        """Draw events that no broker causes: a late append lands, the cleaner runs, a leader moves."""
+        """Draw events that no broker causes: a late append lands, the cleaner runs, a leader
+        moves.
+        """
         logs = self.logs
         if logs.late and self.rng.random() < 0.5:
             land = logs.late.pop(self.rng.randrange(len(logs.late)))

@@ -73,15 +73,16 @@ class Shape:
     codecs: tuple[CompressionType, ...] = tuple(CompressionType)
     # Whether every other batch outside transactions is of an idempotent producer.
     idempotent: bool = False
-    # Histories that differ in this alone have other values and times, and equal sizes without a codec.
+    # Histories that differ in this alone have other values and times, and equal sizes without a
+    # codec.
     twin: int = 0
 
 
 class ModelHistory:
     """A random history.
 
-    `written` are all rows; `aborted` are the offsets that no read_committed consumer may get. Every transaction
-    ends below the end of `segments[-1]`.
+    `written` are all rows; `aborted` are the offsets that no read_committed consumer may get. Every
+    transaction ends below the end of `segments[-1]`.
     """
 
     def __init__(self, directory: Path, seed: int, shape: Shape = Shape()) -> None:

@@ -1,7 +1,7 @@
 """A leader with a log in this process, which answers followers by the rules of Kafka's leader.
 
-Source: Kafka Partition.fetchRecords, ReplicaManager.fetchOffset; observations of a real leader are in the
-docstrings of the tests. It has no fetch sessions.
+Source: Kafka Partition.fetchRecords, ReplicaManager.fetchOffset; observations of a real leader are
+in the docstrings of the tests. It has no fetch sessions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.replication.leader_endpoint import (
+from isotherm.broker.partitions.replication.leader_endpoint import (
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
@@ -34,7 +34,10 @@ from isotherm.types import TopicIdPartition
 
 @dataclass
 class ModelLeader:
-    """The leader. `faults` has errors for the next answers, by partition; `alter` changes each answer."""
+    """The leader.
+
+    `faults` has errors for the next answers, by partition; `alter` changes each answer.
+    """
 
     logs: dict[TopicIdPartition, PartitionLog]
     epochs: dict[TopicIdPartition, int]

@@ -35,8 +35,8 @@ _STATE = RemoteLogSegmentState
 class Damage:
     """A kind of damage.
 
-    `plant` makes it. `sweep` and `scrub` are the exact kinds of these jobs' findings in the topic; `verify` are the
-    kinds of differences from undamaged metadata.
+    `plant` makes it. `sweep` and `scrub` are the exact kinds of these jobs' findings in the topic;
+    `verify` are the kinds of differences from undamaged metadata.
     """
 
     name: str
@@ -300,7 +300,10 @@ def _covered_segment(topic: PlantedTopic) -> None:
 
 
 def _conflicting_segment(topic: PlantedTopic) -> None:
-    """Add a second copy of a segment. Its first batch has a different record, under a correct CRC."""
+    """Add a second copy of a segment.
+
+    Its first batch has a different record, under a correct CRC.
+    """
     copied = topic.copy_more(topic.middle)
     topic.announce(copied)
     topic.update(copied, _STATE.COPY_SEGMENT_FINISHED)

@@ -1,4 +1,6 @@
-"""The cluster membership of a broker, without the rest of it: the steps of its start that concern the quorum."""
+"""The cluster membership of a broker, without the rest of it: the steps of its start that
+concern the quorum.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from pathlib import Path
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
-from isotherm.broker.quorum.member import QuorumMember
-from isotherm.broker.quorum.quorum_metadata import QuorumMetadata
+from isotherm.broker.metadata.quorum.member import QuorumMember
+from isotherm.broker.metadata.quorum.quorum_metadata import QuorumMetadata
 from isotherm.broker.startup.identity import read_identity
 from isotherm.broker.startup.local_tier import new_id
 from isotherm.clock import SystemClock

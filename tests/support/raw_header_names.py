@@ -1,4 +1,7 @@
-"""Names of record headers that are any bytes. Our writer of batches takes texts, as every client does."""
+"""Names of record headers that are any bytes.
+
+Our writer of batches takes texts, as every client does.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ class RecordSegmentMaker:
         event_timestamp_ms: TimestampMs = 0,
         index_interval_bytes: int = INDEX_INTERVAL_BYTES,
     ) -> RemoteLogSegmentMetadata:
-        """Copy one segment of these batches (offsets already assigned); return the finished metadata.
+        """Copy one segment of these batches (offsets already assigned); return the finished
+        metadata.
 
         The segment ends with its last batch unless `end_offset_inclusive` says it covers a gap.
         """

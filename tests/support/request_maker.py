@@ -1,7 +1,8 @@
 """Random requests of every served API and version, and damaged ones.
 
-Requests come from real clients (`tests/fault/recorded_requests.txt`, made by oracle/record_requests.py), converted to
-every version and to a topic that exists; others are made from the schemas.
+Requests come from real clients (`tests/fault/recorded_requests.txt`, made by
+oracle/record_requests.py), converted to every version and to a topic that exists; others are made
+from the schemas.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from kio.schema.types import TopicName
 from kio.static.primitive import Records, TZAware, i32Timedelta, i64Timedelta
 
-from isotherm.broker.dispatch.api_register import SERVED
+from isotherm.broker.server.dispatch.api_register import SERVED
 from isotherm.protocol.api_keys import request_class
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.framing import read_request_frame
@@ -57,7 +58,9 @@ class RequestMaker:
         return bytes(out)
 
     def recorded_frames(self, api_key: int, version: int) -> list[bytes]:
-        """Recorded requests of this API in the nearest recorded version, encoded as this version."""
+        """Recorded requests of this API in the nearest recorded version, encoded as this
+        version.
+        """
         of_api = [frame for frame in RECORDED if frame[:2] == struct.pack(">h", api_key)]
         versions = {struct.unpack_from(">h", frame, 2)[0] for frame in of_api}
         if not versions:

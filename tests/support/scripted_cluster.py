@@ -165,7 +165,10 @@ def remote_segment(
 
 
 def damaged_cluster(history: int = 100_000) -> ScriptedCluster:
-    """`orders` has every kind of span, in partition 1; `history` has this many segments, less one."""
+    """`orders` has every kind of span, in partition 1;
+
+    `history` has this many segments, less one.
+    """
     cluster = ScriptedCluster()
     mib = 1 << 20
     sound = [remote_segment(n + 1, n * 1000, n * 1000 + 999) for n in range(12)]
@@ -203,7 +206,8 @@ def damaged_cluster(history: int = 100_000) -> ScriptedCluster:
 def _note_last_day(cluster: ScriptedCluster) -> None:
     """Add the history of `orders`: twelve segments, half an hour apart.
 
-    In partition 1 one is being deleted now, one is deleted, and of a third only the deletion is known.
+    In partition 1 one is being deleted now, one is deleted, and of a third only the deletion is
+    known.
     """
     half_hour = 1_800_000
     for partition, first in ((0, 1), (1, 20)):

@@ -19,8 +19,8 @@ from isotherm.protocol.framing import REQUEST_KIND, read_request_frame, version_
 class ScriptedPeer:
     """A node with scripted answers.
 
-    `answer` gets the entity of one request at a time. It returns fields of the response (the others are blank),
-    or None to close the connection. `stop` ends all threads.
+    `answer` gets the entity of one request at a time. It returns fields of the response (the others
+    are blank), or None to close the connection. `stop` ends all threads.
     """
 
     def __init__(self, answer: Callable[[Any], Mapping[str, Any] | None]) -> None:

@@ -1,6 +1,7 @@
 """A controller that serves the metadata log from a test's batches.
 
-The answers follow KafkaRaftClient.handleFetchRequest and RaftLog.validateOffsetAndEpoch of Kafka 4.3.
+The answers follow KafkaRaftClient.handleFetchRequest and RaftLog.validateOffsetAndEpoch of Kafka
+4.3.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.metadata_records import MetadataRecord
-from isotherm.broker.quorum.metadata_fetch import METADATA_TOPIC_ID, SnapshotId
+from isotherm.broker.metadata.quorum.metadata_fetch import METADATA_TOPIC_ID, SnapshotId
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.framed_messages import encode_framed
 from isotherm.record.batch import NewRecord, build_batch

@@ -15,8 +15,8 @@ BATCHES = 10  # of one fetch
 
 
 class ScriptedRecords:
-    """A `RecordSource`: a record each millisecond, in batches of 100, ten in each fetch. The key of offset
-    7 is `key-7`; every 500th value is not UTF-8; every 50th record has a header."""
+    """A `RecordSource`: a record each millisecond, in batches of 100, ten in each fetch. The key of
+    offset 7 is `key-7`; every 500th value is not UTF-8; every 50th record has a header."""
 
     def __init__(self, *, reads_bucket: bool = False, frame: bytes = b"") -> None:
         """`frame` precedes each value."""

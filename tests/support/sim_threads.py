@@ -124,7 +124,10 @@ class _SimExecutor(Executor):
         return run
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Shut down as a thread pool does. Without `wait` the schedule runs the rest of the work later."""
+        """Shut down as a thread pool does.
+
+        Without `wait` the schedule runs the rest of the work later.
+        """
         while cancel_futures and self._waiting:
             self._waiting.pop().future.cancel()
         while wait and self._waiting:

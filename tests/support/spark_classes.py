@@ -1,4 +1,5 @@
-"""The archive of Spark's classes, with which the JVMs of tests start in two thirds of the processor time.
+"""The archive of Spark's classes, with which the JVMs of tests start in two thirds of the processor
+time.
 
 A separate session writes it, once in a checkout (oracle/class_archive.py).
 """

@@ -71,7 +71,9 @@ class SparkCluster:
         return number
 
     def replace_worker(self) -> None:
-        """Kill the oldest worker and its executors with SIGKILL; start another, without waiting for it."""
+        """Kill the oldest worker and its executors with SIGKILL; start another, without waiting
+        for it.
+        """
         oldest = next(name for name in self._processes if name != _MASTER)
         self._stop(oldest)
         self.add_worker()

@@ -90,7 +90,9 @@ class SparkDriver:
         return [tuple(row) for row in json.loads((self.folder / name).read_text())]
 
     def wait_until(self, condition: Callable[[], bool], subject: str) -> None:
-        """RuntimeError with the end of the log when the driver ends before, or it takes too long."""
+        """RuntimeError with the end of the log when the driver ends before, or it takes too
+        long.
+        """
         deadline_s = self._clock.monotonic_s() + TIMEOUT_S
         while not condition():
             if self._process.poll() is not None and not condition():

@@ -1,8 +1,8 @@
 """A history of any size that takes no space: segments are generated when they are read.
 
-All batches are equal except for the base offset, which no CRC covers. Indexes have an entry for each
-batch but the first, as with a broker's batches that exceed its index interval. The store counts its
-requests.
+All batches are equal except for the base offset, which no CRC covers. Indexes have an entry for
+each batch but the first, as with a broker's batches that exceed its index interval. The store
+counts its requests.
 """
 
 from __future__ import annotations

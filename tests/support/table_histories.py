@@ -1,9 +1,9 @@
 """Random topics that become tables, with the tables expected from a consumer's records.
 
-Each partition is a log with batches of every codec, committed and aborted transactions, odd keys, headers
-and times, and batches that the cleaner has filtered. Closed segments are copied to a bucket, more of them
-before each run. A broker can get the logs, and then also has the tail. The expected values come from
-Python's json, fastavro and the fields' types below, record by record.
+Each partition is a log with batches of every codec, committed and aborted transactions, odd keys,
+headers and times, and batches that the cleaner has filtered. Closed segments are copied to a
+bucket, more of them before each run. A broker can get the logs, and then also has the tail. The
+expected values come from Python's json, fastavro and the fields' types below, record by record.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ _ICEBERG_NAMES = {
 
 @contextmanager
 def serve_schemas() -> Iterator[str]:
-    """Serve SCHEMAS with the part of Confluent's API that a reader needs; yield the URL. Refuses all else."""
+    """Serve SCHEMAS with the part of Confluent's API that a reader needs; yield the URL.
+
+    Refuses all else.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -160,7 +163,10 @@ class TableShape:
 
     @classmethod
     def of(cls, seed: int) -> TableShape:
-        """The shape of a seed. Formats of table and values rotate, so that few seeds cover all of them."""
+        """The shape of a seed.
+
+        Formats of table and values rotate, so that few seeds cover all of them.
+        """
         rng = random.Random(f"shape-{seed}")
         return cls(
             topic=rng.choice([*_ICEBERG_NAMES]),
@@ -314,7 +320,8 @@ class TableHistory:
     def grow(self, *, ends: bool, copies: bool = True) -> None:
         """Add some segments to each partition.
 
-        `ends` ends all open transactions: the topic ends here. Without `copies` the segments are in the logs alone.
+        `ends` ends all open transactions: the topic ends here. Without `copies` the segments are in
+        the logs alone.
         """
         for each in self._partitions:
             for _ in range(self._rng.randint(1, 3)):
@@ -326,7 +333,9 @@ class TableHistory:
         self._content.generation = min(self._content.generation + 1, _GENERATIONS - 1)
 
     def give_logs(self, log_dir: Path) -> None:
-        """Give the logs to a stopped broker that has the topic without records; it recovers them as after a crash."""
+        """Give the logs to a stopped broker that has the topic without records; it recovers them
+        as after a crash.
+        """
         (log_dir / CLEAN_SHUTDOWN_NAME).unlink()
         for each in self._partitions:
             target = log_dir / f"{self.shape.topic}-{each.number}"
@@ -492,7 +501,8 @@ def decoded_as(value_format: str, value: bytes | None) -> Any:
         return DEAD
 
 
-# The fields that Content makes: each a type, a list with its element's, or an object with its fields'.
+# The fields that Content makes: each a type, a list with its element's, or an object with its
+# fields'.
 _JSON: Any = {
     "n": int, "eur": float, "s": str, "is": bool, "at": {"city": str, "zip": int}, "tags": [[str]],
     "lines": [{"sku": str}], "nothing": None, **{f"e{n}": [int] for n in range(_GENERATIONS)},

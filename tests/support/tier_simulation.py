@@ -1,9 +1,10 @@
-"""Simulates the remote log manager, its tasks, the store and the clock; one seed determines the schedule.
+"""Simulates the remote log manager, its tasks, the store and the clock; one seed determines the
+schedule.
 
-Three partitions share a manager, and SimThreads runs its work in any order: copies, expirations, reads,
-look-ups by time, deletions of whole partitions, and reads of the metadata topic. A partition may become
-compacted, be cleaned, and be tiered again. Meanwhile the store and the metadata topic fail. A consumer's records
-are compared with the appended ones. At the end all closed
+Three partitions share a manager, and SimThreads runs its work in any order: copies, expirations,
+reads, look-ups by time, deletions of whole partitions, and reads of the metadata topic. A partition
+may become compacted, be cleaned, and be tiered again. Meanwhile the store and the metadata topic
+fail. A consumer's records are compared with the appended ones. At the end all closed
 segments are copied and read back, and the scrub finds nothing lost or leaked. A difference is an
 AssertionError.
 
@@ -75,7 +76,10 @@ _WIRE_FAULTS = [
     WireFault.WRONG_RANGE,
     WireFault.FULL_BODY,
 ]
-"""Wire faults that take no time. BIT_FLIP is left out: a reader gets an error for damage, and has to retry."""
+"""Wire faults that take no time.
+
+BIT_FLIP is left out: a reader gets an error for damage, and has to retry.
+"""
 _METHODS = ("PUT", "GET", "DELETE")
 
 
@@ -314,10 +318,11 @@ class Simulation:
         self.manager.update_config(self.config)
 
     def disable_and_enable(self) -> None:
-        """Disable tiering with deletion (KIP-950) and enable it again; remote-only records are gone on purpose.
-        In between the topic may be compacted, and then its log is cleaned."""
+        """Disable tiering with deletion (KIP-950) and enable it again; remote-only records are gone
+        on purpose. In between the topic may be compacted, and then its log is cleaned."""
         partition = self.any_partition()
-        # As ReplicaManager does: the records below exist in the remote tier alone, which is deleted.
+        # As ReplicaManager does: the records below exist in the remote tier alone, which is
+        # deleted.
         partition.log.maybe_increment_log_start_offset(partition.log.local_log_start_offset)
         partition.change(remote_storage_enable=False)
         self.manager.stop_partitions([partition.id], delete_remote=True)
@@ -332,7 +337,9 @@ class Simulation:
         self.clock.advance(self.rng.choice([10, 1000, 60_000]))
 
     def settle(self) -> None:
-        """Stop the faults; then all closed segments must be copied, and nothing may be left over."""
+        """Stop the faults; then all closed segments must be copied, and nothing may be left
+        over.
+        """
         self.tiered.store.heal()
         if self.stub is not None:
             self.stub.heal()

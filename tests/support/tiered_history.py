@@ -26,7 +26,8 @@ def tier_closed_segments(
     *,
     broker_leader_epoch: LeaderEpoch = 0,
 ) -> list[RemoteLogSegmentMetadata]:
-    """Copy all non-empty closed segments below the last stable offset; return their finished metadata.
+    """Copy all non-empty closed segments below the last stable offset; return their finished
+    metadata.
 
     `ids` gives the segments' ids.
     """

@@ -1,7 +1,7 @@
 """A partition with its whole tier, in a folder and without threads.
 
-Log, object store, index cache, metadata manager, tasks and reader are real. The clock is simulated, the
-metadata topic is in memory, and a test can make the store fail.
+Log, object store, index cache, metadata manager, tasks and reader are real. The clock is simulated,
+the metadata topic is in memory, and a test can make the store fail.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def clean_closed_segments(log: PartitionLog, clock: SimClock, rng: random.Random
 class TieredPartition:
     """A partition with its tier.
 
-    `restart` drops all state in memory and opens it again from the folder, the store and the metadata
-    topic, as a broker does after a crash.
+    `restart` drops all state in memory and opens it again from the folder, the store and the
+    metadata topic, as a broker does after a crash.
     """
 
     made: ClassVar[list[TieredPartition]] = []

@@ -1,5 +1,5 @@
-"""A provider of access tokens: keys, tokens signed by them, and an https server with the key set and, for
-a client's id and secret, with tokens."""
+"""A provider of access tokens: keys, tokens signed by them, and an https server with the key set
+and, for a client's id and secret, with tokens."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ class Provider:
     def token(
         self, now_s: float, *, key: str = "rsa", algorithm: str = "RS256", **claims: Any
     ) -> str:
-        """A signed token. `claims` replace those of a valid one of an hour; None leaves a claim out."""
+        """A signed token.
+
+        `claims` replace those of a valid one of an hour; None leaves a claim out.
+        """
         return jwt.encode(
             _without_none(good_claims(now_s) | claims),
             self.keys[key],
@@ -120,10 +123,11 @@ def served(
     provider: Provider | None = None,
     requests: list[str] | None = None,
 ) -> Iterator[str]:
-    """Serve these pages, by https with a PEM file or else by http; yield the address without a slash.
+    """Serve these pages, by https with a PEM file or else by http; yield the address without a
+    slash.
 
-    A page that begins with `https:` is a redirect. With a provider, `/token` gives CLIENT_ID one of its tokens;
-    the bodies of these requests go to `requests`.
+    A page that begins with `https:` is a redirect. With a provider, `/token` gives CLIENT_ID one of
+    its tokens; the bodies of these requests go to `requests`.
     """
 
     class Handler(http.server.BaseHTTPRequestHandler):

@@ -26,7 +26,10 @@ def run_table(topic: str, path: Path | str, *options: str) -> Row:
 
 
 def follow_table(topic: str, path: Path | str, *options: str) -> list[Row]:
-    """Run the command with `--follow` until a signal ends it; return the JSON of each run. Raises its errors."""
+    """Run the command with `--follow` until a signal ends it; return the JSON of each run.
+
+    Raises its errors.
+    """
     arguments = ["pipeline", "table", topic, "--path", str(path), "--json", "--follow", *options]
     result = CliRunner().invoke(app, [*arguments, "--interval", "0"], catch_exceptions=False)
     assert result.exit_code == 0, result.output

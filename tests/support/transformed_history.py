@@ -1,4 +1,6 @@
-"""A history with compressed and encrypted segments, and wrong statements of manifests about them."""
+"""A history with compressed and encrypted segments, and wrong statements of manifests about
+them.
+"""
 
 from __future__ import annotations
 

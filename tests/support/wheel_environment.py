@@ -1,8 +1,8 @@
 """An environment with only a wheel and the dependencies that it names.
 
-Dependencies are linked from the environment that runs the tests, because unpacking them again takes longer
-than the tests. pip checks that they are complete: it installs the wheel without an index, so it fails if
-a requirement is missing or has another version.
+Dependencies are linked from the environment that runs the tests, because unpacking them again takes
+longer than the tests. pip checks that they are complete: it installs the wheel without an index, so
+it fails if a requirement is missing or has another version.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def install_wheel(wheel: Path, environment: Path, extras: frozenset[str] = froze
     name = wheel.name.partition("-")[0]
     what = f"{name}[{','.join(sorted(extras))}] @ {wheel.as_uri()}"
     python = str(environment / "bin" / "python")
-    # No bytecode for everything: most of it is never imported, and Python compiles imported modules once.
+    # No bytecode for everything: most of it is never imported, and Python compiles imported modules
+    # once.
     _pip("--python", python, "install", "--no-compile", "--no-index", what)
 
 
@@ -50,7 +51,8 @@ def required_distributions(
 ) -> list[Distribution]:
     """The installed distributions that satisfy `requirements`, and their own dependencies.
 
-    Distributions that are not installed here are left out: pip names them when it installs the wheel.
+    Distributions that are not installed here are left out: pip names them when it installs the
+    wheel.
     """
     found: dict[tuple[str, str], Distribution | None] = {}
     waiting = list(_applicable(requirements, extras))

@@ -33,8 +33,9 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
 }
 BYTES_PER_BATCH = 12
-"""The bytes of a time index entry. With an index interval of one byte each batch leaves one, so that the index
-limits the batches of a segment. This holds for up to two: later batches of the same millisecond leave no entry."""
+"""The bytes of a time index entry. With an index interval of one byte each batch leaves one, so
+that the index limits the batches of a segment. This holds for up to two: later batches of the same
+millisecond leave no entry."""
 
 Record = tuple[bytes, bytes]
 

@@ -221,8 +221,8 @@ def test_roll_and_offload_active_segment(tiers: Any) -> None:
 
 
 def test_transactions_with_tiered_store(tiers: Any) -> None:
-    """TransactionsWithTieredStoreTest, its basic case: committed and aborted transactions with records and
-    markers in several remote segments."""
+    """TransactionsWithTieredStoreTest, its basic case: committed and aborted transactions with
+    records and markers in several remote segments."""
     tiers.create_topic("a")
     producer = Producer({**tiers.client, "transactional.id": "t", "linger.ms": 0})
     producer.init_transactions(30)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.broker.controller.controller import Controller
+from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.metadata_topic import (
     METADATA_LOG_CONFIG,

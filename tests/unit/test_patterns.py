@@ -1,7 +1,7 @@
 """Which patterns are read, in RE2's and Java's syntax, and what they match.
 
-The expectations of Java's syntax are Java's own: tests/spark/test_drop_in.py and tests/oracle/test_kerberos_names.py
-compare with java.util.regex.
+The expectations of Java's syntax are Java's own: tests/spark/test_drop_in.py and
+tests/oracle/test_kerberos_names.py compare with java.util.regex.
 """
 
 from __future__ import annotations

@@ -14,11 +14,12 @@ from isotherm.remote.outages import Outage
 
 logger = logging.getLogger(__name__)
 
-# The longest delay of a file deletion after file.delete.delay.ms. Kafka has no setting for it either.
+# The longest delay of a file deletion after file.delete.delay.ms. Kafka has no setting for it
+# either.
 FILE_DELETION_INTERVAL_MS = 1000
 
-# The longest delay of a flush after flush.ms, even if log.flush.scheduler.interval.ms is longer. Kafka has no
-# such bound: with the default interval, which is infinite, it ignores flush.ms.
+# The longest delay of a flush after flush.ms, even if log.flush.scheduler.interval.ms is longer.
+# Kafka has no such bound: with the default interval, which is infinite, it ignores flush.ms.
 FLUSH_INTERVAL_MS_MAX = 1000
 
 
@@ -114,8 +115,8 @@ def start_log_tasks(
 def _flush_and_checkpoint(log_manager: LogManager) -> None:
     """Flush closed segments, then write the checkpoints.
 
-    Kafka flushes a segment when it is rolled. Here the flush waits for the next checkpoint, because a recovery
-    learns of it only from the checkpoint.
+    Kafka flushes a segment when it is rolled. Here the flush waits for the next checkpoint, because
+    a recovery learns of it only from the checkpoint.
     """
     log_manager.flush_closed_segments()
     log_manager.checkpoint()

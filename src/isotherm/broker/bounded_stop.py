@@ -12,10 +12,11 @@ logger = logging.getLogger(__name__)
 
 
 def stop_within(timeout_s: float, name: str, stop: Callable[[], None]) -> bool:
-    """Call `stop` in its own thread, and wait up to `timeout_s`. After that, log a warning and return False.
+    """Call `stop` in its own thread, and wait up to `timeout_s`. After that, log a warning and
+    return False.
 
-    Raises what `stop` raises. After the time-out, `stop` continues in its thread, where its error is logged. It
-    must tolerate that the resources it uses are closed.
+    Raises what `stop` raises. After the time-out, `stop` continues in its thread, where its error
+    is logged. It must tolerate that the resources it uses are closed.
     """
     ended: Future[None] = Future()
 

@@ -1,5 +1,5 @@
-"""The threads of the log cleaner. Their number is log.cleaner.threads; they are replaced when the setting
-changes."""
+"""The threads of the log cleaner. Their number is log.cleaner.threads; they are replaced when the
+setting changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from isotherm.metrics.registry import Metrics
 class CleanerThreads:
     """Starts and stops the threads. Thread-safe.
 
-    `stop` and `update_config` abort running rounds and wait until they end, which takes as long as one buffer.
+    `stop` and `update_config` abort running rounds and wait until they end, which takes as long as
+    one buffer.
     """
 
     def __init__(self, cleaner: LogCleaner, clock: Clock) -> None:
@@ -93,7 +94,8 @@ def start_log_cleaner(
 
 
 def _new_cleaner(config: CleanerConfig, clock: Clock, rng: random.Random) -> CleansLog:
-    # Imported on use, because it loads Numba, which a broker without compacted topics does not need.
+    # Imported on use, because it loads Numba, which a broker without compacted topics does not
+    # need.
     from isotherm.log.cleaner.cleaner import Cleaner
 
     return Cleaner(config, clock, rng)

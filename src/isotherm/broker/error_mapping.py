@@ -1,8 +1,8 @@
 """The single mapping from exceptions to the error codes that clients receive.
 
-An exception gets the code of its nearest listed superclass, so a new subclass has its parent's code until it is
-listed. An exception without a listed superclass is a bug and gets UNKNOWN_SERVER_ERROR. Kafka's
-Errors.forException also follows the class hierarchy.
+An exception gets the code of its nearest listed superclass, so a new subclass has its parent's code
+until it is listed. An exception without a listed superclass is a bug and gets UNKNOWN_SERVER_ERROR.
+Kafka's Errors.forException also follows the class hierarchy.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 from isotherm import errors
 
 ERROR_CODES: dict[type[BaseException], ErrorCode] = {
-    # Retriable. If the object store fails, Kafka returns UNKNOWN_SERVER_ERROR, which consumers raise in the
-    # application. With these codes every client refreshes its metadata and retries.
+    # Retriable. If the object store fails, Kafka returns UNKNOWN_SERVER_ERROR, which consumers
+    # raise in the application. With these codes every client refreshes its metadata and retries.
     errors.RemoteStorageError: ErrorCode.kafka_storage_error,
     errors.RemoteStorageNotReadyError: ErrorCode.replica_not_available,
     errors.SegmentKeyTakenError: ErrorCode.replica_not_available,
@@ -73,7 +73,8 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.IllegalSaslStateError: ErrorCode.illegal_sasl_state,
     errors.UnsupportedVersionError: ErrorCode.unsupported_version,
     errors.RejectedError: ErrorCode.invalid_request,
-    # Damaged data and disks. Only an operator makes the other version or the key readable: consumers wait for it.
+    # Damaged data and disks. Only an operator makes the other version or the key readable:
+    # consumers wait for it.
     errors.RemoteResourceNotFoundError: ErrorCode.unknown_server_error,
     errors.UnreadableDataError: ErrorCode.kafka_storage_error,
     errors.UnknownObjectVersionError: ErrorCode.kafka_storage_error,
@@ -93,7 +94,9 @@ def error_code(error: BaseException) -> ErrorCode:
 
 
 def error_message(error: BaseException) -> str:
-    """The text for a client: an Isotherm error's own message, and no detail of an unexpected error."""
+    """The text for a client: an Isotherm error's own message, and no detail of an unexpected
+    error.
+    """
     if isinstance(error, errors.IsothermError):
         return str(error)
     return "the server met an unexpected error"

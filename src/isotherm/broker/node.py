@@ -3,12 +3,12 @@
     ports bound -> log dirs locked, identity -> metadata log, controller -> logs loaded ->
     partitions led -> remote tier -> background tasks -> requests served
 
-If a step fails, the earlier ones are undone, and the error names the cause. A stop does the same: it drains
-requests, stops background and remote tasks, flushes and checkpoints the logs, marks the clean shutdown, and
-unlocks the directories.
+If a step fails, the earlier ones are undone, and the error names the cause. A stop does the same:
+it drains requests, stops background and remote tasks, flushes and checkpoints the logs, marks the
+clean shutdown, and unlocks the directories.
 
-If a log directory fails while the broker runs, only its partitions go offline. Without the directory of the
-cluster's metadata, which is the first one by default, the broker has failed.
+If a log directory fails while the broker runs, only its partitions go offline. Without the
+directory of the cluster's metadata, which is the first one by default, the broker has failed.
 """
 
 from __future__ import annotations
@@ -22,39 +22,46 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from isotherm.broker.access.authorizer import configured_authorizer
-from isotherm.broker.access.guards import guarded_apis
-from isotherm.broker.authentication.sasl_gate import SaslGate
-from isotherm.broker.authentication.sasl_listeners import check_sasl, sasl_settings, serves_scram
-from isotherm.broker.authentication.unknown_users import keep_secret
 from isotherm.broker.background import start_log_tasks
 from isotherm.broker.bounded_stop import stop_within
 from isotherm.broker.cleaner_threads import start_log_cleaner
 from isotherm.broker.cluster.cluster_side import ClusterSide
 from isotherm.broker.cluster.embedded_cluster import EmbeddedCluster
-from isotherm.broker.coordinators import (
+from isotherm.broker.coordinators.coordinator_elections import (
     TransactionPeers,
     open_group_coordinator,
     open_transaction_coordinator,
 )
-from isotherm.broker.dispatch.api_register import APIS
-from isotherm.broker.dispatch.dispatch import Dispatcher
+from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata, MetadataChange
 from isotherm.broker.metadata.endpoint import Endpoint
-from isotherm.broker.net.metrics_endpoint import MetricsEndpoint
-from isotherm.broker.net.server import NewGate, Server, listener_texts
 from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
 from isotherm.broker.partitions.purgatory import Purgatory
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.replication.configured_quotas import leader_quota, log_dir_move_quota
-from isotherm.broker.replication.replica_metrics import FetcherMetrics, ReplicaMetrics
-from isotherm.broker.replication.replica_roles import ReplicaRoles
-from isotherm.broker.requests.context import BrokerServices
-from isotherm.broker.requests.quotas import ClientQuotaManager
+from isotherm.broker.partitions.replication.configured_quotas import (
+    leader_quota,
+    log_dir_move_quota,
+)
+from isotherm.broker.partitions.replication.replica_metrics import FetcherMetrics, ReplicaMetrics
+from isotherm.broker.partitions.replication.replica_roles import ReplicaRoles
+from isotherm.broker.server.access.authorizer import configured_authorizer
+from isotherm.broker.server.access.guards import guarded_apis
+from isotherm.broker.server.authentication.sasl_gate import SaslGate
+from isotherm.broker.server.authentication.sasl_listeners import (
+    check_sasl,
+    sasl_settings,
+    serves_scram,
+)
+from isotherm.broker.server.authentication.unknown_users import keep_secret
+from isotherm.broker.server.dispatch.api_register import APIS
+from isotherm.broker.server.dispatch.dispatch import Dispatcher
+from isotherm.broker.server.net.metrics_endpoint import MetricsEndpoint
+from isotherm.broker.server.net.server import NewGate, Server, listener_texts
+from isotherm.broker.server.requests.context import BrokerServices
+from isotherm.broker.server.requests.quotas import ClientQuotaManager
 from isotherm.broker.startup.kernel_warm_up import KernelCompilation, KernelWarmUp
 from isotherm.broker.startup.local_tier import open_local_tier
 from isotherm.broker.tier.remote_tier import open_remote_tier
-from isotherm.broker.transactions.transaction_markers import TransactionMarkers
 from isotherm.clock import Clock, SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import ConfigError
@@ -66,12 +73,12 @@ from isotherm.metrics.registry import Metrics
 from isotherm.remote.remote_log_manager import RemoteLogManager
 
 if TYPE_CHECKING:
-    from isotherm.broker.authentication.oauth_listeners import TokenListener
+    from isotherm.broker.server.authentication.oauth_listeners import TokenListener
 
 logger = logging.getLogger(__name__)
 
-# How long a stop waits for clients to read their responses. It is short, because supervisors kill a broker
-# whose stop takes too long in total.
+# How long a stop waits for clients to read their responses. It is short, because supervisors kill a
+# broker whose stop takes too long in total.
 DRAIN_TIMEOUT_S = 2.0
 
 # How long a stop waits for running tasks of the remote tier. Copying a segment may take minutes.
@@ -81,12 +88,13 @@ UPKEEP_STOP_TIMEOUT_S = 0.5
 # How long a change of the configuration waits until listeners use the new keys.
 RENEWAL_TIMEOUT_S = 60.0
 
-# How many logs of a directory are flushed at the same time for waiting producers. A disk accepts the next flush
-# while it works on one.
+# How many logs of a directory are flushed at the same time for waiting producers. A disk accepts
+# the next flush while it works on one.
 FLUSHES_PER_LOG_DIR = 2
 
-# Threads that check and search batches that would hold up the event loop. Compiled loops and codecs hold no
-# interpreter lock, so one thread is enough for a core, and a second for a client that comes meanwhile.
+# Threads that check and search batches that would hold up the event loop. Compiled loops and codecs
+# hold no interpreter lock, so one thread is enough for a core, and a second for a client that comes
+# meanwhile.
 BATCH_THREADS = 2
 
 
@@ -132,7 +140,10 @@ class BrokerNode:
             self._cluster.give_up()
 
     async def start(self) -> None:
-        """Start the broker. It serves requests when this returns. Raises IsothermError with the cause."""
+        """Start the broker.
+
+        It serves requests when this returns. Raises IsothermError with the cause.
+        """
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
         async with contextlib.AsyncExitStack() as started:
@@ -140,7 +151,10 @@ class BrokerNode:
             self._started = started.pop_all()
 
     async def stop(self) -> None:
-        """Stop in order (see the module). Afterwards another broker can open the data. Idempotent."""
+        """Stop in order (see the module).
+
+        Afterwards another broker can open the data. Idempotent.
+        """
         await self._started.aclose()
 
     async def reload(self, reread: BrokerConfig) -> None:
@@ -176,7 +190,8 @@ class BrokerNode:
         # In a thread, because it waits for the threads of a cluster member.
         started.push_async_callback(self._loop.run_in_executor, None, cluster.close)
         log_manager, metadata = cluster.log_manager, cluster.metadata
-        # The server was bound with the configuration file alone. Stored dynamic settings apply from here on.
+        # The server was bound with the configuration file alone. Stored dynamic settings apply from
+        # here on.
         self._config = metadata.broker_config
         server.update_config(self._config)
         await server.renew_keys()
@@ -216,7 +231,8 @@ class BrokerNode:
         self.metrics.registry.register(dispatcher.metrics)
         self.metrics.registry.register(server.loop_watch)
         await self._serve_metrics(started)
-        # A stop runs it before the drain, so that leaderships move while requests are still answered.
+        # A stop runs it before the drain, so that leaderships move while requests are still
+        # answered.
         started.push_async_callback(cluster.leave)
         await cluster.begin(control_executor)
         if serves_scram(self._config):
@@ -382,7 +398,10 @@ class BrokerNode:
             self.failed.set_result(None)
 
     def _on_log_dir_failure(self, log_dir: LogDir) -> None:
-        """Hand the failure to the event loop. Called on any thread, perhaps with a log's lock held."""
+        """Hand the failure to the event loop.
+
+        Called on any thread, perhaps with a log's lock held.
+        """
         self._loop.call_soon_threadsafe(self._take_offline, log_dir)
 
     def _take_offline(self, log_dir: LogDir) -> None:
@@ -467,12 +486,16 @@ class BrokerNode:
             remote_log_manager.update_config(config.remote)
 
     def _renew_keys(self, server: Server) -> None:
-        """Use the new keys before the request that altered the configuration is answered. Control thread only."""
+        """Use the new keys before the request that altered the configuration is answered.
+
+        Control thread only.
+        """
         renewal = asyncio.run_coroutine_threadsafe(server.renew_keys(), self._loop)
         try:
             renewal.result(RENEWAL_TIMEOUT_S)
         except (ConfigError, TimeoutError):
-            # The change was checked before. The files have changed since, or another broker checked its own.
+            # The change was checked before. The files have changed since, or another broker checked
+            # its own.
             logger.exception("keys and certificates stay as they were")
 
     async def _drain(self, server: Server, purgatory: Purgatory[Hashable]) -> None:

@@ -1,7 +1,8 @@
 """`isotherm serve` as a process: signals and exit status.
 
 SIGTERM, SIGINT    orderly stop, also during the start; a second signal kills the process at once
-SIGHUP             reload the configuration (see isotherm.config.reload), during the start as soon as it ends
+SIGHUP             reload the configuration (see isotherm.config.reload), during the start as soon
+                   as it ends
 a failed broker    orderly stop with status 1
 """
 
@@ -27,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-# How long a computing thread keeps the GIL while the event loop waits for it. With Python's default of 5 ms,
-# producers wait that long, and the loop may lose the GIL again at each file write.
+# How long a computing thread keeps the GIL while the event loop waits for it. With Python's default
+# of 5 ms, producers wait that long, and the loop may lose the GIL again at each file write.
 SWITCH_INTERVAL_S = 0.0005
 
 
@@ -63,9 +64,9 @@ async def _serve(read_config: Callable[[], BrokerConfig]) -> int:
     stop = asyncio.ensure_future(stopping.wait())
     if not await _start(node, stop):
         return 0
-    # Excludes the objects of the start from garbage collection. With them, a full collection pauses clients for
-    # about 80 ms. None is run here before the freeze: the first clients wait already, and hardly any object of
-    # the start is garbage.
+    # Excludes the objects of the start from garbage collection. With them, a full collection pauses
+    # clients for about 80 ms. None is run here before the freeze: the first clients wait already,
+    # and hardly any object of the start is garbage.
     gc.freeze()
     started.set()
     try:
@@ -77,7 +78,10 @@ async def _serve(read_config: Callable[[], BrokerConfig]) -> int:
 
 
 async def _start(node: BrokerNode, stop: asyncio.Future[Any]) -> bool:
-    """Whether the broker has started. A stop signal does not wait for controllers that cannot be reached."""
+    """Whether the broker has started.
+
+    A stop signal does not wait for controllers that cannot be reached.
+    """
     starting = asyncio.ensure_future(node.start())
     await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():

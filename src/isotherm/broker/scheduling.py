@@ -1,9 +1,9 @@
 """Short time slices for the event loop's thread, where the kernel supports them (Linux 6.12).
 
-If as many threads compute as there are processors, a thread that wakes up waits until the running one has used
-up its slice, which is 3 ms by default. A shorter slice of its own gives the thread an earlier deadline, so it
-runs sooner; its share of the processor stays the same. So the event loop answers while other threads of the
-broker, or other processes, copy, compress and decode.
+If as many threads compute as there are processors, a thread that wakes up waits until the running
+one has used up its slice, which is 3 ms by default. A shorter slice of its own gives the thread an
+earlier deadline, so it runs sooner; its share of the processor stays the same. So the event loop
+answers while other threads of the broker, or other processes, copy, compress and decode.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class _Attributes(ctypes.Structure):
 
 
 def shorten_slices() -> bool:
-    """Shorten the slice of the calling thread. Returns False, with nothing changed, if the kernel does not
-    support it."""
+    """Shorten the slice of the calling thread. Returns False, with nothing changed, if the kernel
+    does not support it."""
     number = _SCHED_SETATTR.get(platform.machine())
     if sys.platform != "linux" or number is None:
         return False

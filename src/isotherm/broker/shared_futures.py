@@ -1,8 +1,9 @@
 """Futures that several parts of the broker wait for, or none: commits, answers of other brokers.
 
-The error of such a future is an answer to those who wait, and they may all have gone: a client disconnects, a
-request is refused for another reason. asyncio expects exactly one reader. It logs an error without one as a
-fault ("Future exception was never retrieved"), and cancels the future together with its reader.
+The error of such a future is an answer to those who wait, and they may all have gone: a client
+disconnects, a request is refused for another reason. asyncio expects exactly one reader. It logs an
+error without one as a fault ("Future exception was never retrieved"), and cancels the future
+together with its reader.
 
 `asyncio.shield` is not used in the broker: from Python 3.14 on it logs such an error itself.
 """
@@ -23,7 +24,10 @@ def shared(future: SharedFuture) -> SharedFuture:
 
 
 async def shared_result(future: asyncio.Future[Result]) -> Result:
-    """The future's result, or its error. A caller that is cancelled leaves the future to the others."""
+    """The future's result, or its error.
+
+    A caller that is cancelled leaves the future to the others.
+    """
     if not future.done():
         await asyncio.wait((future,))
     return future.result()

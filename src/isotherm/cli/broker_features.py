@@ -1,4 +1,7 @@
-"""Reads and sets features of a cluster. It uses its own connection, because librdkafka has no call for them."""
+"""Reads and sets features of a cluster.
+
+It uses its own connection, because librdkafka has no call for them.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +33,18 @@ _UPGRADE = 1
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The features of a broker: `supported` has the highest level of each, `levels` the active ones."""
+    """The features of a broker:
+
+    `supported` has the highest level of each, `levels` the active ones.
+    """
 
     supported: Mapping[str, int]
     levels: Mapping[str, int]
 
 
 def read_features(bootstrap_server: str, client: Mapping[str, str]) -> Features:
-    """The features of the cluster. Empty if the broker does not support this version of the request.
-    `client` has client properties. Raises BrokerUnreachableError."""
+    """The features of the cluster. Empty if the broker does not support this version of the
+    request. `client` has client properties. Raises BrokerUnreachableError."""
     answer = _ask(
         bootstrap_server,
         client,

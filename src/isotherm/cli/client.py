@@ -85,15 +85,18 @@ def wait_for_all(futures: Mapping[str, Future[Any]]) -> None:
 
 
 def unknown_topic(topic: str, known: Iterable[str]) -> UnknownTopicOrPartitionError:
-    """The error for a topic that does not exist. Its hint is the existing topic with the most similar name."""
+    """The error for a topic that does not exist.
+
+    Its hint is the existing topic with the most similar name.
+    """
     nearest = difflib.get_close_matches(topic, list(known), n=1)
     hint = f" nearest={nearest[0]}" if nearest else ""
     return UnknownTopicOrPartitionError(f"no such topic topic={topic}{hint}")
 
 
 def partitions_of(client: AdminClient | Consumer, topic: str) -> list[TopicPartition]:
-    """The partitions of a topic. Raises UnknownTopicOrPartitionError, with the most similar name, if the topic
-    does not exist."""
+    """The partitions of a topic. Raises UnknownTopicOrPartitionError, with the most similar name,
+    if the topic does not exist."""
     metadata = client.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
     found = metadata.topics.get(topic)
     if found is None or found.error is not None or not found.partitions:
@@ -102,8 +105,8 @@ def partitions_of(client: AdminClient | Consumer, topic: str) -> list[TopicParti
 
 
 def check_led(client: AdminClient | Consumer, topic: str, partitions: Collection[int]) -> None:
-    """Raise NotLeaderOrFollowerError if a partition has no leader. Without this check the client would wait for
-    one for ever."""
+    """Raise NotLeaderOrFollowerError if a partition has no leader. Without this check the client
+    would wait for one for ever."""
     found = client.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions
     offline = [each for each in sorted(partitions) if found[each].leader < 0]
     if offline:

@@ -224,7 +224,10 @@ def _client_arguments(
 def job_commands(
     client: list[str], path: str | None, option: list[str] | None
 ) -> dict[str, list[str]]:
-    """The jobs that pages may start. They need no options that the console does not have, and only read."""
+    """The jobs that pages may start.
+
+    They need no options that the console does not have, and only read.
+    """
     pipeline = [sys.executable, "-m", "isotherm.cli.main", "pipeline"]
     found = {"audit": [*pipeline, "audit", *client, "--json"]}
     if path is not None:
@@ -236,8 +239,8 @@ def job_commands(
 def _registered_values(
     url: str | None, options: list[str] | None, clock: Clock
 ) -> RegisteredValues | None:
-    """The values of a registry, or None without a registry. It need not answer yet. Raises ConfigError for wrong
-    settings and for missing packages."""
+    """The values of a registry, or None without a registry. It need not answer yet. Raises
+    ConfigError for wrong settings and for missing packages."""
     from isotherm.spark.requirements import check_registry_packages
     from isotherm.spark.tables.schema_registry import check_registry, registry_settings
 
@@ -270,8 +273,9 @@ def _opened(bucket: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:
 
 
 def _hosts(host: str, allowed: list[str]) -> list[str]:
-    """The host names that a request may have. Without this check any website could read the pages through a DNS
-    name that points to this address (DNS rebinding). Raises ConfigError for an address without a name."""
+    """The host names that a request may have. Without this check any website could read the pages
+    through a DNS name that points to this address (DNS rebinding). Raises ConfigError for an
+    address without a name."""
     if not _is_unspecified(host):
         return [*_LOCAL_NAMES, _named(host), *allowed]
     if not allowed:
@@ -282,8 +286,9 @@ def _hosts(host: str, allowed: list[str]) -> list[str]:
 def _credentials(
     file: str | None, host: str, *, without_login: bool
 ) -> Mapping[bytes, bytes] | None:
-    """The credentials of the login. Raises ConfigError for an address that other machines reach, unless there is
-    a login or --without-login: the pages show the records of every topic that the console may read."""
+    """The credentials of the login. Raises ConfigError for an address that other machines reach,
+    unless there is a login or --without-login: the pages show the records of every topic that the
+    console may read."""
     if file is not None:
         return read_credentials(file, "--credentials-file")
     if _is_loopback(host) or without_login:

@@ -86,12 +86,12 @@ def consume(
 ) -> None:
     """Print records. Without --follow it stops at the present end of the topic.
 
-    A pipe or a file gets the bytes of keys and values as they are. A terminal gets text, with \\xNN for control
-    characters and for bytes that are not UTF-8.
+    A pipe or a file gets the bytes of keys and values as they are. A terminal gets text, with \\xNN
+    for control characters and for bytes that are not UTF-8.
 
-    As JSON, key_encoding and value_encoding say how a text becomes the bytes again: utf-8, or base64 for bytes
-    that are not UTF-8. Headers are a list of objects with key, value and encoding, as several may have one
-    name.
+    As JSON, key_encoding and value_encoding say how a text becomes the bytes again: utf-8, or
+    base64 for bytes that are not UTF-8. Headers are a list of objects with key, value and encoding,
+    as several may have one name.
     """
     is_time = offset.startswith("@")
     start = start_time_ms(offset[1:]) if is_time else _start_offset(offset)
@@ -137,8 +137,8 @@ def _start_offset(text: str) -> int:
 
 
 def start_time_ms(text: str) -> TimestampMs:
-    """Parse milliseconds or a date with a time, which is in UTC unless it has an offset. Raises BadParameter for
-    any other text."""
+    """Parse milliseconds or a date with a time, which is in UTC unless it has an offset. Raises
+    BadParameter for any other text."""
     if text.isdigit():
         return int(text)
     try:
@@ -169,7 +169,10 @@ def _within_log(reader: Consumer, wanted: Assignment) -> Assignment:
 
 
 def nearest_offset(offset: Offset, first: Offset, end: Offset) -> Offset:
-    """The offset, or the log's nearest end. So all records from the offset on are read that there are."""
+    """The offset, or the log's nearest end.
+
+    So all records from the offset on are read that there are.
+    """
     return min(max(offset, first), end)
 
 
@@ -181,7 +184,10 @@ def _print_records(
     line_of: LineOf,
     signals: HeldSignals,
 ) -> None:
-    """Print records to the end. A signal ends it with KeyboardInterrupt, between two calls of the reader."""
+    """Print records to the end.
+
+    A signal ends it with KeyboardInterrupt, between two calls of the reader.
+    """
     ended: set[int] = set()
     printed = 0
     while follow or len(ended) < partition_count:
@@ -235,7 +241,9 @@ def json_line(headers_of: Callable[[Any], Headers], *, as_base64: bool) -> LineO
 
 
 def text_line(record_format: str, *, as_base64: bool, for_terminal: bool) -> LineOf:
-    """Prints a message in a format, with the bytes of its key and value as they are, or fit for a terminal."""
+    """Prints a message in a format, with the bytes of its key and value as they are, or fit for
+    a terminal.
+    """
     # An argument may have bytes that are no text.
     format_bytes = os.fsencode(record_format)
 

@@ -1,7 +1,8 @@
-"""`isotherm doctor`: finds problems that would stop a broker or a Spark job here, with advice for each.
+"""`isotherm doctor`: finds problems that would stop a broker or a Spark job here, with advice for
+each.
 
-Each check examines one thing, leaves nothing behind, and yields findings. Checks do not depend on one
-another, so one broken part does not hide the next.
+Each check examines one thing, leaves nothing behind, and yields findings. Checks do not depend on
+one another, so one broken part does not hide the next.
 """
 
 from __future__ import annotations
@@ -246,7 +247,10 @@ def check_remote_tier(config: BrokerConfig, clock: Clock) -> Iterator[Finding]:
 
 
 def check_clock(offset_ms: int) -> Iterator[Finding]:
-    """Check the clock. `offset_ms` is the time by which this machine's clock is ahead of the store's."""
+    """Check the clock.
+
+    `offset_ms` is the time by which this machine's clock is ahead of the store's.
+    """
     seconds = f"{offset_ms / 1000:+.0f} s beside the store's"
     if abs(offset_ms) <= CLOCK_OFFSET_MAX_MS:
         yield Finding("clock", Outcome.OK, seconds)
@@ -279,8 +283,8 @@ def _check_pyspark() -> Iterator[Finding]:
 
 
 def _for_spark(check: str, requirement: Callable[[], str]) -> Iterator[Finding]:
-    """Check a requirement of Spark. A failure is only a warning, because a broker does not need Spark.
-    `requirement` returns what it found, or raises."""
+    """Check a requirement of Spark. A failure is only a warning, because a broker does not need
+    Spark. `requirement` returns what it found, or raises."""
     try:
         found = requirement()
     except IsothermError as error:

@@ -62,9 +62,9 @@ def dump_log(
 ) -> None:
     """Print segments, indexes, producer snapshots and leader-epoch checkpoints.
 
-    As JSON, key_encoding and value_encoding say how a text becomes the bytes again: utf-8, or base64 for bytes
-    that are not UTF-8. Headers are a list of objects with key, value and encoding, as several may have one
-    name.
+    As JSON, key_encoding and value_encoding say how a text becomes the bytes again: utf-8, or
+    base64 for bytes that are not UTF-8. Headers are a list of objects with key, value and encoding,
+    as several may have one name.
 
     The CRC of every batch is checked. Exit code 3 means damage; everything readable before it is
     printed.

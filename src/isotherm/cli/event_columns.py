@@ -1,9 +1,10 @@
 """Turns records of the metadata topic into rows to print: first one by one, then by columns.
 
-The first records are decoded one by one, because that takes less time than loading the kernels, and a
-short topic needs no kernels at all. After that kernels decode whole runs, and Python makes rows only of
-the wanted records. These are chosen by topic id; the first record with an id has the topic's name.
-Rare forms, tombstones, deletions of partitions and undecodable records are always decoded one by one.
+The first records are decoded one by one, because that takes less time than loading the kernels, and
+a short topic needs no kernels at all. After that kernels decode whole runs, and Python makes rows
+only of the wanted records. These are chosen by topic id; the first record with an id has the
+topic's name. Rare forms, tombstones, deletions of partitions and undecodable records are always
+decoded one by one.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ Row: TypeAlias = dict[str, Any]
 _STATES = tuple(state.name for state in RemoteLogSegmentState)
 _EPOCH = np.dtype([("epoch", ">i4"), ("start_offset", ">i8")])
 _ID_TEXT_SIZE = 22
-# The 16 bytes of an id and two more make 24 characters of base64 without padding, in one call for all
-# ids. The last two characters are dropped.
+# The 16 bytes of an id and two more make 24 characters of base64 without padding, in one call for
+# all ids. The last two characters are dropped.
 _PADDED_ID = np.dtype([("high", ">i8"), ("low", ">i8"), ("padding", ">i2")])
 
 
 class EventRows:
-    """Makes the rows of one metadata partition, in order. With `topic` only rows of that topic are made.
+    """Makes the rows of one metadata partition, in order. With `topic` only rows of that topic are
+    made.
 
     `damage` gets a line for each record that cannot be decoded, whatever its topic.
     """

@@ -1,4 +1,6 @@
-"""`isotherm groups`: list the consumer groups of any Kafka cluster, and show how far each has read."""
+"""`isotherm groups`: list the consumer groups of any Kafka cluster, and show how far each has
+read.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,12 @@ def describe(
     client_property: ClientProperties = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show for each partition how far the group has read, what is left, and the member that reads it.
+    """Show for each partition how far the group has read, what is left, and the member that reads
+    it.
 
-    The lag counts offsets: transaction markers and compaction leave offsets without a record. It is negative if the
-    group has committed beyond the end, as after the topic was deleted and created again.
+    The lag counts offsets: transaction markers and compaction leave offsets without a record. It is
+    negative if the group has committed beyond the end, as after the topic was deleted and created
+    again.
     """
     with one_line_errors(bootstrap_server):
         admin = admin_client(bootstrap_server, client_settings(command_config, client_property))
@@ -114,7 +118,10 @@ def _committed(admin: AdminClient, group: str) -> dict[Place, Offset]:
 
 
 def _ends(admin: AdminClient, places: Iterable[Place]) -> dict[Place, Offset]:
-    """The ends of these partitions. Partitions that do not exist are left out: a group may outlive its topic."""
+    """The ends of these partitions.
+
+    Partitions that do not exist are left out: a group may outlive its topic.
+    """
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     wanted = {TopicPartition(*place): latest for place in places}
     if not wanted:

@@ -1,6 +1,7 @@
 """The `isotherm` command. Each noun has its own module; this one only joins them.
 
-Exit codes: 0 done · 1 failed · 2 the command line or configuration is wrong · 3 damage was found · 130 interrupted.
+Exit codes: 0 done · 1 failed · 2 the command line or configuration is wrong · 3 damage was found ·
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -135,7 +136,8 @@ COMMANDS: dict[str, Callable[[], Command]] = {
 }
 
 
-# The extras with the packages that these commands need. isotherm.extras has those of other commands.
+# The extras with the packages that these commands need. isotherm.extras has those of other
+# commands.
 _EXTRAS = {
     "serve": BROKER,
     "config": BROKER,
@@ -154,7 +156,10 @@ _ANY_ARGUMENTS: dict[str, Any] = {
 
 
 def _not_installed(missing: ConfigError) -> Callable[[], None]:
-    """The replacement of a command whose module cannot be imported. Its help names the package to install."""
+    """The replacement of a command whose module cannot be imported.
+
+    Its help names the package to install.
+    """
 
     def command() -> None:
         raise missing

@@ -72,10 +72,11 @@ def parse_pairs(pairs: list[str] | None) -> dict[str, str]:
 
 
 def client_settings(command_config: Path | None, pairs: list[str] | None) -> Properties:
-    """The properties of `--command-config` and `--client-property`, under the names that were given.
+    """The properties of `--command-config` and `--client-property`, under the names that were
+    given.
 
-    The brokers are those of the command line, as with Kafka's tools. Raises ConfigError, which names key and
-    file, for an unknown key, a contradiction, or a key store that cannot be used.
+    The brokers are those of the command line, as with Kafka's tools. Raises ConfigError, which
+    names key and file, for an unknown key, a contradiction, or a key store that cannot be used.
     """
     given = parse_pairs(pairs)
     if command_config is None and not given:

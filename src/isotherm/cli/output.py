@@ -25,7 +25,9 @@ def print_rows(
     as_json: bool,
     title: str | None = None,
 ) -> None:
-    """Print rows as a table, or as JSON with one object per line, so that a long list can stream."""
+    """Print rows as a table, or as JSON with one object per line, so that a long list can
+    stream.
+    """
     if as_json:
         for row in rows:
             print_json(row)
@@ -92,7 +94,9 @@ def json_text(value: Mapping[str, Any]) -> str:
 
 
 _PIPE_WIDTH = 1_000_000
-"""A width beyond any value, so that lines are wrapped only on a terminal, never in a pipe or a file."""
+"""A width beyond any value, so that lines are wrapped only on a terminal, never in a pipe or a
+file.
+"""
 
 
 def console() -> Console:

@@ -37,7 +37,9 @@ app = typer.Typer(no_args_is_help=True)
 
 
 def _checked(job: Callable[..., None]) -> Callable[..., None]:
-    """The job, which first checks its requirements, so that a missing package is an error of one line."""
+    """The job, which first checks its requirements, so that a missing package is an error of one
+    line.
+    """
 
     @functools.wraps(job)
     def run(*args: object, **options: object) -> None:

@@ -105,8 +105,9 @@ def audit(
 ) -> None:
     """Report on uploads, deletions and the metadata topic itself.
 
-    The report has durations, failed and retried uploads per partition; leftover segments by cause; gaps
-    and overlaps; segments beyond retention; bytes and costs; the topic's growth by day and its forecast.
+    The report has durations, failed and retried uploads per partition; leftover segments by cause;
+    gaps and overlaps; segments beyond retention; bytes and costs; the topic's growth by day and its
+    forecast.
 
     isotherm pipeline audit -b localhost:9092 --report audit.html
 
@@ -163,9 +164,9 @@ def print_tables(tables: dict[str, list[dict[str, Any]]], *, as_json: bool) -> N
 
 
 def money_rows(tables: dict[str, list[dict[str, Any]]], prices: PriceList) -> list[dict[str, Any]]:
-    """The monthly costs of segments' logs: of all finished segments, of leftovers by cause, and of segments
-    beyond retention. The price is the mean price for all finished segments. Leftovers may be finished
-    segments, so the rows overlap."""
+    """The monthly costs of segments' logs: of all finished segments, of leftovers by cause, and of
+    segments beyond retention. The price is the mean price for all finished segments. Leftovers may
+    be finished segments, so the rows overlap."""
     stored = {"finished": [(row["segments"], row["log_bytes"]) for row in tables["sizes"]]}
     for row in tables["orphans"]:
         size = row["size_in_bytes"] or 0  # None if the segment's start is not known

@@ -30,8 +30,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the cost, and read
 def bucket(
     path: str | None, option: list[str] | None, *, writes: bool = False
 ) -> tuple[SourceOptions, ObjectStoreSettings]:
-    """The options of the source, and their store, after a test request to it: a read, or with `writes` a
-    write. Brokers are not needed."""
+    """The options of the source, and their store, after a test request to it: a read, or with
+    `writes` a write. Brokers are not needed."""
     from isotherm.remote.storage.store_check import check_store
     from isotherm.spark.driver.tiers import named_store, tier_settings
     from isotherm.spark.option_parsing import parse_options
@@ -44,8 +44,9 @@ def bucket(
 def storage_of(
     path: str | None, option: list[str] | None, *, writes: bool = False
 ) -> tuple[SourceOptions, ObjectStoreSettings | SourceOptions]:
-    """As `bucket`. If the options name a user's RemoteStorageManager, the second item is the options again.
-    The manager is created here once, so that an unusable one fails before the job starts."""
+    """As `bucket`. If the options name a user's RemoteStorageManager, the second item is the
+    options again. The manager is created here once, so that an unusable one fails before the job
+    starts."""
     from isotherm.spark.option_parsing import parse_options
     from isotherm.spark.source_task import open_users_storage
 
@@ -57,8 +58,8 @@ def storage_of(
 
 
 def listed_segments(spark: SparkSession, options: SourceOptions) -> DataFrame:
-    """The rows (segment_frames) of the segments that a user's RemoteStorageManager lists, finished or not.
-    Raises UnsupportedVersionError if it cannot list them."""
+    """The rows (segment_frames) of the segments that a user's RemoteStorageManager lists, finished
+    or not. Raises UnsupportedVersionError if it cannot list them."""
     from isotherm.spark.driver.segment_frames import segment_frame
     from isotherm.spark.source_task import open_users_storage
 
@@ -68,16 +69,16 @@ def listed_segments(spark: SparkSession, options: SourceOptions) -> DataFrame:
 def bucket_metadata(
     place: MetadataPlace, *, audit: bool = False, max_bytes: int | None = None
 ) -> MetadataLog | None:
-    """The metadata log at a place, whose store options are the bucket's. If the options name none, the
-    result is None, and the job reads the bucket's manifests. Raises PolicyViolationError for a log of more
-    than `max_bytes`."""
+    """The metadata log at a place, whose store options are the bucket's. If the options name none,
+    the result is None, and the job reads the bucket's manifests. Raises PolicyViolationError for a
+    log of more than `max_bytes`."""
     if not place.is_named:
         return None
     from isotherm.spark.option_parsing import KEY_PAIRS
     from isotherm.spark.options import STORAGE_SETTINGS
 
-    # The bucket's store settings also apply to a dump in a bucket, except key pairs: segments may be
-    # encrypted, but metadata is not.
+    # The bucket's store settings also apply to a dump in a bucket, except key pairs: segments may
+    # be encrypted, but metadata is not.
     of_store = [
         f"{name}={value}"
         for name, value in parse_pairs(place.store_option).items()
@@ -134,7 +135,9 @@ def share_of(text: str) -> float:
 
 
 def is_bucket(store: ObjectStoreSettings | SourceOptions) -> TypeIs[ObjectStoreSettings]:
-    """Whether `storage_of` found a bucket in a built-in layout, not a user's RemoteStorageManager."""
+    """Whether `storage_of` found a bucket in a built-in layout, not a user's
+    RemoteStorageManager.
+    """
     from isotherm.remote.storage.settings import ObjectStoreSettings
 
     return isinstance(store, ObjectStoreSettings)

@@ -114,10 +114,10 @@ def compact(
     """Keep the newest record of each key of a tiered topic, over its whole history.
 
     Tombstones, transactions, offsets, timestamps and headers become as Kafka's log cleaner leaves
-    them. A topic of Isotherm is compacted in place: the job stages segments, and the broker publishes
-    them. With --to the job makes a copy, also of a Kafka cluster's bucket, and of segments of your own
-    RemoteStorageManager (-o remote.log.storage.manager.class.name=...). Nothing is written without
-    --run.
+    them. A topic of Isotherm is compacted in place: the job stages segments, and the broker
+    publishes them. With --to the job makes a copy, also of a Kafka cluster's bucket, and of
+    segments of your own RemoteStorageManager (-o remote.log.storage.manager.class.name=...).
+    Nothing is written without --run.
 
     isotherm pipeline compact --path s3://bucket/kafka -o subscribe=prices --to s3://bucket/newest
 
@@ -205,7 +205,10 @@ def _print_reports(reports: list[PartitionReport], *, as_json: bool) -> None:
 
 
 def _print_unproven(plan: CompactionPlan) -> None:
-    """Name the partitions that were left as they are because of damage. Then the command ends with exit code 3."""
+    """Name the partitions that were left as they are because of damage.
+
+    Then the command ends with exit code 3.
+    """
     for partition, error in plan.unproven.items():
         error_console().print(
             f"nothing of the partition is compacted partition={partition} cause='{error}'",
@@ -217,8 +220,8 @@ def _print_unproven(plan: CompactionPlan) -> None:
 def _wait_for_broker(
     plan: CompactionPlan, settings: CompactionSettings, wait_s: int, clock: Clock
 ) -> None:
-    """Wait until the broker has published the runs. Raises RequestTimedOutError after the time limit. The broker
-    publishes them even after that."""
+    """Wait until the broker has published the runs. Raises RequestTimedOutError after the time
+    limit. The broker publishes them even after that."""
     from isotherm.spark.jobs.compact import unpublished_runs
 
     deadline_s = clock.monotonic_s() + wait_s

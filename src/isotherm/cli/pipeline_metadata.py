@@ -77,7 +77,9 @@ _MILLISECONDS = re.compile(r"\d+")
 
 
 class MetadataPlace(NamedTuple):
-    """The options that say where the metadata is, and how a cluster or a dump in a bucket is reached."""
+    """The options that say where the metadata is, and how a cluster or a dump in a bucket is
+    reached.
+    """
 
     bootstrap_server: str | None
     client: Mapping[str, str]
@@ -93,8 +95,9 @@ class MetadataPlace(NamedTuple):
 def metadata_log(
     place: MetadataPlace, topic: str, *, audit: bool = False, max_bytes: int | None = None
 ) -> MetadataLog:
-    """The metadata log at a place. With `audit` it is that of the audit topic. Raises ConfigError unless the
-    options name exactly one place, and PolicyViolationError for a log of more than `max_bytes`."""
+    """The metadata log at a place. With `audit` it is that of the audit topic. Raises ConfigError
+    unless the options name exactly one place, and PolicyViolationError for a log of more than
+    `max_bytes`."""
     from isotherm.spark.driver.metadata_log import DumpMetadataLog, TopicMetadataLog
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.replay import cost_of_log
@@ -118,8 +121,8 @@ def metadata_log(
 def store_settings(
     place: str, store_option: list[str] | None, *, writes: bool = False
 ) -> ObjectStoreSettings:
-    """The store for a folder's path or a bucket's URL, after a test request: a read, or with `writes` a
-    write."""
+    """The store for a folder's path or a bucket's URL, after a test request: a read, or with
+    `writes` a write."""
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.remote.storage.store_check import check_store
     from isotherm.spark.options import storage_url
@@ -138,7 +141,9 @@ def as_of(time: str | None, offsets: str | None) -> AsOf:
 
 
 def time_ms(text: str) -> int:
-    """Parse milliseconds since 1970, or an ISO 8601 time, which is in UTC unless it names a zone."""
+    """Parse milliseconds since 1970, or an ISO 8601 time, which is in UTC unless it names a
+    zone.
+    """
     if _MILLISECONDS.fullmatch(text):
         return int(text)
     try:

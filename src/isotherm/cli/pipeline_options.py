@@ -28,8 +28,8 @@ _SILENT = "-Disotherm.spark.log.level=off"
 _JAVA_TRACE = "spark.sql.pyspark.jvmStacktrace.enabled"
 _PYTHON_TRACE = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-# Spark's default is 200, which is meant for clusters. On one machine each partition would be a Python
-# task for a few rows. If the rows do not fit into memory, Spark spills them to disk.
+# Spark's default is 200, which is meant for clusters. On one machine each partition would be a
+# Python task for a few rows. If the rows do not fit into memory, Spark spills them to disk.
 _SHUFFLE_PARTITIONS_LOCAL = 8
 _CHOICES_OF_TOPICS = frozenset({"subscribe", "subscribepattern", "assign"})
 TABLE_ROWS_MAX = 100
@@ -88,8 +88,8 @@ def source_texts(
     bootstrap_server: str | None,
     client: Mapping[str, str],
 ) -> dict[str, str]:
-    """The options of the Spark source (isotherm.spark.option_parsing) from a command line. If they choose no
-    topics, all topics are read. -o overrides the other options."""
+    """The options of the Spark source (isotherm.spark.option_parsing) from a command line. If they
+    choose no topics, all topics are read. -o overrides the other options."""
     texts = {} if path is None else {"path": path}
     if bootstrap_server is not None:
         texts["kafka.bootstrap.servers"] = bootstrap_server
@@ -163,8 +163,8 @@ def print_frame(
     limit: int = TABLE_ROWS_MAX,
     title: str | None = None,
 ) -> None:
-    """Print the rows of a DataFrame: all of them as JSON, or the first ones as a table. If there are more, the
-    table ends with the number of all rows."""
+    """Print the rows of a DataFrame: all of them as JSON, or the first ones as a table. If there
+    are more, the table ends with the number of all rows."""
     if as_json:
         for row in frame.toLocalIterator():
             print_json(row.asDict(recursive=True))

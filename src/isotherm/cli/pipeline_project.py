@@ -91,8 +91,8 @@ def project(
 ) -> None:
     """Project the metadata topic to a table with one row for each live segment (KIP-1266).
 
-    The first run reads the whole topic, and each later run only new records. After an interruption at
-    any point the next run does the rest. Spark reads the table with metadata=table.
+    The first run reads the whole topic, and each later run only new records. After an interruption
+    at any point the next run does the rest. Spark reads the table with metadata=table.
 
     isotherm pipeline project -b localhost:9092 --to s3://ops/metadata
 

@@ -347,7 +347,7 @@ def _write_partition_dirs(rebuilt: Rebuilt, ids: dict[str, str], folder: Path) -
 
 def _write_broker(rebuilt: Rebuilt, config: BrokerConfig) -> int:
     # The import of a broker takes half a second.
-    from isotherm.broker.log_dir_rebuild import metadata_partition_count, rebuild_log_dirs
+    from isotherm.broker.startup.log_dir_rebuild import metadata_partition_count, rebuild_log_dirs
     from isotherm.log.fs import OsFileSystem
     from isotherm.remote.metadata.api import NewMetadataRecord
     from isotherm.spark.jobs.rebuild import events

@@ -87,13 +87,14 @@ def scrub(
 ) -> None:
     """Read segments in the bucket and check every batch, every record and every index entry.
 
-    The job checks CRCs, offsets and leader epochs of batches, and their records. It compares offset,
-    time and transaction index, producer snapshot and epoch checkpoint with the log, and with the
-    transactions that were open at the end of the segment before. It compares manifest and objects
-    with the metadata, and finds gaps between segments. The segments come from the metadata topic, or
-    without one from the bucket's manifests. The cost is printed first. -o subscribe=flights limits
-    the job to a topic. With -o remote.log.storage.manager.class.name=... segments are read through
-    your own RemoteStorageManager, which also lists them if no metadata topic is named.
+    The job checks CRCs, offsets and leader epochs of batches, and their records. It compares
+    offset, time and transaction index, producer snapshot and epoch checkpoint with the log, and
+    with the transactions that were open at the end of the segment before. It compares manifest and
+    objects with the metadata, and finds gaps between segments. The segments come from the metadata
+    topic, or without one from the bucket's manifests. The cost is printed first. -o
+    subscribe=flights limits the job to a topic. With -o remote.log.storage.manager.class.name=...
+    segments are read through your own RemoteStorageManager, which also lists them if no metadata
+    topic is named.
 
     isotherm pipeline scrub --path s3://bucket/kafka -b localhost:9092 --sample 5%
 
@@ -154,8 +155,8 @@ def _segments(
     store: ObjectStoreSettings | SourceOptions,
     log: MetadataLog | None,
 ) -> tuple[DataFrame, DataFrame | None, list[dict[str, Any]]]:
-    """The segments, and the findings of their source: about damaged manifests, or about the metadata
-    topic."""
+    """The segments, and the findings of their source: about damaged manifests, or about the
+    metadata topic."""
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
     from isotherm.spark.jobs.manifests import read_manifests

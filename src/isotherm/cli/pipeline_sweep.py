@@ -107,16 +107,17 @@ def sweep(
 ) -> None:
     """Compare the bucket's objects with the metadata: find leftovers, and missing objects.
 
-    The job finds partial uploads, failed copies, unfinished deletions, objects of deleted or unknown
-    segments and topics, objects in the wrong place, and objects that finished segments lack. Without
-    --delete it only reports. With --delete it copies deletable objects below isotherm-quarantine/,
-    verifies the copies and deletes the objects, unless the metadata is not known to be complete. Your
-    own RemoteStorageManager (-o remote.log.storage.manager.class.name=...) lists and deletes its
-    segments itself.
+    The job finds partial uploads, failed copies, unfinished deletions, objects of deleted or
+    unknown segments and topics, objects in the wrong place, and objects that finished segments
+    lack. Without --delete it only reports. With --delete it copies deletable objects below
+    isotherm-quarantine/, verifies the copies and deletes the objects, unless the metadata is not
+    known to be complete. Your own RemoteStorageManager (-o
+    remote.log.storage.manager.class.name=...) lists and deletes its segments itself.
 
     isotherm pipeline sweep --path s3://bucket/kafka -b localhost:9092
 
-    Exit codes: 0 clean · 1 failed, or deletion or --max-bytes refused · 2 wrong options · 3 findings.
+    Exit codes: 0 clean · 1 failed, or deletion or --max-bytes refused · 2 wrong options · 3
+    findings.
     """
     prices = price_list(price)
     _, store = storage_of(path, option, writes=delete)

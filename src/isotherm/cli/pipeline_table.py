@@ -208,8 +208,8 @@ def table(
     """Create a table from a topic, or add the topic's new records to it.
 
     Each record is in the table once, or in the table of dead letters if its key or value cannot be
-    decoded. Records of aborted transactions are in neither. After an interruption at any point, start
-    the command again. Without brokers the table ends at the end of the bucket.
+    decoded. Records of aborted transactions are in neither. After an interruption at any point,
+    start the command again. Without brokers the table ends at the end of the bucket.
 
     isotherm pipeline table flights --path s3://bucket/kafka --value json --warehouse s3://lake
 

@@ -1,4 +1,7 @@
-"""`isotherm produce`: records from standard input, one a line. Each line is acknowledged, or named with the reason."""
+"""`isotherm produce`: records from standard input, one a line.
+
+Each line is acknowledged, or named with the reason.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,8 @@ def produce(
 
     printf 'N14228:{"delay": 2}\\n' | isotherm produce flights -K :
 
-    A line that is not acknowledged is named on standard error with the reason, and the others are sent.
+    A line that is not acknowledged is named on standard error with the reason, and the others are
+    sent.
 
     Exit codes: 0 all lines are acknowledged · 1 some are not · 2 wrong options · 130 interrupted.
     """
@@ -157,8 +161,9 @@ class _Refusal(NamedTuple):
 class LineDelivery:
     """Sends lines of `topic`, counts those that are acknowledged, and prints why others are not.
 
-    A broker refuses a batch as a whole if it is larger than the topic's max.message.bytes. Such a line is sent
-    again in a batch of its own, by the client of `open_single`, and is then behind later lines.
+    A broker refuses a batch as a whole if it is larger than the topic's max.message.bytes. Such a
+    line is sent again in a batch of its own, by the client of `open_single`, and is then behind
+    later lines.
     """
 
     def __init__(
@@ -179,8 +184,8 @@ class LineDelivery:
         self._print_line = print_line
         self._signals = signals
         self._clock = clock
-        # What the calls of a client told, bounded by its queue. Refusals are printed at most once in _PRINT_EVERY_S, as
-        # consecutive lines are then printed as one.
+        # What the calls of a client told, bounded by its queue. Refusals are printed at most once
+        # in _PRINT_EVERY_S, as consecutive lines are then printed as one.
         self._refusals: list[_Refusal] = []
         self._print_at_s = clock.monotonic_s() + _PRINT_EVERY_S
         self._too_large: list[tuple[int, bytes | None, bytes]] = []
@@ -188,7 +193,10 @@ class LineDelivery:
         self.acknowledged = 0
 
     def send(self, lines: Iterable[bytes], separator: bytes | None) -> None:
-        """Send the next lines, up to a signal. If the client's queue is full, wait until there is room."""
+        """Send the next lines, up to a signal.
+
+        If the client's queue is full, wait until there is room.
+        """
         for text in lines:
             if self._signals.count:
                 return
@@ -205,8 +213,8 @@ class LineDelivery:
         self._settle()
 
     def finish(self) -> None:
-        """Wait until each line is acknowledged or refused, or for STOP_WAIT_S_MAX after a signal. A second
-        signal ends the wait."""
+        """Wait until each line is acknowledged or refused, or for STOP_WAIT_S_MAX after a signal. A
+        second signal ends the wait."""
         stop_s: float | None = None
         while self._waiting():
             if self._signals.count:
@@ -237,7 +245,8 @@ class LineDelivery:
                     self._topic, value, key, partition=self._partition, on_delivery=on_delivery
                 )
             except BufferError:
-                # The client's queue is full (queue.buffering.max.messages). Wait until some are sent.
+                # The client's queue is full (queue.buffering.max.messages). Wait until some are
+                # sent.
                 client.poll(_BUFFER_FULL_WAIT_S)
             except KafkaException as error:
                 self._refusals.append(_Refusal(line, _reason(error.args[0], is_own=True)))

@@ -91,7 +91,10 @@ def segments(
 
 
 def _joined_names(keys: list[str]) -> str:
-    """Join the keys of a segment, which differ in their suffix: `a.log`, `a.indexes` -> `a.{log,indexes}`."""
+    """Join the keys of a segment, which differ in their suffix:
+
+    `a.log`, `a.indexes` -> `a.{log,indexes}`.
+    """
     if not keys:
         return ""
     suffixes = ",".join(key.rpartition(".")[2] for key in keys)
@@ -141,7 +144,9 @@ def _local_rows(
     topic: str,
     found: list[RemoteLogSegmentMetadata],
 ) -> list[Row]:
-    """One row per partition for the offsets after the last one in the remote tier, which only a broker has."""
+    """One row per partition for the offsets after the last one in the remote tier, which only a
+    broker has.
+    """
     copied_up_to: dict[int, int] = {}
     for metadata in filter(_is_finished, found):
         partition = metadata.topic_id_partition.partition

@@ -1,7 +1,7 @@
 """`isotherm remote events`: prints the records of the metadata topic while they are read.
 
-A record is printed as soon as it is read and not kept, so memory is bounded by one read, whatever the
-size of the topic. Records that are not wanted are not decoded.
+A record is printed as soon as it is read and not kept, so memory is bounded by one read, whatever
+the size of the topic. Records that are not wanted are not decoded.
 """
 
 from __future__ import annotations
@@ -132,7 +132,10 @@ def event_rows(
     starts: Mapping[int, Offset] | None = None,
     columnar_records_min: int = COLUMNAR_RECORDS_MIN,
 ) -> Iterator[Row]:
-    """One row per record, of all topics or one. `damage` gets a line for each record that cannot be decoded."""
+    """One row per record, of all topics or one.
+
+    `damage` gets a line for each record that cannot be decoded.
+    """
     with _progress() as bars:
         task = bars.add_task("metadata records read", total=None)
         for metadata_partition in range(metadata_topic.partition_count):
@@ -148,7 +151,10 @@ def event_rows(
 
 
 def _progress() -> Progress:
-    """A progress bar on the terminal. It is off if rows are printed there, because these show the progress."""
+    """A progress bar on the terminal.
+
+    It is off if rows are printed there, because these show the progress.
+    """
     terminal = error_console()
     is_off = not terminal.is_terminal or sys.stdout.isatty()
     columns = (

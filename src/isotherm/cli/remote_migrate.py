@@ -245,7 +245,10 @@ def _surveys(topic: MetadataTopic, options: _Options) -> list[PartitionSurvey]:
 
 
 def _await_compaction(bootstrap_server: str, extra: dict[str, str], options: _Options) -> None:
-    """Wait until the broker has migrated its metadata partitions. It switches compaction on at the end."""
+    """Wait until the broker has migrated its metadata partitions.
+
+    It switches compaction on at the end.
+    """
     clock = SystemClock()
     deadline_s = clock.monotonic_s() + options.timeout_s
     admin = admin_client(bootstrap_server, extra)

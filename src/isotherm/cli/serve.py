@@ -76,8 +76,8 @@ def serve(
         _print_settings(settings(), as_json=as_json)
         return
     _start_logging(log_level)
-    # The import of a broker takes half a second, so other commands do not do it. Garbage collections would
-    # take a tenth of that and free nothing, because modules stay.
+    # The import of a broker takes half a second, so other commands do not do it. Garbage
+    # collections would take a tenth of that and free nothing, because modules stay.
     gc.disable()
     from isotherm.broker.process import exit_at_once, run
 
@@ -90,8 +90,8 @@ def serve(
 def broker_settings(
     config: Path | None, override: list[str] | None, data_dir: Path
 ) -> dict[str, Setting]:
-    """The settings with which a broker starts, each with its source. Logs a warning for a file with secrets
-    that other users may read."""
+    """The settings with which a broker starts, each with its source. Logs a warning for a file with
+    secrets that other users may read."""
     texts = read_properties(config) if config else {}
     if config and any(is_secret(each) for each in texts):
         warn_of_readers(config)

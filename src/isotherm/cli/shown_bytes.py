@@ -1,6 +1,7 @@
 """The printed forms of keys and values, which may be any bytes.
 
-JSON has them exactly, as text or as base64, and says which. A terminal gets text without control characters.
+JSON has them exactly, as text or as base64, and says which. A terminal gets text without control
+characters.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from collections.abc import Iterable
 from typing import Any
 
 UTF_8, BASE64 = "utf-8", "base64"
-# A terminal obeys control characters: they move its cursor, and change its title. Line ends and tabs stay.
+# A terminal obeys control characters: they move its cursor, and change its title. Line ends and
+# tabs stay.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def json_fields(name: str, data: bytes | None, *, as_base64: bool = False) -> dict[str, Any]:
-    """The field of this name, and NAME_encoding: how its text becomes the bytes again, None for null."""
+    """The field of this name, and NAME_encoding: how its text becomes the bytes again, None for
+    null.
+    """
     text, encoding = _encoded(data, as_base64)
     return {name: text, f"{name}_encoding": encoding}
 

@@ -20,8 +20,8 @@ from rich.text import Text
 
 @contextmanager
 def shown_progress(terminal: Console, description: str) -> Iterator[Callable[[str], None]]:
-    """A line with the elapsed time and the finished tasks. Call the result to name the next step. Nothing is
-    shown if `terminal` is not a terminal."""
+    """A line with the elapsed time and the finished tasks. Call the result to name the next step.
+    Nothing is shown if `terminal` is not a terminal."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -48,7 +48,10 @@ class TasksColumn(ProgressColumn):
 
 
 def tasks_of_running_stages() -> tuple[int, int]:
-    """The numbers of finished tasks and of all tasks. Both are 0 before Spark starts and after it stops."""
+    """The numbers of finished tasks and of all tasks.
+
+    Both are 0 before Spark starts and after it stops.
+    """
     if "pyspark" not in sys.modules:
         return 0, 0
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]

@@ -1,5 +1,5 @@
-"""Handles SIGINT and SIGTERM for a command that ends in order: after its current step, or between two calls of a
-library.
+"""Handles SIGINT and SIGTERM for a command that ends in order: after its current step, or between
+two calls of a library.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _T = TypeVar("_T")
 
 @contextmanager
 def stop_signals(stop: threading.Event) -> Iterator[None]:
-    """Handle signals: the first one sets `stop`, the next one raises KeyboardInterrupt. Call it in the main
-    thread only."""
+    """Handle signals: the first one sets `stop`, the next one raises KeyboardInterrupt. Call it in
+    the main thread only."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         del number, frame
@@ -44,7 +44,10 @@ class HeldSignals:
         """That of the first signal, as shells count it: 128 and the signal's number."""
 
     def released(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """The result of the call. Raises KeyboardInterrupt if a signal comes within it, or came before it."""
+        """The result of the call.
+
+        Raises KeyboardInterrupt if a signal comes within it, or came before it.
+        """
         self._is_released = True
         try:
             if self.count:
@@ -65,8 +68,8 @@ class HeldSignals:
 def held_signals() -> Iterator[HeldSignals]:
     """Hold signals. Call it in the main thread only.
 
-    An exception that a signal's handler raises within a callback of the client library is lost, or becomes a
-    SystemError. So the library is called while signals are held.
+    An exception that a signal's handler raises within a callback of the client library is lost, or
+    becomes a SystemError. So the library is called while signals are held.
     """
     held = HeldSignals()
     with _handled(held.handle):

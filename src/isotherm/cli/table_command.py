@@ -1,5 +1,5 @@
-"""Runs `isotherm pipeline table` with parsed options: one run, or runs until it is stopped, and the upkeep after
-them. Prints what was done.
+"""Runs `isotherm pipeline table` with parsed options: one run, or runs until it is stopped, and the
+upkeep after them. Prints what was done.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _OpenSpark = Callable[[], "SparkSession"]
 def upkeep_settings(
     to: str, options: SourceOptions, *, compacts: bool, expire: str | None, retention: str
 ) -> UpkeepSettings:
-    """The settings of upkeep. Raises ConfigError for invalid options, and for a kind of table that has no
-    upkeep."""
+    """The settings of upkeep. Raises ConfigError for invalid options, and for a kind of table that
+    has no upkeep."""
     if retention not in RETENTIONS:
         raise ConfigError(
             f"no such retention option=--retention value={retention} known={','.join(RETENTIONS)}"
@@ -125,7 +125,8 @@ class TableCommand:
         """Run until a signal stops it. Upkeep runs after every `upkeep_every` commits."""
         stop, commits = threading.Event(), 0
 
-        # PySpark installs its own handler of SIGINT when a session starts, so install ours after that.
+        # PySpark installs its own handler of SIGINT when a session starts, so install ours after
+        # that.
         with spark_session(self._master, self._spark_config) as spark, stop_signals(stop):
 
             def run_once() -> None:

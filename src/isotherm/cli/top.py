@@ -54,7 +54,8 @@ def top(
     client_property: ClientProperties = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show the bytes of a cluster's topics in each tier, the largest topic first. It ends with Ctrl+C.
+    """Show the bytes of a cluster's topics in each tier, the largest topic first. It ends with
+    Ctrl+C.
 
     Works with Isotherm and with any Kafka cluster with tiered storage. `isotherm topics
     describe-storage` explains the columns.
@@ -104,8 +105,8 @@ def screen(
     rows_max: int | None = None,
     width: int = _WIDTH_OF_ALL_COLUMNS,
 ) -> RenderableType:
-    """The whole screen. It has the `rows_max` largest topics, or all of them with None. After a failed read it
-    shows the last storage that was read."""
+    """The whole screen. It has the `rows_max` largest topics, or all of them with None. After a
+    failed read it shows the last storage that was read."""
     assert look.content is not None
     price = prices.mean_price(look.content.remote_bytes)
     found = [each for each in look.content.topics.values() if not each.state.name.startswith("__")]

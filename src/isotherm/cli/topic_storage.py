@@ -1,4 +1,6 @@
-"""`isotherm topics describe-storage`: shows where a topic's bytes are, what is late, and what they cost."""
+"""`isotherm topics describe-storage`: shows where a topic's bytes are, what is late, and what
+they cost.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +64,12 @@ def describe_storage(
     client_property: ClientProperties = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show the bytes of a topic's partitions in each tier, the lags of copies and deletions, and the cost.
+    """Show the bytes of a topic's partitions in each tier, the lags of copies and deletions, and
+    the cost.
 
-    Works with Isotherm and with any Kafka cluster with tiered storage. A byte that both tiers hold is in
-    `local`, in `remote` and in `overlap`, and once in `total`. The copy lag includes the active segment,
-    which is never copied; its age is that of the newest record in the remote tier.
+    Works with Isotherm and with any Kafka cluster with tiered storage. A byte that both tiers hold
+    is in `local`, in `remote` and in `overlap`, and once in `total`. The copy lag includes the
+    active segment, which is never copied; its age is that of the newest record in the remote tier.
     """
     from isotherm.storage_view.cluster_storage import StorageReader
     from isotherm.storage_view.rows import partition_row, topic_row

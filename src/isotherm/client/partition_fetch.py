@@ -1,4 +1,5 @@
-"""Fetches one partition's batches from its leader, as bytes, for readers with a decoder of their own.
+"""Fetches one partition's batches from its leader, as bytes, for readers with a decoder of their
+own.
 
 librdkafka makes an object of each record, and takes the name of a header for a C string in UTF-8:
 another name ends in an error, or at its first NUL. Here the reader gets the batches as they are.
@@ -6,8 +7,8 @@ another name ends in an error, or at its first NUL. Here the reader gets the bat
     Metadata 9   at a bootstrap server: the address of the leader
     Fetch 12     at the leader, or at the replica that it names for `client.rack` (KIP-392)
 
-Both versions are served by every broker since Kafka 2.7. Topics have names in them: Fetch 13 has ids.
-The next request is sent before the reader gets an answer, so the broker reads while the reader
+Both versions are served by every broker since Kafka 2.7. Topics have names in them: Fetch 13 has
+ids. The next request is sent before the reader gets an answer, so the broker reads while the reader
 decodes. Source: Kafka Fetcher, FetchRequest.json, MetadataRequest.json.
 """
 

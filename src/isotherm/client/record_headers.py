@@ -1,10 +1,11 @@
 """The headers of records whose names librdkafka's Python client cannot give.
 
-Its `Message.headers` returns a list with an error for a name that is not UTF-8. The interpreter raises it as SystemError,
-but only where it checks the results of calls: once a method call in Python code has run some times, it does
-not, and the list's missing items end the process. So the method is called from C here. Such a record is fetched once
-more as bytes, and its names get replacement characters, as in Kafka's tools. What decodes it is of an
-extra (docs/decisions/0166), and is imported when the first such record comes.
+Its `Message.headers` returns a list with an error for a name that is not UTF-8. The interpreter
+raises it as SystemError, but only where it checks the results of calls: once a method call in
+Python code has run some times, it does not, and the list's missing items end the process. So the
+method is called from C here. Such a record is fetched once more as bytes, and its names get
+replacement characters, as in Kafka's tools. What decodes it is of an extra (docs/decisions/0166),
+and is imported when the first such record comes.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class HeaderReader:
         try:
             return _library_headers(message) or ()
         except SystemError:
-            # The message keeps the list with the missing items, and would return it now without an error.
+            # The message keeps the list with the missing items, and would return it now without an
+            # error.
             message.set_headers([])
             place = TopicPartition(message.topic(), message.partition())
             return self._fetched(place, message.offset())

@@ -1,4 +1,7 @@
-"""The keys of a broker, with Kafka's names and defaults. `server_properties` parses them from texts."""
+"""The keys of a broker, with Kafka's names and defaults.
+
+`server_properties` parses them from texts.
+"""
 
 from __future__ import annotations
 
@@ -391,8 +394,8 @@ class BrokerConfig:
                 )
 
     def _check_metadata_listener(self) -> None:
-        """Raise ConfigError for a name that is no listener. The key has no effect, but such a name is a
-        typing error, and Kafka refuses it."""
+        """Raise ConfigError for a name that is no listener. The key has no effect, but such a name
+        is a typing error, and Kafka refuses it."""
         name = self.remote.remote_log_metadata_manager_listener_name
         names = [listener.name for listener in self.listener_layout.brokers]
         if name is not None and name.upper() not in names:

@@ -1,11 +1,12 @@
 """Translates Kafka's security properties of clients to librdkafka's. No other module does that.
 
-A file for Kafka's tools (`--command-config`) names a login module and Java's key stores. librdkafka needs a
-user, a password and PEM. The result has librdkafka's names only, so translating it again changes nothing.
-`isotherm.protocol.node_security` makes Isotherm's own connections from it. All other properties are
-passed on.
+A file for Kafka's tools (`--command-config`) names a login module and Java's key stores. librdkafka
+needs a user, a password and PEM. The result has librdkafka's names only, so translating it again
+changes nothing. `isotherm.protocol.node_security` makes Isotherm's own connections from it. All
+other properties are passed on.
 
-    security.protocol                    the same; keys of TLS or SASL are refused if it makes them useless
+    security.protocol                    the same; keys of TLS or SASL are refused if it makes them
+                                         useless
     sasl.mechanism, sasl.jaas.config     sasl.mechanism, sasl.username, sasl.password
     sasl.oauthbearer.*                   see `isotherm.config.token_login`
     ssl.truststore.*                     ssl.ca.pem
@@ -92,8 +93,8 @@ class ClientProperties(dict[str, Any]):
 
 
 def read_client_properties(path: Path) -> ClientProperties:
-    """The properties of a file, not translated. Logs a warning if the file has passwords and other users
-    may read it.
+    """The properties of a file, not translated. Logs a warning if the file has passwords and other
+    users may read it.
 
     Raises ConfigError, which names the file.
     """
@@ -104,9 +105,11 @@ def read_client_properties(path: Path) -> ClientProperties:
 
 
 def librdkafka_properties(texts: Mapping[str, Any]) -> ClientProperties:
-    """Translate Kafka's names in `texts` to librdkafka's, and read key and trust stores. Idempotent.
+    """Translate Kafka's names in `texts` to librdkafka's, and read key and trust stores.
+    Idempotent.
 
-    Raises ConfigError, which names the key and the `place` of ClientProperties, and shows no secret.
+    Raises ConfigError, which names the key and the `place` of ClientProperties, and shows no
+    secret.
     """
     given = GivenProperties(texts, getattr(texts, "place", ""))
     protocol = _protocol(given)
@@ -144,8 +147,8 @@ def _protocol(given: GivenProperties) -> SecurityProtocol:
 
 
 def _check_effect(given: GivenProperties, protocol: SecurityProtocol) -> None:
-    """Raise ConfigError for keys of TLS or SASL that the protocol does not use. A user with a password that
-    is never sent would believe the connection to be safe."""
+    """Raise ConfigError for keys of TLS or SASL that the protocol does not use. A user with a
+    password that is never sent would believe the connection to be safe."""
     for key in given.texts:
         is_tokens = key == LOGIN_HANDLER and given.text(key) == TOKEN_HANDLER
         if key.startswith(_OF_JAVA) and not is_tokens:
@@ -315,8 +318,8 @@ def _check_is_pem(given: GivenProperties, store_type: str, prefix: str, key: str
 def _unusable(
     given: GivenProperties, key: str, location: str | None, error: Exception
 ) -> ConfigError:
-    # It is safe to show these texts: OpenSSL, cryptography and Python name files and formats, never their
-    # content.
+    # It is safe to show these texts: OpenSSL, cryptography and Python name files and formats, never
+    # their content.
     reason = getattr(error, "strerror", None) or str(error)
     path = "" if location is None else f" path={location}"
     return given.error(f"the store cannot be used{path} reason={reason!r}", key)

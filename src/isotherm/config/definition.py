@@ -102,8 +102,8 @@ def optional(inner: ConfigType[T]) -> ConfigType[T | None]:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule for a value, and the words that describe it in errors and docs. `why_not` makes Kafka's words of a
-    value that breaks the rule, where Kafka has the rule too."""
+    """A rule for a value, and the words that describe it in errors and docs. `why_not` makes
+    Kafka's words of a value that breaks the rule, where Kafka has the rule too."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -160,10 +160,10 @@ class Synonym:
 class ConfigKey:
     """The declaration of one key.
 
-    A `dynamic` key can be changed while the broker runs. `internal` keys are for tests, and are left
-    out of the documentation. `no_effect` is the reason why an accepted key changes nothing; a broker
-    that sets the key logs it as a warning. A `thread_pool` key is the size of a pool, which one change
-    may at most halve or double while the broker runs.
+    A `dynamic` key can be changed while the broker runs. `internal` keys are for tests, and are
+    left out of the documentation. `no_effect` is the reason why an accepted key changes nothing; a
+    broker that sets the key logs it as a warning. A `thread_pool` key is the size of a pool, which
+    one change may at most halve or double while the broker runs.
     """
 
     name: str
@@ -178,7 +178,9 @@ class ConfigKey:
     thread_pool: bool = False
 
     def parse(self, text: str) -> Any:
-        """Raises ConfigError in Kafka's words, which its users and their tools know (ConfigException)."""
+        """Raises ConfigError in Kafka's words, which its users and their tools know
+        (ConfigException).
+        """
         try:
             value = self.type.parse(text)
         except ValueError as error:

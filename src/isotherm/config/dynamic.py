@@ -1,9 +1,9 @@
 """The broker's keys that can be changed while it runs, and the configuration that results.
 
 The default of a topic's key is set by its first synonym (log.retention.ms, as in Kafka, not
-log.retention.hours). Private keys and certificates are set for one listener of one broker. Connection
-limits may also be set for a listener of all brokers. A value for one broker overrides that for all
-brokers, and both override the file. Source: KIP-226, Kafka DynamicBrokerConfig.
+log.retention.hours). Private keys and certificates are set for one listener of one broker.
+Connection limits may also be set for a listener of all brokers. A value for one broker overrides
+that for all brokers, and both override the file. Source: KIP-226, Kafka DynamicBrokerConfig.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from isotherm.errors import ConfigError
 
 
 class DynamicKey(NamedTuple):
-    """The place of a key's value. `group` is a field of BrokerConfig, or "" for its own keys. `listener` is
-    the listener that the key is set for, or None for the whole broker."""
+    """The place of a key's value. `group` is a field of BrokerConfig, or "" for its own keys.
+    `listener` is the listener that the key is set for, or None for the whole broker."""
 
     group: str
     field_name: str
@@ -39,8 +39,8 @@ class DynamicKey(NamedTuple):
 
 
 class DynamicKeys(Mapping[str, DynamicKey]):
-    """The dynamic keys by name. Iteration gives only keys of the whole broker. A look-up also finds the keys
-    of any listener, whose names are not known in advance."""
+    """The dynamic keys by name. Iteration gives only keys of the whole broker. A look-up also finds
+    the keys of any listener, whose names are not known in advance."""
 
     def __init__(self, keys: Mapping[str, DynamicKey]) -> None:
         self._keys = keys
@@ -100,10 +100,11 @@ def dynamic_broker_keys() -> DynamicKeys:
 def with_dynamic_texts(
     config: BrokerConfig, *, for_all: Mapping[str, str], for_this: Mapping[str, str]
 ) -> BrokerConfig:
-    """The file's `config` with the values that were set while running, for all brokers and for this one.
+    """The file's `config` with the values that were set while running, for all brokers and for this
+    one.
 
-    A key that is not in `dynamic_broker_keys` is kept, and changes nothing. Raises ConfigError, which names the
-    key.
+    A key that is not in `dynamic_broker_keys` is kept, and changes nothing. Raises ConfigError,
+    which names the key.
     """
     keys = dynamic_broker_keys()
     by_group: dict[str, dict[str, Any]] = {}
@@ -139,8 +140,8 @@ def check_for_all(names: Iterable[str]) -> None:
 
 
 def check_connection_limits(texts: Mapping[str, str | None]) -> None:
-    """Raise ConfigError, with Kafka's message, for connection limits that a file may have but a change at run
-    time may not."""
+    """Raise ConfigError, with Kafka's message, for connection limits that a file may have but a
+    change at run time may not."""
     for name, text in texts.items():
         _, base_name = split_listener_limit(name) or ("", name)
         if base_name in LISTENER_LIMITS and text is not None:
@@ -150,8 +151,9 @@ def check_connection_limits(texts: Mapping[str, str | None]) -> None:
 
 
 def check_thread_pools(running: BrokerConfig, changed: BrokerConfig) -> None:
-    """Raise ConfigError if a pool would shrink to less than half, or grow to more than double. The message
-    is Kafka's, because tools search for it. Source: Kafka DynamicThreadPool, DynamicRemoteLogConfig."""
+    """Raise ConfigError if a pool would shrink to less than half, or grow to more than double. The
+    message is Kafka's, because tools search for it. Source: Kafka DynamicThreadPool,
+    DynamicRemoteLogConfig."""
     for name, found in dynamic_broker_keys().items():
         if not found.declared.thread_pool:
             continue

@@ -150,7 +150,10 @@ class GroupLevelConfig(UnservedGroupLevelConfig):
 
     @classmethod
     def parse(cls, texts: Mapping[str, str], broker: GroupConfig) -> Self:
-        """The configuration of a group with these settings. Raises ConfigError, which names the key."""
+        """The configuration of a group with these settings.
+
+        Raises ConfigError, which names the key.
+        """
         fields = {
             "consumer_session_timeout_ms": broker.group_consumer_session_timeout_ms,
             "consumer_heartbeat_interval_ms": broker.group_consumer_heartbeat_interval_ms,
@@ -159,8 +162,8 @@ class GroupLevelConfig(UnservedGroupLevelConfig):
         return cls(**{**fields, **parse_fields(cls, texts)})
 
     def check(self, broker: GroupConfig, texts: Mapping[str, str]) -> None:
-        """Raise ConfigError, with Kafka's message, for a value outside the broker's limits. `texts` are those
-        that the group sets."""
+        """Raise ConfigError, with Kafka's message, for a value outside the broker's limits. `texts`
+        are those that the group sets."""
         session, interval = self.consumer_session_timeout_ms, self.consumer_heartbeat_interval_ms
         for name, value, low, high in (
             (

@@ -1,7 +1,8 @@
-"""Reads and checks credentials of HTTP basic authentication, from a file with NAME:PASSWORD on each line.
+"""Reads and checks credentials of HTTP basic authentication, from a file with NAME:PASSWORD on each
+line.
 
-`HttpLogins` bounds how many passwords can be tried. A refused try waits for nothing: the client gets the time
-after which it may try again, so that tries hold neither threads nor connections.
+`HttpLogins` bounds how many passwords can be tried. A refused try waits for nothing: the client
+gets the time after which it may try again, so that tries hold neither threads nor connections.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from isotherm.errors import ConfigError
 
 
 def read_credentials(file: str, key: str) -> Mapping[bytes, bytes]:
-    """The passwords by name. Logs a warning if other users may read the file. Raises ConfigError, which names
-    the `key` that named the file, and shows none of its content."""
+    """The passwords by name. Logs a warning if other users may read the file. Raises ConfigError,
+    which names the `key` that named the file, and shows none of its content."""
     place = f"key={key} value={file}"
     try:
         path = Path(file)
@@ -46,8 +47,8 @@ def read_credentials(file: str, key: str) -> Mapping[bytes, bytes]:
 
 
 def is_known(token: bytes, credentials: Mapping[bytes, bytes]) -> bool:
-    """Whether `token`, the text after `Basic ` in a request, is a name with its password. It takes the same
-    time for a wrong and a right password, so that the time reveals nothing."""
+    """Whether `token`, the text after `Basic ` in a request, is a name with its password. It takes
+    the same time for a wrong and a right password, so that the time reveals nothing."""
     try:
         name, _, password = base64.b64decode(token, validate=True).partition(b":")
     except binascii.Error:
@@ -70,7 +71,9 @@ _IPV6_NETWORK_BITS = 64
 
 
 class LoginResult(NamedTuple):
-    """With `wait_s` above 0 the credentials were not looked at: the client may try again after so many seconds."""
+    """With `wait_s` above 0 the credentials were not looked at: the client may try again after
+    so many seconds.
+    """
 
     is_granted: bool
     wait_s: int = 0
@@ -94,9 +97,9 @@ class _Address:
 class HttpLogins:
     """The logins of one endpoint. One thread only.
 
-    After FAILURES_FREE failures an address waits after each further one, twice as long each time, up to
-    DELAY_S_MAX. A success takes no failure back, or a user's logins would let others at its address try without
-    end. Addresses of one IPv6 network of 64 bits count as one.
+    After FAILURES_FREE failures an address waits after each further one, twice as long each time,
+    up to DELAY_S_MAX. A success takes no failure back, or a user's logins would let others at its
+    address try without end. Addresses of one IPv6 network of 64 bits count as one.
     """
 
     def __init__(self, clock: Clock) -> None:

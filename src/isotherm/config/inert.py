@@ -1,7 +1,8 @@
 """Keys of Kafka's that a running broker of Kafka's can change, and that have no effect here.
 
-They are declared, and not only passed over, so that they can be set while the broker runs, with Kafka's checks,
-and are described back (docs/decisions/0196). Source: Kafka DynamicBrokerConfig.ALL_DYNAMIC_CONFIGS.
+They are declared, and not only passed over, so that they can be set while the broker runs, with
+Kafka's checks, and are described back (docs/decisions/0196). Source: Kafka
+DynamicBrokerConfig.ALL_DYNAMIC_CONFIGS.
 """
 
 from __future__ import annotations

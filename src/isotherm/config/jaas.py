@@ -3,7 +3,8 @@
     org.apache.kafka.common.security.plain.PlainLoginModule required
         username="admin" password="secret" user_admin="secret" user_alice="hers";
 
-The class is not loaded; its name only decides what the options mean. Errors never show an option's value.
+The class is not loaded; its name only decides what the options mean. Errors never show an option's
+value.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class LoginModule(NamedTuple):
 
 
 def parse_login_module(text: str, place: str) -> LoginModule:
-    """Parse a login module. Raises ConfigError, which contains `place` (such as `file=x`) and none of the
-    text, because that has passwords."""
+    """Parse a login module. Raises ConfigError, which contains `place` (such as `file=x`) and none
+    of the text, because that has passwords."""
     found = _ENTRY.fullmatch(text)
     if found is None:
         raise _unparsable(place)

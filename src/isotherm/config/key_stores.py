@@ -1,16 +1,17 @@
-"""Reads keys and certificates from Kafka's stores as PEM, the form that OpenSSL and librdkafka need.
+"""Reads keys and certificates from Kafka's stores as PEM, the form that OpenSSL and librdkafka
+need.
 
-Stores are PEM, PKCS12 or JKS. As in Java, the types PKCS12 and JKS read both formats, because since Java 9
-keytool writes PKCS12 even into files named `.jks`. Errors are a ValueError, which describes the fault and
-never shows the content.
+Stores are PEM, PKCS12 or JKS. As in Java, the types PKCS12 and JKS read both formats, because since
+Java 9 keytool writes PKCS12 even into files named `.jks`. Errors are a ValueError, which describes
+the fault and never shows the content.
 
     JKS   0xFEEDFEED int32 | version int32 | count int32 | entries | SHA-1
     entry tag int32 (1 key, 2 certificate) | alias utf | time int64 |
           of a key: size int32, data, count int32, certificates | of a certificate: one
     certificate   type utf (version 2) | size int32, DER
 
-JKS is parsed here because its library, pyjks, has had no release since 2020. Source: OpenJDK JavaKeyStore,
-KeyProtector.
+JKS is parsed here because its library, pyjks, has had no release since 2020. Source: OpenJDK
+JavaKeyStore, KeyProtector.
 """
 
 from __future__ import annotations
@@ -74,7 +75,10 @@ class _Contents(NamedTuple):
 
 
 def pem_key_pair(key: bytes, chain: bytes, password: str | None) -> KeyPair:
-    """The pair in two PEM texts, which may be the same one. `password` is that of an encrypted key."""
+    """The pair in two PEM texts, which may be the same one.
+
+    `password` is that of an encrypted key.
+    """
     try:
         private = load_pem_private_key(key, None if password is None else password.encode())
     except TypeError as error:  # one password too few, or one too many
@@ -92,9 +96,9 @@ def pem_certificates(text: bytes) -> bytes:
 def read_key_pair(
     path: Path, store_type: str, password: str | None, key_password: str | None = None
 ) -> KeyPair:
-    """The private key of a store, with its certificates. `key_password` defaults to the store's password.
-    Logs a warning if a PEM key has no password and other users may read the file. Raises OSError and
-    ValueError."""
+    """The private key of a store, with its certificates. `key_password` defaults to the store's
+    password. Logs a warning if a PEM key has no password and other users may read the file. Raises
+    OSError and ValueError."""
     with _named(path):
         data = path.read_bytes()
         if store_type == PEM:
@@ -180,8 +184,8 @@ def _read_jks(data: bytes, password: str | None, key_password: str | None) -> _C
             for _ in range(chain_length):
                 certificate, position = _read_certificate(data, position, version)
                 chain.append(certificate)
-            # As in Java, the first key counts. A trust store is read without a key's password, so its
-            # keys are skipped.
+            # As in Java, the first key counts. A trust store is read without a key's password, so
+            # its keys are skipped.
             if found.key is None and key_password is not None:
                 found = found._replace(key=_unprotected(protected, key_password), chain=chain)
         elif tag == _CERTIFICATE_TAG:
@@ -215,7 +219,10 @@ def _read_sized(data: bytes, position: int) -> tuple[bytes, int]:
 
 
 def _unprotected(protected: bytes, password: str) -> bytes:
-    """The key in PEM. It is protected as: salt | key XOR a stream of SHA-1 | SHA-1 of password and key."""
+    """The key in PEM.
+
+    It is protected as: salt | key XOR a stream of SHA-1 | SHA-1 of password and key.
+    """
     secret = password.encode("utf-16-be")
     inner, _ = _der_value(protected, 0, _DER_SEQUENCE)
     _, position = _der_value(inner, 0, _DER_SEQUENCE)

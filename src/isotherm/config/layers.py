@@ -94,8 +94,8 @@ def layer_settings(layers: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str,
 
 
 def embedded_defaults(data_dir: Path) -> dict[str, str]:
-    """The lowest layer of `isotherm serve`, with both tiers in one folder. A file, the environment or an
-    override may replace each value."""
+    """The lowest layer of `isotherm serve`, with both tiers in one folder. A file, the environment
+    or an override may replace each value."""
     root = data_dir.absolute()
     return {
         # log.dirs would override a log.dir in the file.

@@ -1,4 +1,5 @@
-"""Parses and checks listeners: the broker's addresses, their protocols, and the advertised addresses.
+"""Parses and checks listeners: the broker's addresses, their protocols, and the advertised
+addresses.
 
 Pure. The rules, their order and their messages are Kafka's. Source: Kafka SocketServerConfigs,
 AbstractKafkaConfig, KafkaConfig.validateValues.
@@ -47,8 +48,8 @@ class Address(NamedTuple):
 
 class Listener(NamedTuple):
     """A listener. `advertised` is the address that clients get, where an empty host stands for this
-    machine's name, and port 0 for the bound port. If it is None, clients of the listener get no address
-    of this broker."""
+    machine's name, and port 0 for the bound port. If it is None, clients of the listener get no
+    address of this broker."""
 
     name: str
     protocol: SecurityProtocol
@@ -74,11 +75,11 @@ class ListenerKeys(NamedTuple):
 
 
 class ListenerLayout(NamedTuple):
-    """The listeners of a process. `brokers` are for clients, in the order of the key; `controllers` are
-    controller listeners.
+    """The listeners of a process. `brokers` are for clients, in the order of the key; `controllers`
+    are controller listeners.
 
-    `inter_broker` is the name of the listener between brokers. `controller_protocol` is the protocol of
-    connections to controllers in other processes; None with an embedded controller.
+    `inter_broker` is the name of the listener between brokers. `controller_protocol` is the
+    protocol of connections to controllers in other processes; None with an embedded controller.
     """
 
     brokers: tuple[Listener, ...]
@@ -88,8 +89,8 @@ class ListenerLayout(NamedTuple):
 
 
 def lay_out_listeners(keys: ListenerKeys) -> ListenerLayout:
-    """The listeners that the keys define. Raises ConfigError, with Kafka's message, if Kafka would not start
-    with these keys."""
+    """The listeners that the keys define. Raises ConfigError, with Kafka's message, if Kafka would
+    not start with these keys."""
     protocols = _protocols_by_name(keys)
     listeners = _parse(keys.listeners, protocols, ports_differ=True)
     advertised = listeners
@@ -124,8 +125,8 @@ def _protocols_by_name(keys: ListenerKeys) -> dict[str, SecurityProtocol]:
 
 
 def _parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
-    """The protocols by listener name. As in Kafka, a repeated name has its last protocol if it is written
-    the same way each time, and is refused if only the case differs."""
+    """The protocols by listener name. As in Kafka, a repeated name has its last protocol if it is
+    written the same way each time, and is refused if only the case differs."""
     by_written_name: dict[str, str] = {}
     for item in re.split(r"\s*,\s*", text) if text else ():
         name, separator, protocol = item.rpartition(":")
@@ -172,7 +173,10 @@ def _name_before_colon(text: str) -> str:
 def _parse(
     texts: Sequence[str], protocols: Mapping[str, SecurityProtocol], *, ports_differ: bool
 ) -> list[Listener]:
-    """Parse listeners. Each is advertised at its own address until `advertised.listeners` says otherwise."""
+    """Parse listeners.
+
+    Each is advertised at its own address until `advertised.listeners` says otherwise.
+    """
     try:
         parsed = [_parse_listener(text, protocols) for text in texts]
         _check_differ(parsed, texts, ports_differ=ports_differ)
@@ -212,7 +216,9 @@ def _check_differ(
 
 
 def _check_share_a_port(port: int, hosts: Sequence[str], texts: Sequence[str]) -> None:
-    """Raise ConfigError unless the port has two listeners, one with an IPv4 and one with an IPv6 address."""
+    """Raise ConfigError unless the port has two listeners, one with an IPv4 and one with an IPv6
+    address.
+    """
     versions = [version for host in hosts if (version := _ip_version(host))]
     listed = f"listeners: {_list_text(texts)}"
     if len(hosts) - len(versions) > 1:
@@ -249,8 +255,8 @@ def _is_controllers(listener: Listener, keys: ListenerKeys) -> bool:
 
 
 def _check_controllers(keys: ListenerKeys, listeners: Sequence[Listener]) -> None:
-    """Check the controller listeners of a process that is a controller. There may be none, because the
-    embedded controller needs no port."""
+    """Check the controller listeners of a process that is a controller. There may be none, because
+    the embedded controller needs no port."""
     names = keys.controller_listener_names
     known = {each.name for each in listeners}
     where = "appearing in the 'listeners' configuration when running the KRaft controller role"
@@ -263,8 +269,8 @@ def _check_controllers(keys: ListenerKeys, listeners: Sequence[Listener]) -> Non
 def _check_controllers_elsewhere(
     keys: ListenerKeys, listeners: Sequence[Listener], protocols: Mapping[str, SecurityProtocol]
 ) -> None:
-    """Check the listener names of controllers in other processes. The protocol of the first name is used
-    for connections to them."""
+    """Check the listener names of controllers in other processes. The protocol of the first name is
+    used for connections to them."""
     names, role = keys.controller_listener_names, "when running KRaft with just the broker role"
     if not names:
         raise ConfigError(f"controller.listener.names must contain at least one value {role}")

@@ -1,7 +1,7 @@
 """The connection limits that can be set for one listener.
 
-A key with the prefix `listener.name.NAME.` applies to that listener. Without the prefix it applies to the
-whole broker, and to each listener without its own value. Source: KIP-306, KIP-612; Kafka
+A key with the prefix `listener.name.NAME.` applies to that listener. Without the prefix it applies
+to the whole broker, and to each listener without its own value. Source: KIP-306, KIP-612; Kafka
 DynamicBrokerConfig, ConnectionQuotas.
 """
 

@@ -1,8 +1,8 @@
 """Finds the controllers of a broker, from `process.roles` and `controller.quorum.*` alone. Pure.
 
-A broker has either the embedded controller, which is the only voter of its quorum and has no address, or a
-quorum of Apache Kafka's controllers in other processes. Source: Kafka KafkaConfig.validateValues,
-QuorumConfig.
+A broker has either the embedded controller, which is the only voter of its quorum and has no
+address, or a quorum of Apache Kafka's controllers in other processes. Source: Kafka
+KafkaConfig.validateValues, QuorumConfig.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _HOST_AND_PORT = re.compile(r"\[?([0-9a-zA-Z\-%._:]+)\]?:([0-9]+)")
 
 
 class ControllerAddress(NamedTuple):
-    """The address of a controller. `controller_id` is None for a bootstrap server, whose id is unknown."""
+    """The address of a controller.
+
+    `controller_id` is None for a bootstrap server, whose id is unknown.
+    """
 
     controller_id: int | None
     host: str
@@ -41,8 +44,8 @@ def has_embedded_controller(roles: Sequence[str]) -> bool:
 def quorum_addresses(
     voters: Sequence[str], bootstrap_servers: Sequence[str]
 ) -> tuple[ControllerAddress, ...]:
-    """The addresses at which the broker asks for the quorum's leader. As in Kafka, bootstrap servers override
-    voters. The texts must have passed `check_quorum`."""
+    """The addresses at which the broker asks for the quorum's leader. As in Kafka, bootstrap
+    servers override voters. The texts must have passed `check_quorum`."""
     if bootstrap_servers:
         return tuple(_address(None, text) for text in bootstrap_servers)
     parts = (text.split("@") for text in voters)
@@ -50,7 +53,9 @@ def quorum_addresses(
 
 
 def check_quorum(voters: Sequence[str], bootstrap_servers: Sequence[str], node_id: int) -> None:
-    """Raise ConfigError, with Kafka's message, unless these keys name a quorum that a broker can join."""
+    """Raise ConfigError, with Kafka's message, unless these keys name a quorum that a broker can
+    join.
+    """
     voter_ids = {_parse_voter(text) for text in voters}
     if not voters and not bootstrap_servers:
         raise ConfigError(

@@ -1,5 +1,5 @@
-"""Configuration of a broker in a cluster with a quorum of Kafka controllers (KRaftConfigs and QuorumConfig in
-Kafka). A broker with the embedded controller does not use it."""
+"""Configuration of a broker in a cluster with a quorum of Kafka controllers (KRaftConfigs and
+QuorumConfig in Kafka). A broker with the embedded controller does not use it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Applies a configuration that is read again while the broker runs.
 
-Only keys that Kafka can change at run time take effect. The others keep their values from the start, and are
-named, so that the operator knows the changes of the next start.
+Only keys that Kafka can change at run time take effect. The others keep their values from the
+start, and are named, so that the operator knows the changes of the next start.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from isotherm.config.topic import TopicConfig
 
 
 class ReloadedConfig(NamedTuple):
-    """`config` is the running configuration with the keys `applied` changed. The keys `need_restart` differ
-    too, but are not changed."""
+    """`config` is the running configuration with the keys `applied` changed. The keys
+    `need_restart` differ too, but are not changed."""
 
     config: BrokerConfig
     applied: tuple[str, ...]
@@ -41,8 +41,8 @@ class _Changed(NamedTuple):
 
 
 def reload_config(running: BrokerConfig, reread: BrokerConfig) -> ReloadedConfig:
-    """Compare two configurations, and apply the changes that may be. Both must be results of `parse_broker_config`,
-    without values that were set while running."""
+    """Compare two configurations, and apply the changes that may be. Both must be results of
+    `parse_broker_config`, without values that were set while running."""
     changed = list(_changed_keys(running, reread))
     applied = [each for each in changed if each.name in dynamic_broker_keys()]
     by_group: dict[str, dict[str, Any]] = {}
@@ -78,8 +78,8 @@ def _changed_keys(running: BrokerConfig, reread: BrokerConfig) -> Iterator[_Chan
 
 
 def _changed_plugin_keys(running: BrokerConfig, reread: BrokerConfig) -> set[str]:
-    """The changed keys of the remote tier's plug-ins. They need a restart, because a plug-in is configured
-    only once."""
+    """The changed keys of the remote tier's plug-ins. They need a restart, because a plug-in is
+    configured only once."""
     changed: set[str] = set()
     for prefix, before, after in (
         (
@@ -111,8 +111,8 @@ def _changed_listener_keys(running: BrokerConfig, reread: BrokerConfig) -> set[s
 def _explicit_texts(
     running: Mapping[str, str], reread: Mapping[str, str], applied: list[_Changed]
 ) -> dict[str, str]:
-    """The explicit texts of the result. Those of applied keys (by any of their names) and of dynamic keys of
-    listeners are the new ones, all others the old ones."""
+    """The explicit texts of the result. Those of applied keys (by any of their names) and of
+    dynamic keys of listeners are the new ones, all others the old ones."""
     names = {
         name
         for each in applied

@@ -1,4 +1,6 @@
-"""Warns of files with secrets that other users of the machine may read, and of data that they may change."""
+"""Warns of files with secrets that other users of the machine may read, and of data that they
+may change.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Configuration of authentication (SASL, TLS) and authorization (Kafka's authorizer).
 
-A key of authentication applies to all listeners, or with the prefix `listener.name.NAME.` to one. The key of
-a login module also has the mechanism as a prefix.
+A key of authentication applies to all listeners, or with the prefix `listener.name.NAME.` to one.
+The key of a login module also has the mechanism as a prefix.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def _parse_principals(text: str) -> tuple[str, ...]:
     return principals
 
 
-# Principals are separated by semicolons, because the distinguished name of a certificate has commas.
+# Principals are separated by semicolons, because the distinguished name of a certificate has
+# commas.
 PRINCIPALS: ConfigType[tuple[str, ...]] = ConfigType("STRING", _parse_principals, ";".join)
 
 
@@ -60,8 +61,8 @@ class SecurityConfig:
     def for_listener(
         self, texts: Mapping[str, str], listener: str, mechanism: str | None = None
     ) -> SecurityConfig:
-        """The configuration of one listener, or of one SASL mechanism of it. `texts` has all keys of the
-        broker."""
+        """The configuration of one listener, or of one SASL mechanism of it. `texts` has all keys
+        of the broker."""
         prefix = f"{LISTENER_PREFIX}{listener.lower()}."
         prefixes = [prefix]
         if mechanism is not None:
@@ -291,8 +292,8 @@ _BEFORE_KEY = re.compile(
 
 
 def split_listener(name: str) -> tuple[str, str]:
-    """Split a name into the prefix of one listener, or of one mechanism of it, and the key. The prefix is empty
-    if the key holds for all."""
+    """Split a name into the prefix of one listener, or of one mechanism of it, and the key. The
+    prefix is empty if the key holds for all."""
     found = _BEFORE_KEY.fullmatch(name)
     return ("", name) if found is None else (found["listener"], found["key"])
 
@@ -317,7 +318,10 @@ _KEY_OF_LISTENER = re.compile(r"listener\.name\.(?P<listener>[^.]+)\.(?P<key>.+)
 
 
 def split_key_material(name: str) -> tuple[str, str] | None:
-    """The listener, in lower case, and the key. None for a name that is not a listener's key material."""
+    """The listener, in lower case, and the key.
+
+    None for a name that is not a listener's key material.
+    """
     return split_listener_key(name, KEY_MATERIAL)
 
 
@@ -344,6 +348,6 @@ _SECRET_ENDINGS = (
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a key is never shown. The end of the name decides, so that keys of plug-ins are
-    hidden too."""
+    """Whether the value of a key is never shown. The end of the name decides, so that keys of
+    plug-ins are hidden too."""
     return name.endswith(_SECRET_ENDINGS)

@@ -38,8 +38,9 @@ logger = logging.getLogger(__name__)
 def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
     """The configuration that `texts` (key -> value, as in server.properties) describes.
 
-    Keys without an effect are ignored with a warning, which has the reason or names the most similar key. Raises
-    ConfigError, which names key and value, for wrong values, and for keys that `ignored.py` refuses.
+    Keys without an effect are ignored with a warning, which has the reason or names the most
+    similar key. Raises ConfigError, which names key and value, for wrong values, and for keys that
+    `ignored.py` refuses.
     """
     remaining = dict(texts)
     _check_ids(texts)
@@ -54,7 +55,8 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
     quorum = QuorumConfig(**_take_fields(QuorumConfig, remaining))
     security = SecurityConfig(**_take_fields(SecurityConfig, remaining))
     inert = InertConfig(**_take_fields(InertConfig, remaining))
-    # From two copies: log.flush.scheduler.interval.ms is a key of the broker and a synonym of flush.ms.
+    # From two copies: log.flush.scheduler.interval.ms is a key of the broker and a synonym of
+    # flush.ms.
     not_topics, not_own = dict(remaining), dict(remaining)
     topic_defaults = replace(
         TopicConfig(), **_take_fields(TopicConfig, not_topics, synonyms_only=True)
@@ -120,8 +122,8 @@ def warn_of_inert_keys(names: Iterable[str]) -> None:
 
 
 def takes_effect_at_a_start(name: str) -> bool:
-    """Whether a key that is not dynamic is known to this broker or to Kafka's, so that a change while running
-    is refused. Kafka stores the keys that no broker has."""
+    """Whether a key that is not dynamic is known to this broker or to Kafka's, so that a change
+    while running is refused. Kafka stores the keys that no broker has."""
     _, key = split_listener(name)
     if key in dynamic_broker_keys() and dynamic_broker_keys()[key].declared.no_effect is not None:
         return False
@@ -131,7 +133,9 @@ def takes_effect_at_a_start(name: str) -> bool:
 
 
 def _warn_of_other_listeners(config: BrokerConfig, texts: Mapping[str, str]) -> None:
-    """Settings of a listener that is not there may be misspelled: without them it is open wider than meant."""
+    """Settings of a listener that is not there may be misspelled: without them it is open wider
+    than meant.
+    """
     layout = config.listener_layout
     opened = [each.name for each in (*layout.brokers, *layout.controllers)]
     names = {each.lower() for each in (*opened, *config.controller_listener_names)}
@@ -183,11 +187,11 @@ def broker_key_names() -> list[str]:
 def _take_fields(
     config_class: type, remaining: dict[str, str], *, synonyms_only: bool = False
 ) -> dict[str, Any]:
-    """Parse the keys of one group, and remove them from `remaining`. A key overrides its synonyms, and an earlier
-    synonym a later one.
+    """Parse the keys of one group, and remove them from `remaining`. A key overrides its synonyms,
+    and an earlier synonym a later one.
 
-    With `synonyms_only` a key's own name is not taken: segment.bytes is a topic's key, whose broker-wide
-    default is set by the synonym log.segment.bytes. Internal keys have no synonym.
+    With `synonyms_only` a key's own name is not taken: segment.bytes is a topic's key, whose
+    broker-wide default is set by the synonym log.segment.bytes. Internal keys have no synonym.
     """
     taken: dict[str, Any] = {}
     for field_name, declared in config_keys(config_class).values():

@@ -11,9 +11,10 @@ A provider issues tokens over https for the client's id and secret (RFC 6749, se
     extension_NAME of the login module                       sasl.oauthbearer.extensions
     ssl.truststore.* of the login module                     https.ca.pem
 
-Class names stand for the behaviour of Kafka's classes. If librdkafka's own `sasl.oauthbearer.method` is set,
-nothing is translated. Source: Kafka ClientCredentialsJwtRetriever, ClientSecretRequestFormatter,
-OAuthBearerLoginCallbackHandler; librdkafka CONFIGURATION.md.
+Class names stand for the behaviour of Kafka's classes. If librdkafka's own
+`sasl.oauthbearer.method` is set, nothing is translated. Source: Kafka
+ClientCredentialsJwtRetriever, ClientSecretRequestFormatter, OAuthBearerLoginCallbackHandler;
+librdkafka CONFIGURATION.md.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ _MODULE_OPTIONS = frozenset({"clientId", "clientSecret", "scope"})
 
 
 def token_login(given: GivenProperties) -> dict[str, str]:
-    """The properties of `given` under librdkafka's names. Raises ConfigError, which names the key."""
+    """The properties of `given` under librdkafka's names.
+
+    Raises ConfigError, which names the key.
+    """
     if given.text(METHOD) is not None or given.texts.get("oauth_cb") is not None:
         if (other := given.any_of((_JAAS, *sorted(KAFKA_TOKEN_KEYS)))) is not None:
             raise given.error(f"the source of tokens is given twice other_key={other}", METHOD)
@@ -164,8 +168,8 @@ def _credential(
 
 
 def _trust(given: GivenProperties, options: Mapping[str, str]) -> dict[str, str]:
-    """The properties with the authorities for the provider's address: those of the login module, or the
-    system's."""
+    """The properties with the authorities for the provider's address: those of the login module, or
+    the system's."""
     texts = {name: each for name, each in options.items() if name.startswith(_TRUST_STORE)}
     if not texts:
         return {}

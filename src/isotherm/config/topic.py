@@ -343,8 +343,8 @@ class TopicConfig:
     def parse(cls, texts: Mapping[str, str], base: TopicConfig | None = None) -> Self:
         """`base` (or the defaults) with the keys in `texts` set.
 
-        Raises UnknownConfigError or ConfigError, which name the key. Rules that join several keys depend
-        on the broker, so `check_remote_rules` checks them.
+        Raises UnknownConfigError or ConfigError, which name the key. Rules that join several keys
+        depend on the broker, so `check_remote_rules` checks them.
         """
         start = base if base is not None else cls()
         return replace(start, **parse_fields(cls, texts))  # type: ignore[return-value, unused-ignore]
@@ -395,7 +395,9 @@ class TopicConfig:
         return self.local_retention_bytes
 
     def check_remote_rules(self, *, remote_system_enabled: bool) -> None:
-        """Raise ConfigError if a rule that joins several keys is broken (Kafka's LogConfig.validate*)."""
+        """Raise ConfigError if a rule that joins several keys is broken (Kafka's
+        LogConfig.validate*).
+        """
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise ConfigError(
                 "min.compaction.lag.ms is above max.compaction.lag.ms"
@@ -412,8 +414,8 @@ class TopicConfig:
         self.check_retention_rules()
 
     def check_retention_rules(self) -> None:
-        """Raise ConfigError if a rule between total and local retention is broken. These rules apply to the
-        defaults too."""
+        """Raise ConfigError if a rule between total and local retention is broken. These rules
+        apply to the defaults too."""
         _check_local_retention(
             "bytes", self.retention_bytes, self.local_retention_bytes, self.remote_log_copy_disable
         )

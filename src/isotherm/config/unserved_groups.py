@@ -1,7 +1,8 @@
 """Keys of groups that have no effect here: they are checked, stored and described as Kafka does.
 
-Share and streams groups are not served, and a group of the consumer protocol that has changed is assigned at
-once. Tools that describe a group or set all of its keys meet what they meet on Kafka (docs/decisions/0196).
+Share and streams groups are not served, and a group of the consumer protocol that has changed is
+assigned at once. Tools that describe a group or set all of its keys meet what they meet on Kafka
+(docs/decisions/0196).
 Source: Kafka GroupConfig, GroupCoordinatorConfig, ShareGroupConfig.
 """
 
@@ -292,8 +293,8 @@ class UnservedGroupConfig:
     )
 
     def unserved_defaults(self) -> dict[str, Any]:
-        """The values of a group that sets none, by field. As in Kafka, its assignment interval is shown as
-        Kafka's default."""
+        """The values of a group that sets none, by field. As in Kafka, its assignment interval is
+        shown as Kafka's default."""
         return {
             field_name: getattr(self, _field_name(synonym.name))
             for name, (field_name, declared) in config_keys(UnservedGroupLevelConfig).items()

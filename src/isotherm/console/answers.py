@@ -47,8 +47,8 @@ Window = tuple[Offset | None, Offset | None]
 SECOND_LANE = tuple(kind for kind in SpanKind if kind not in FIRST_LANE)
 
 
-# The cache serves the pages of one state of the cluster. The next state has another time, and other column objects
-# where events came, so stale entries are never found.
+# The cache serves the pages of one state of the cluster. The next state has another time, and other
+# column objects where events came, so stale entries are never found.
 _spans = functools.lru_cache(PARTITIONS_KEPT)(tier_spans)
 
 
@@ -69,8 +69,9 @@ def overview(storage: ClusterStorage, prices: PriceList, metrics: MetricsLook | 
 
 
 def metadata_topic_row(storage: ClusterStorage) -> Row | None:
-    """The size and growth of the metadata topic. `restart_s` estimates the time to read it, from the time that
-    it took here. Each copy adds two records. The rates are null while the history of copies is too short."""
+    """The size and growth of the metadata topic. `restart_s` estimates the time to read it, from
+    the time that it took here. Each copy adds two records. The rates are null while the history of
+    copies is too short."""
     topic = storage.metadata_topic
     if topic is None:
         return None
@@ -92,8 +93,8 @@ def metadata_topic_row(storage: ClusterStorage) -> Row | None:
 
 
 def _traffic_row(metrics: MetricsLook | None, prices: PriceList) -> Row | None:
-    """The rates over some minutes, and the monthly cost at the rate of the last hour. Null without metrics, and
-    before their second reading. The cost is null if requests have no price."""
+    """The rates over some minutes, and the monthly cost at the rate of the last hour. Null without
+    metrics, and before their second reading. The cost is null if requests have no price."""
     if metrics is None or metrics.traffic is None or metrics.hourly_traffic is None:
         return None
     hour = metrics.hourly_traffic.get(ALL_TOPICS, Traffic())
@@ -137,9 +138,9 @@ def past_tier_maps(
     columns: int,
     window: Window,
 ) -> list[Row]:
-    """The maps at an earlier time, as far as events have it. `remote` means in the remote tier at that time;
-    whether it was also local is unknown. Maps of all times cover the same offsets, so that they can be
-    compared."""
+    """The maps at an earlier time, as far as events have it. `remote` means in the remote tier at
+    that time; whether it was also local is unknown. Maps of all times cover the same offsets, so
+    that they can be compared."""
     return [
         _past_tier_map(each, histories.by_partition[each.state.partition], at_ms, columns, window)
         for each in partitions
@@ -148,8 +149,8 @@ def past_tier_maps(
 
 
 def history_reach(histories: Histories | None, now_ms: TimestampMs) -> Row:
-    """The range of times for `at`: as far back as events are kept, but at most a day. `since_ms` is null without
-    events."""
+    """The range of times for `at`: as far back as events are kept, but at most a day. `since_ms` is
+    null without events."""
     known = () if histories is None else histories.by_partition.values()
     first = [each.first_ms for each in known if each.first_ms is not None]
     return {
@@ -237,8 +238,8 @@ def _tier_map(
 
 @dataclass(frozen=True, slots=True)
 class GroupReading:
-    """The data about the reads of groups: their committed offsets over time, and the traffic by topic, which is
-    None without metrics."""
+    """The data about the reads of groups: their committed offsets over time, and the traffic by
+    topic, which is None without metrics."""
 
     progress: GroupProgress
     traffic: Mapping[str, Traffic] | None
@@ -247,8 +248,8 @@ class GroupReading:
 def group_rows(
     groups: Iterable[GroupState], storage: ClusterStorage, reading: GroupReading
 ) -> list[Row]:
-    """One row for each group: the sum of its lags, its oldest age, and the tiers that its partitions read
-    from."""
+    """One row for each group: the sum of its lags, its oldest age, and the tiers that its
+    partitions read from."""
     return [_group_row(each, _partition_rows(each, storage, reading), reading) for each in groups]
 
 
@@ -279,8 +280,8 @@ def _partition_rows(group: GroupState, storage: ClusterStorage, reading: GroupRe
 def _remote_bytes_per_s(
     lag: PartitionLag, rate: float | None, storage: ClusterStorage
 ) -> float | None:
-    """The bytes that a group reads from the remote tier, estimated by the mean size of an offset there. 0 if it
-    reads from another place."""
+    """The bytes that a group reads from the remote tier, estimated by the mean size of an offset
+    there. 0 if it reads from another place."""
     if rate is None or lag.reads_from is not ReadsFrom.REMOTE:
         return None if rate is None else 0.0
     for each in storage.topics[lag.place.topic].partitions:
@@ -333,8 +334,8 @@ def _group_row(group: GroupState, rows: Sequence[Row], reading: GroupReading) ->
 
 
 def _cell(cell: Cell, partition: PartitionStorage) -> Row:
-    """The row of a cell. `start` and `end` are offsets, `end` is exclusive. A cell of one segment has its
-    `id`."""
+    """The row of a cell. `start` and `end` are offsets, `end` is exclusive. A cell of one segment
+    has its `id`."""
     row: dict[str, Any] = {
         "start": cell.start,
         "end": cell.end,

@@ -1,7 +1,8 @@
-"""The console's web application: pages, and the JSON that they show. Its only state is the cached state of the
-cluster.
+"""The console's web application: pages, and the JSON that they show. Its only state is the cached
+state of the cluster.
 
-Every answer forbids the browser to load anything from another site, and to show the page in a frame.
+Every answer forbids the browser to load anything from another site, and to show the page in a
+frame.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """`hosts` are the host names that a request may have. Pages show `sweep_command` for users to copy.
-    `credentials` has passwords by name; with None there is no login."""
+    """`hosts` are the host names that a request may have. Pages show `sweep_command` for users to
+    copy. `credentials` has passwords by name; with None there is no login."""
 
     prices: PriceList
     layout: Layout
@@ -137,7 +138,8 @@ def console_app(
         ],
         exception_handlers={HTTPException: _problem, Exception: _failure},
         middleware=[
-            # DNS rebinding: a website whose name points to this address sends requests with its own name.
+            # DNS rebinding: a website whose name points to this address sends requests with its own
+            # name.
             Middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts)),
             Middleware(_SafeHeaders),
             Middleware(_Login, credentials=settings.credentials, logins=HttpLogins(settings.clock)),
@@ -156,8 +158,8 @@ class _SafeHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers[name] = value
-                # The browser revalidates each file, so that an upgrade takes effect. An unchanged file is
-                # a 304.
+                # The browser revalidates each file, so that an upgrade takes effect. An unchanged
+                # file is a 304.
                 headers.setdefault("cache-control", "no-cache")
             await send(message)
 
@@ -221,7 +223,10 @@ async def _failure(_: Request, __: Exception) -> Response:
 
 
 class _Pages:
-    """The handlers of requests. They are plain functions, so the server calls each in a thread, and may block."""
+    """The handlers of requests.
+
+    They are plain functions, so the server calls each in a thread, and may block.
+    """
 
     def __init__(
         self, cluster: WatchedCluster, records: RecordSource, settings: ConsoleSettings
@@ -354,8 +359,8 @@ class _Pages:
             raise HTTPException(_UPSTREAM_FAILED, str(error)) from error
 
     def _answer(self, content: Callable[[ClusterStorage], Row]) -> Response:
-        """The answer with `content`. If the cluster does not answer now, `error` has the reason, and the content
-        is that of the last successful read."""
+        """The answer with `content`. If the cluster does not answer now, `error` has the reason,
+        and the content is that of the last successful read."""
         look = self._cluster.look()
         if look.content is None:
             return JSONResponse({"error": look.error}, UNAVAILABLE)

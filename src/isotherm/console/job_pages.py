@@ -1,5 +1,5 @@
-"""The routes of jobs. Starting a job is the only request of the console that changes anything. Its route exists only
-if --allow-changes is given."""
+"""The routes of jobs. Starting a job is the only request of the console that changes anything. Its
+route exists only if --allow-changes is given."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def job_routes(reports: JobReports, runner: JobRunner | None) -> list[Route]:
 
 
 class _JobPages:
-    """The handlers of requests. They are plain functions, so the server calls each in a thread, and may block."""
+    """The handlers of requests.
+
+    They are plain functions, so the server calls each in a thread, and may block.
+    """
 
     def __init__(self, reports: JobReports, runner: JobRunner | None) -> None:
         self._reports = reports

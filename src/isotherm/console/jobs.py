@@ -1,7 +1,8 @@
-"""Reads the reports of `isotherm pipeline`'s checks from a folder, and starts new checks if that is allowed.
+"""Reads the reports of `isotherm pipeline`'s checks from a folder, and starts new checks if that is
+allowed.
 
-A report is a file JOB-ANYTHING.jsonl with the output of `isotherm pipeline JOB ... --json`, wherever it ran. If the
-console has started the job, the last line has the exit code.
+A report is a file JOB-ANYTHING.jsonl with the output of `isotherm pipeline JOB ... --json`,
+wherever it ran. If the console has started the job, the last line has the exit code.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class JobReports:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        # The newest summaries, by name, time and size. Pages request them every few seconds, so a file is read
-        # again only after a change.
+        # The newest summaries, by name, time and size. Pages request them every few seconds, so a
+        # file is read again only after a change.
         self._summaries: dict[tuple[str, int, int], Row] = {}
 
     def newest(self) -> list[Row]:
@@ -66,7 +67,10 @@ class JobReports:
         return list(fresh.values())
 
     def report(self, name: str) -> Row | None:
-        """A report with its findings, at most FINDINGS_MAX. None if it does not exist. Raises OSError."""
+        """A report with its findings, at most FINDINGS_MAX.
+
+        None if it does not exist. Raises OSError.
+        """
         if self._folder is None or _NAME.fullmatch(name) is None:
             return None
         path = self._folder / name
@@ -99,8 +103,8 @@ def _summary(path: Path, modified_ns: int, size: int, rows: Sequence[Mapping[str
 
 
 def _read(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The JSON objects in the file's first REPORT_BYTES_MAX, and its other lines: the reason why a job failed, or
-    half a line where the file was cut."""
+    """The JSON objects in the file's first REPORT_BYTES_MAX, and its other lines: the reason why a
+    job failed, or half a line where the file was cut."""
     with path.open("rb") as file:
         lines = file.read(REPORT_BYTES_MAX).splitlines()
     rows, texts = [], []
@@ -138,10 +142,16 @@ class _Running:
 
 
 class JobRunner:
-    """Starts one job at a time, as a process with the same command that a user would type. Thread-safe."""
+    """Starts one job at a time, as a process with the same command that a user would type.
+
+    Thread-safe.
+    """
 
     def __init__(self, folder: Path, commands: Mapping[str, Sequence[str]], clock: Clock) -> None:
-        """`commands` has the command of each job that can be started. None of them changes anything."""
+        """`commands` has the command of each job that can be started.
+
+        None of them changes anything.
+        """
         self._folder = folder
         self._commands = commands
         self._clock = clock
@@ -159,7 +169,10 @@ class JobRunner:
         return None if running is None else running.job
 
     def start(self, job: str) -> None:
-        """Start a job. Raises InvalidRequestError for an unknown job, and while another one runs."""
+        """Start a job.
+
+        Raises InvalidRequestError for an unknown job, and while another one runs.
+        """
         with self._guard:
             if job not in self._commands:
                 raise InvalidRequestError(f"no such job can be started job={job}")
@@ -198,7 +211,8 @@ class JobRunner:
         try:
             with unfinished.open("ab") as output:
                 output.write(json.dumps({_ENDED: {"exit_code": exit_code}}).encode() + b"\n")
-            # Only now the file has the name of a report, so pages never show one that is still being written.
+            # Only now the file has the name of a report, so pages never show one that is still
+            # being written.
             unfinished.rename(report)
         except OSError as error:
             logger.warning(
@@ -210,6 +224,6 @@ class JobRunner:
 
 
 def new_token() -> str:
-    """A token against cross-site request forgery. A request that changes something must contain it, and a page of
-    another site cannot read it."""
+    """A token against cross-site request forgery. A request that changes something must contain it,
+    and a page of another site cannot read it."""
     return os.urandom(16).hex()

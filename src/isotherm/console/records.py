@@ -1,4 +1,6 @@
-"""Searches the records of a partition for the console, one bounded step of a scan for each request."""
+"""Searches the records of a partition for the console, one bounded step of a scan for each
+request.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,9 @@ SegmentLookup = Callable[[PartitionStorage, bytes], RemoteLogSegmentMetadata | N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsWanted:
-    """A request. The scan starts at `offset`, else at the first record since `timestamp_ms`, else at the log
-    start. With `prefers_bucket` all offsets of finished segments are read from the bucket."""
+    """A request. The scan starts at `offset`, else at the first record since `timestamp_ms`, else
+    at the log start. With `prefers_bucket` all offsets of finished segments are read from the
+    bucket."""
 
     offset: Offset | None
     timestamp_ms: TimestampMs | None
@@ -75,8 +78,8 @@ class RecordBrowser:
     def step(
         self, storage: ClusterStorage, partition: PartitionStorage, wanted: RecordsWanted
     ) -> Row:
-        """Run one step. Raises TooManyScansError, CorruptDataError for damaged records, and what the source
-        raises."""
+        """Run one step. Raises TooManyScansError, CorruptDataError for damaged records, and what
+        the source raises."""
         if not self._room.acquire(blocking=False):
             raise TooManyScansError
         try:
@@ -143,7 +146,10 @@ class _FinishedSegments:
         self._ids = [segments.ids[each] for each in chosen]
 
     def id_of(self, offset: Offset) -> bytes | None:
-        """The id of the segment that has the offset. If several have it, the one that begins last."""
+        """The id of the segment that has the offset.
+
+        If several have it, the one that begins last.
+        """
         place = int(np.searchsorted(self._start, offset, side="right")) - 1
         return self._ids[place] if place >= 0 and offset <= self._end[place] else None
 
@@ -166,8 +172,8 @@ def _cost(step: ScanStep) -> list[Row]:
 
 
 def _record_row(found: FoundRecord, segments: _FinishedSegments) -> Row:
-    """The row of a record. `segment` is the remote segment that has it, even if it was read from the local
-    tier."""
+    """The row of a record. `segment` is the remote segment that has it, even if it was read from
+    the local tier."""
     record, batch = found.record, found.batch
     segment = segments.id_of(record.offset)
     return {
@@ -196,7 +202,11 @@ def _named_parts(record: Record) -> tuple[NamedBytes, NamedBytes]:
 
 
 def _registered_row(read: RegisteredValue) -> Row:
-    """The row of a decoded value. `schema_id` is a number, or a GUID as text. `text` is JSON, cut off after SHOWN_BYTES_MAX characters."""
+    """The row of a decoded value.
+
+    `schema_id` is a number, or a GUID as text. `text` is JSON, cut off after SHOWN_BYTES_MAX
+    characters.
+    """
     text = read.text
     return {
         "schema_id": read.schema_id if isinstance(read.schema_id, int) else str(read.schema_id),

@@ -1,9 +1,9 @@
 """The console's HTTP server: uvicorn, with timeouts for idle connections.
 
-There are at most CONNECTIONS_MAX connections, and uvicorn alone would wait for a request without a limit. So a
-connection without a request in progress has REQUEST_TIMEOUT_S to send a whole request, and a client that does
-not read its answer is disconnected after READ_TIMEOUT_S. Otherwise CONNECTIONS_MAX silent connections would
-block all other clients.
+There are at most CONNECTIONS_MAX connections, and uvicorn alone would wait for a request without a
+limit. So a connection without a request in progress has REQUEST_TIMEOUT_S to send a whole request,
+and a client that does not read its answer is disconnected after READ_TIMEOUT_S. Otherwise
+CONNECTIONS_MAX silent connections would block all other clients.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ class ConsoleProtocol(H11Protocol):
         super().resume_writing()
 
     def _watch_request(self) -> None:
-        """Start the deadline of the next request, if none runs. Further pieces of a request do not move it."""
+        """Start the deadline of the next request, if none runs.
+
+        Further pieces of a request do not move it.
+        """
         if self._has_request():
             self._end_request_timer()
         elif self._request_timer is None:

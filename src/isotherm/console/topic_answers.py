@@ -1,5 +1,5 @@
-"""Builds the JSON of the page "Answers": the causes of a topic's local size, its leftovers, its future cost.
-Pure."""
+"""Builds the JSON of the page "Answers": the causes of a topic's local size, its leftovers, its
+future cost. Pure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def _topic_row(topic: TopicStorage, price: float, now_ms: TimestampMs) -> Row:
 
 
 def _hold_rows(topic: TopicStorage, now_ms: TimestampMs) -> list[Row]:
-    """The sums over all partitions by cause, each with the partition that has the most bytes of it."""
+    """The sums over all partitions by cause, each with the partition that has the most bytes of
+    it.
+    """
     found: dict[HoldCause, list[tuple[Hold, int]]] = defaultdict(list)
     for each in topic.partitions:
         for hold in _holds(topic, each, now_ms):

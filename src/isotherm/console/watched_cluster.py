@@ -1,4 +1,7 @@
-"""Caches the state of a cluster for all open pages. Without an open page no request is sent to the cluster."""
+"""Caches the state of a cluster for all open pages.
+
+Without an open page no request is sent to the cluster.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +44,16 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Look(Generic[T]):
-    """`content` is that of the last successful read, None before the first. `error` is the reason if a later
-    read failed."""
+    """`content` is that of the last successful read, None before the first. `error` is the reason
+    if a later read failed."""
 
     content: T | None
     error: str | None
 
 
 class Newest(Generic[T]):
-    """The newest result of `read`, which runs at most once per `interval_s`, in one thread at a time. Meanwhile other
-    threads get the last result. Thread-safe."""
+    """The newest result of `read`, which runs at most once per `interval_s`, in one thread at a
+    time. Meanwhile other threads get the last result. Thread-safe."""
 
     def __init__(
         self, read: Callable[[], T], lock: threading.Lock, clock: Clock, interval_s: float
@@ -65,7 +68,8 @@ class Newest(Generic[T]):
     def look(self) -> Look[T]:
         if not self._is_due():
             return self.last
-        # Wait for another thread's read only if there is no result yet. Otherwise an old result is better than a wait.
+        # Wait for another thread's read only if there is no result yet. Otherwise an old result is
+        # better than a wait.
         if not self._lock.acquire(blocking=self._read_at_s is None):
             return self.last
         try:
@@ -94,8 +98,8 @@ class Newest(Generic[T]):
 
 
 class WatchedCluster:
-    """The newest state of a cluster. Thread-safe. `look` blocks while it reads the cluster itself, and, before the
-    first result, while another thread reads it."""
+    """The newest state of a cluster. Thread-safe. `look` blocks while it reads the cluster itself,
+    and, before the first result, while another thread reads it."""
 
     def __init__(self, open_reader: Callable[[], Reader], clock: Clock, interval_s: float) -> None:
         self._open_reader = open_reader
@@ -110,8 +114,9 @@ class WatchedCluster:
         return self._storage.look()
 
     def groups(self) -> Look[list[GroupState]]:
-        """The groups that the brokers coordinate. Looks at the cluster first, to know its brokers, and again after the
-        groups. So a later `look` has ends of logs that are as new as the commits."""
+        """The groups that the brokers coordinate. Looks at the cluster first, to know its brokers,
+        and again after the groups. So a later `look` has ends of logs that are as new as the
+        commits."""
         self.look()
         return self._groups.look()
 
@@ -147,7 +152,7 @@ class WatchedCluster:
         storage = self._storage.last.content
         found = self._opened().read_groups(() if storage is None else storage.brokers)
         self.progress.note(found, self._clock.now_ms())
-        # Only an end that is read after a commit tells whether the commit is beyond it. If this read fails, the commits
-        # before stay, which are older than the ends that are known.
+        # Only an end that is read after a commit tells whether the commit is beyond it. If this
+        # read fails, the commits before stay, which are older than the ends that are known.
         self._storage.renew()
         return found

@@ -1,5 +1,5 @@
-"""Reads the brokers' errors of the last hour, and their traffic with the remote tier, from their metrics. Without an
-open page no request is sent."""
+"""Reads the brokers' errors of the last hour, and their traffic with the remote tier, from their
+metrics. Without an open page no request is sent."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ TRAFFIC_WINDOW_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class MetricsAddresses:
-    """The URLs of brokers' metrics, such as `http://broker:9404/metrics`. `authorization` is a header for all of
-    them."""
+    """The URLs of brokers' metrics, such as `http://broker:9404/metrics`. `authorization` is a
+    header for all of them."""
 
     urls: Sequence[str]
     authorization: str | None = None
 
 
 def metrics_addresses(urls: Sequence[str], login_file: str | None) -> MetricsAddresses:
-    """Check the URLs, and read the login. Raises ConfigError for an invalid URL, and for a file that does not have
-    exactly one name with its password."""
+    """Check the URLs, and read the login. Raises ConfigError for an invalid URL, and for a file
+    that does not have exactly one name with its password."""
     for url in urls:
         parts = urlsplit(url)
         if "@" in parts.netloc:
@@ -67,9 +67,9 @@ def metrics_addresses(urls: Sequence[str], login_file: str | None) -> MetricsAdd
 
 @dataclass(frozen=True, slots=True)
 class MetricsLook:
-    """`errors` are those of the last hour. `traffic` by topic is the mean over some minutes, `hourly_traffic`, from
-    which costs are computed, over the hour. Both are None before the second reading. `since_ms` is the time at
-    which the hour's counts begin."""
+    """`errors` are those of the last hour. `traffic` by topic is the mean over some minutes,
+    `hourly_traffic`, from which costs are computed, over the hour. Both are None before the second
+    reading. `since_ms` is the time at which the hour's counts begin."""
 
     errors: Row
     traffic: Mapping[str, Traffic] | None
@@ -78,8 +78,8 @@ class MetricsLook:
 
 
 class WatchedMetrics:
-    """The newest metrics of all brokers. The first reading of a broker counts nothing, because later ones are compared
-    with it. Thread-safe."""
+    """The newest metrics of all brokers. The first reading of a broker counts nothing, because
+    later ones are compared with it. Thread-safe."""
 
     def __init__(self, addresses: MetricsAddresses, clock: Clock, interval_s: float) -> None:
         self._addresses = addresses
@@ -134,8 +134,8 @@ def _all_seen(histories: Mapping[str, MeterHistory], window_ms: int) -> dict[str
 def _errors_row(
     seen: Mapping[str, CountsSeen], since_ms: TimestampMs | None, unanswered: list[Row]
 ) -> Row:
-    """The row of errors: their `total` since `since_ms`, the most frequent ones as `rows`, and the addresses that do
-    not answer now."""
+    """The row of errors: their `total` since `since_ms`, the most frequent ones as `rows`, and the
+    addresses that do not answer now."""
     counts = Counter(
         {
             (url, meter, topic): count

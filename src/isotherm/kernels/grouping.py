@@ -19,8 +19,8 @@ from isotherm.kernels.tables import INT32_OUT, INT64_OUT
 # comparison per row.
 COLUMNS = 5
 
-# Probes for each row, on average. Only ids that were chosen to collide need this many, and without a
-# bound they would take time by the square of their number. The caller sorts these.
+# Probes for each row, on average. Only ids that were chosen to collide need this many, and without
+# a bound they would take time by the square of their number. The caller sorts these.
 _PROBES_MAX = 32
 
 # Strided, so that the columns of a table of rows need no copies.
@@ -57,14 +57,14 @@ def group_rows(columns, rows, slots, groups, ordered, starts):
     the rows of a group in the order of `rows`.
 
     `slots` is the hash table. Its items are -1, and their number is a power of two above the number
-    of rows. Returns the number of groups, or -1 if too many hashes collide; the content of `ordered`
-    and `starts` is undefined then.
+    of rows. Returns the number of groups, or -1 if too many hashes collide; the content of
+    `ordered` and `starts` is undefined then.
     """
     mask = len(slots) - 1
     count = np.int64(0)
     probes_left = (len(rows) + 1) * _PROBES_MAX
-    # A slot has the number of a group. Until the last loop `ordered` has the first row of each group,
-    # and `starts` its number of rows.
+    # A slot has the number of a group. Until the last loop `ordered` has the first row of each
+    # group, and `starts` its number of rows.
     for index in range(len(rows)):
         row = rows[index]
         slot = _hash(columns, row) & mask
@@ -84,8 +84,8 @@ def group_rows(columns, rows, slots, groups, ordered, starts):
     for number in range(count):
         end += starts[number]
         starts[number] = end
-    # From the last row back, each row takes the last free place of its group. So `starts` ends as the
-    # start of each group, and a group keeps the order of `rows`.
+    # From the last row back, each row takes the last free place of its group. So `starts` ends as
+    # the start of each group, and a group keeps the order of `rows`.
     for index in range(len(rows) - 1, -1, -1):
         group = groups[index]
         starts[group] -= 1

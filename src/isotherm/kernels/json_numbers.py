@@ -1,7 +1,8 @@
-"""Compiled loops over JSON values: which of them have numbers, depths or words that need a closer look.
+"""Compiled loops over JSON values: which of them have numbers, depths or words that need a closer
+look.
 
-Values are `data[offsets[i]:offsets[i + 1]]`. They need not be JSON: of other bytes the result means nothing, but
-up to the first byte that is not JSON it is right.
+Values are `data[offsets[i]:offsets[i + 1]]`. They need not be JSON: of other bytes the result means
+nothing, but up to the first byte that is not JSON it is right.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -22,12 +23,15 @@ TOO_DEEP = 1
 WORD = 2
 """The flag of a value with NaN or Infinity, which are no JSON."""
 DOUBTFUL = 4
-"""The flag of a value with a number that may be in no column: a whole one beyond 64 bits, or another one that has more
-than 17 digits or is near the bounds of doubles. Also that of a value with many levels."""
+"""The flag of a value with a number that may be in no column: a whole one beyond 64 bits, or
+another one that has more than 17 digits or is near the bounds of doubles. Also that of a value with
+many levels."""
 ONLY_LONG = 8
 """The flag of a value with a whole number that int64 has and double has not."""
 OTHER_FORM = 16
-"""The flag of a value with a number that is whole, and of int64, but is not written so: 3.0 or 1e2."""
+"""The flag of a value with a number that is whole, and of int64, but is not written so: 3.0 or
+1e2.
+"""
 
 _COPIED = 32
 
@@ -45,7 +49,9 @@ _EXPONENT_MAX = 290
 _POWER_LIMIT = 1_000_000_000
 """Larger powers of ten need not be told apart."""
 _WHOLE, _OTHER, _NO_JSON = 0, 1, 2
-"""The forms of numbers: without fraction and power, with one of them, and such as JSON does not have."""
+"""The forms of numbers: without fraction and power, with one of them, and such as JSON does not
+have.
+"""
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 _PLUS, _MINUS, _POINT = ord("+"), ord("-"), ord(".")
@@ -64,7 +70,10 @@ _HALF_SHIFT = np.uint64(32)
 _TOP_BIT = np.uint64(2**63)
 _MANTISSA_MIN = np.uint64(2**52)
 _UNCERTAINTY = 0.004
-"""The error of `_is_surely_shortest`, in units of the last bit of a double. It is less than two of 2**10."""
+"""The error of `_is_surely_shortest`, in units of the last bit of a double.
+
+It is less than two of 2**10.
+"""
 _POWER_MIN = -(_EXPONENT_MAX + FLOAT_DIGITS_MAX)
 
 
@@ -127,9 +136,9 @@ def _power(data, position, end):
 
 @register_jitable(forceinline=True)
 def _digits(data, position, end):
-    """Read digits, with at most one point among them. Returns their end, the position after the point (beyond `end` if
-    there is none), the count of digits without zeros before and after them, these digits as a number, and the count of
-    zeros after them."""
+    """Read digits, with at most one point among them. Returns their end, the position after the
+    point (beyond `end` if there is none), the count of digits without zeros before and after them,
+    these digits as a number, and the count of zeros after them."""
     digits = _NONE
     count = 0
     zeros = 0
@@ -156,8 +165,9 @@ def _digits(data, position, end):
 def _number(data, position, end):
     """Read the number at `position`.
 
-    Returns its end, whether it has a minus, its form, the count of its digits without zeros before and after them,
-    these digits as a number (wrong if there are more than 19), and the power of ten that it is multiplied with.
+    Returns its end, whether it has a minus, its form, the count of its digits without zeros before
+    and after them, these digits as a number (wrong if there are more than 19), and the power of ten
+    that it is multiplied with.
     """
     is_negative = _byte(data, position) == _MINUS
     start = position + is_negative
@@ -211,11 +221,12 @@ def _high_product(one, other):
 
 @register_jitable(forceinline=True)
 def _is_surely_shortest(digits, exponent):
-    """Whether these digits, the last of which is not 0, times the power of ten are certainly the shortest decimal of their
-    double, and the nearest one of so many digits.
+    """Whether these digits, the last of which is not 0, times the power of ten are certainly the
+    shortest decimal of their double, and the nearest one of so many digits.
 
-    The number is computed with 62 bits or more: 53 for the double, the others tell the distance from it. It is the shortest if
-    the decimals with one digit less, below and above it, belong to other doubles.
+    The number is computed with 62 bits or more: 53 for the double, the others tell the distance
+    from it. It is the shortest if the decimals with one digit less, below and above it, belong to
+    other doubles.
     """
     scaled = digits
     while scaled < _TOP_BIT:
@@ -274,11 +285,13 @@ def _step(byte):
     )
 )
 def look_through(data, offsets, depth_sure, depth_max, is_form_free, flags, texts, ends, rows):
-    """Fill the flags of each value. One with more levels than `depth_sure` is doubtful. Copy numbers of 16 and 17 digits that may not be the shortest decimal of their double
-    to `texts`, one after the other; their ends there go into `ends`, and the indexes of their values into `rows`. Returns their number.
+    """Fill the flags of each value. One with more levels than `depth_sure` is doubtful. Copy
+    numbers of 16 and 17 digits that may not be the shortest decimal of their double to `texts`, one
+    after the other; their ends there go into `ends`, and the indexes of their values into `rows`.
+    Returns their number.
 
-    If `is_form_free`, a whole number is whole in any form. `texts` has room for the bytes of all values, `ends` and `rows`
-    for one number in 16 bytes.
+    If `is_form_free`, a whole number is whole in any form. `texts` has room for the bytes of all
+    values, `ends` and `rows` for one number in 16 bytes.
     """
     copied = 0
     text_end = 0
@@ -315,7 +328,9 @@ def look_through(data, offsets, depth_sure, depth_max, is_form_free, flags, text
 
 @kernel(types.void(BYTES, _READONLY_INT32, INT64_OUT, INT64_OUT))
 def read_numbers(data, offsets, digits, exponents):
-    """Read one number from each value, as its digits and the power of ten that they are multiplied with."""
+    """Read one number from each value, as its digits and the power of ten that they are
+    multiplied with.
+    """
     for row in range(len(offsets) - 1):
         _, _, _, _, found, exponent = _number(data, offsets[row], offsets[row + 1])
         digits[row] = np.int64(found)
@@ -337,7 +352,8 @@ def _write(out, start, magnitude):
 
 @kernel(types.int64(BYTES, _READONLY_INT32, BYTES_OUT, INT32_OUT))
 def write_whole(data, offsets, out, out_offsets):
-    """Copy the values, with all whole numbers of int64 written as such: 3 for 3.0, 100 for 1e2. Returns the size.
+    """Copy the values, with all whole numbers of int64 written as such: 3 for 3.0, 100 for 1e2.
+    Returns the size.
 
     `out` has room for five times the bytes.
     """

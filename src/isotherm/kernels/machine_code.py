@@ -278,10 +278,11 @@ def _is_temporary(folder: Path) -> bool:
 
 
 def _is_trusted(folder: Path) -> bool:
-    """Whether nobody but this user and root can put a file into the folder, or another folder into its place.
+    """Whether nobody but this user and root can put a file into the folder, or another folder into
+    its place.
 
-    Whoever can write to the folder of the sources can change the program itself, so the folder beside them only has to
-    be as safe as they are.
+    Whoever can write to the folder of the sources can change the program itself, so the folder
+    beside them only has to be as safe as they are.
     """
     try:
         if folder == _BESIDE_SOURCES:
@@ -299,7 +300,10 @@ def _is_trusted(folder: Path) -> bool:
 
 
 def _holds_own(folder: Path, stamp: str, name: str) -> bool:
-    """Whether the file, in a folder that `_is_trusted`, is as safe as the folder. Raises OSError."""
+    """Whether the file, in a folder that `_is_trusted`, is as safe as the folder.
+
+    Raises OSError.
+    """
     if folder == _BESIDE_SOURCES:
         return True
     return _is_own(folder / stamp) and _is_own(folder / stamp / name)
@@ -308,8 +312,8 @@ def _holds_own(folder: Path, stamp: str, name: str) -> bool:
 def _is_own(path: Path, *, as_parent: bool = False) -> bool:
     """Whether the path is this user's or root's, and no other user can write to it.
 
-    In a folder with the sticky bit, like /tmp, others can create entries, but not replace those of this user. So such a
-    parent does no harm. Raises OSError.
+    In a folder with the sticky bit, like /tmp, others can create entries, but not replace those of
+    this user. So such a parent does no harm. Raises OSError.
     """
     found = path.lstat()
     if found.st_uid not in (0, os.getuid()):

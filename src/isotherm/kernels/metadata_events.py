@@ -240,8 +240,8 @@ def _read_key_id(data, position):
         last = _sextet(np.int64(data[position + index]))
         if last == 64:
             return np.int64(0), np.int64(0), False
-        # 22 characters have 132 bits: the last one has 2 bits of the id and 4 bits of padding, which
-        # must be 0. Otherwise several keys would name one topic.
+        # 22 characters have 132 bits: the last one has 2 bits of the id and 4 bits of padding,
+        # which must be 0. Otherwise several keys would name one topic.
         if index == _KEY_ID_SIZE - 1:
             high = (high << np.uint64(2)) | (low >> np.uint64(62))
             low = (low << np.uint64(2)) | np.uint64(last >> 4)

@@ -149,10 +149,11 @@ class SoundBatches(NamedTuple):
         return is_below
 
     def possible(self, base_offset: Offset, next_offset: Offset) -> SoundBatches:
-        """The batches before the first whose offset cannot be: below the end of the batch before it, or
-        too far above `base_offset`, that of the segment, for an index.
+        """The batches before the first whose offset cannot be: below the end of the batch before
+        it, or too far above `base_offset`, that of the segment, for an index.
 
-        The CRC does not cover a batch's base offset. A damaged one shows only by the offsets around it.
+        The CRC does not cover a batch's base offset. A damaged one shows only by the offsets around
+        it.
         """
         is_far = self.next_offsets - 1 - base_offset > RELATIVE_OFFSET_MAX
         return self.before(self.starts_below(next_offset) | is_far)

@@ -171,8 +171,8 @@ def _read(fs: FileSystem, path: Path) -> _OffsetCheckpoint | None:
 
 
 def _read_cleaned(fs: FileSystem, path: Path) -> _OffsetCheckpoint:
-    # The cleaner warns of a damaged file when it reads it. Here that costs a needless error for a log
-    # that was compacted once.
+    # The cleaner warns of a damaged file when it reads it. Here that costs a needless error for a
+    # log that was compacted once.
     with suppress(CorruptCheckpointError):
         return load_offset_checkpoint(fs, path)
     return {}

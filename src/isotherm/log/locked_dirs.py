@@ -7,8 +7,8 @@ A checkpoint file has the offsets of all logs of a directory, so each write need
 - One thread at a time writes. The latest offsets are written last, and a log that is deleted
   meanwhile is not written again.
 
-locked_dir.py has the files of one directory. Source: Kafka LogManager.checkpointRecoveryOffsetsInDir
-and its like, and ReplicaManager.checkpointHighWatermarks.
+locked_dir.py has the files of one directory. Source: Kafka
+LogManager.checkpointRecoveryOffsetsInDir and its like, and ReplicaManager.checkpointHighWatermarks.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class LockedDirs:
         logs: Callable[[], Iterable[PartitionLog]],
         offline_logs: Callable[[], Iterable[OfflineLog]],
     ) -> None:
-        """`lock` is the one that guards the set of logs. `logs` and `offline_logs` return the present
-        ones."""
+        """`lock` is the one that guards the set of logs. `logs` and `offline_logs` return the
+        present ones."""
         self._fs = fs
         self._log_dirs = log_dirs
         self._lock = lock

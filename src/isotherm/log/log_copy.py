@@ -140,8 +140,8 @@ class LogCopy:
             self._fs.sync_directory(self.directory)
 
     def rename_to(self, directory: Path) -> None:
-        """Mark the complete copy and give it the log's name. The rename is the last step: from there
-        on a start uses the copy, and so must this process."""
+        """Mark the complete copy and give it the log's name. The rename is the last step: from
+        there on a start uses the copy, and so must this process."""
         with self.log_dir.errors_fail_it(f"move {self.log.topic_partition}"):
             # Durable before the rename: after a crash a start that finds both directories must
             # find it.

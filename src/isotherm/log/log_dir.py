@@ -1,5 +1,5 @@
-"""A log directory: online until the first I/O error, then offline until the process restarts. It has a
-directory for each partition."""
+"""A log directory: online until the first I/O error, then offline until the process restarts. It
+has a directory for each partition."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ class LogCheckpoints:
     knows_log_start: bool = True
     """False if the file with the log start offsets is lost."""
     cleaned_to: Offset = 0
-    """The end of what the cleaner has cleaned, also long ago. Offsets that are missing below it were
-    removed by the cleaner, which makes a log durable before it cleans it."""
+    """The end of what the cleaner has cleaned, also long ago. Offsets that are missing below it
+    were removed by the cleaner, which makes a log durable before it cleans it."""
 
 
 class _RecoveredSegment(NamedTuple):
@@ -115,7 +115,8 @@ class _LogLoader:
         self._topic_partition = topic_partition
         self._config = config
         self._checkpoints = checkpoints
-        # The base of the segment that was recovered last. Recovery also writes and removes snapshots.
+        # The base of the segment that was recovered last. Recovery also writes and removes
+        # snapshots.
         self._recovered_base: Offset | None = None
         # Whether offsets may be missing between batches, as after compaction.
         self._is_sparse = config.compacts
@@ -369,8 +370,8 @@ class _LogLoader:
     ) -> ProducerStateManager:
         """The state at the base of a segment that is to be recovered.
 
-        It is that at the end of the segment before, if that one was recovered: a snapshot has the last batch
-        of each producer only (docs/decisions/0197).
+        It is that at the end of the segment before, if that one was recovered: a snapshot has the
+        last batch of each producer only (docs/decisions/0197).
         """
         names = self._fs.list_names(self._directory)
         bases = plan_segment_files(names).base_offsets
@@ -480,8 +481,9 @@ class _LogLoader:
             )
         # As in Kafka: a later truncation finds a snapshot near the end, and need not scan the log.
         bases = [] if snapshots.offsets else [segment.base_offset for segment in segments[-2:]]
-        # The recovery of the last segment has the state of the log end, with the last batches of each
-        # producer, to answer repeated ones. A snapshot has the last one only (docs/decisions/0197).
+        # The recovery of the last segment has the state of the log end, with the last batches of
+        # each producer, to answer repeated ones. A snapshot has the last one only
+        # (docs/decisions/0197).
         is_replayed = (
             self._recovered_base is not None and self._producers.map_end_offset == log_end_offset
         )

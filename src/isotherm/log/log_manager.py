@@ -3,8 +3,9 @@
     locked_dirs.py          the log directories: their locks and checkpoints
     retired_directories.py  directories of logs that are deleted or moved
 
-If a log directory fails, it goes offline with its logs; the others continue. The methods for background work are ticks, which the owner of
-the threads calls: each does what is due and returns. Source: Kafka LogManager.java.
+If a log directory fails, it goes offline with its logs; the others continue. The methods for
+background work are ticks, which the owner of the threads calls: each does what is due and returns.
+Source: Kafka LogManager.java.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class LogManager:
         catalog: PartitionCatalog | None = None,
     ) -> None:
         """`topic_config_for` returns a topic's whole configuration; called while loading. `catalog`
-        has the partitions that still exist: after a crash, or while a directory is missing, the log of
-        a deleted partition may still be there."""
+        has the partitions that still exist: after a crash, or while a directory is missing, the log
+        of a deleted partition may still be there."""
         self._config = config
         self._topic_config_for = topic_config_for
         self._catalog = catalog
@@ -279,7 +280,10 @@ class LogManager:
             return tuple(self._logs.values())
 
     def offline_logs(self) -> tuple[OfflineLog, ...]:
-        """Logs with damaged files. Logs of an offline directory are offline too, and not among them."""
+        """Logs with damaged files.
+
+        Logs of an offline directory are offline too, and not among them.
+        """
         with self._lock:
             return tuple(self._offline.values())
 

@@ -36,8 +36,8 @@ class FetchIsolation(enum.Enum):
 class LogRead(NamedTuple):
     """The result of a read: whole batches, of which the first may start below the offset.
 
-    `end_offset` is the end of the readable offsets. aborted_transactions is None unless the read was
-    TXN_COMMITTED. It may have transactions that overlap none of the records.
+    `end_offset` is the end of the readable offsets. aborted_transactions is None unless the read
+    was TXN_COMMITTED. It may have transactions that overlap none of the records.
     """
 
     records: memoryview
@@ -95,7 +95,8 @@ def read_log(
     """Batches of one segment, from the one that contains `start_offset` on.
 
     At most `max_bytes`, but at least the first batch if `min_one_message`. Empty at the end of the
-    offsets that `isolation` allows. Raises OffsetOutOfRangeError outside [local log start, log end].
+    offsets that `isolation` allows. Raises OffsetOutOfRangeError outside [local log start, log
+    end].
     """
     if not view.local_log_start_offset <= start_offset <= view.log_end_offset:
         raise _out_of_range(view, start_offset)

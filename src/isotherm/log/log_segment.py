@@ -345,8 +345,8 @@ class LogSegment:
         larger than `max_bytes`, unless `min_one_message`: then that batch is returned.
         `upper_bound_offset` is looked up if `needs_upper_bound`.
         """
-        # As `_log_file` and `_offset_index_bytes`, but without their calls (docs/decisions/0136). Both
-        # fields are read once: a roll in another thread may set them to None at any time.
+        # As `_log_file` and `_offset_index_bytes`, but without their calls (docs/decisions/0136).
+        # Both fields are read once: a roll in another thread may set them to None at any time.
         file, active_index = self._file or self._files.open_log(), self._offset_index
         index = self._offset_index_bytes() if active_index is None else active_index.entries
         start, near_end = lookup_range(index, self.base_offset, start_offset, max_bytes)

@@ -108,8 +108,8 @@ class StartPlan(NamedTuple):
 def plan_start(
     fs: FileSystem, locked: Sequence[LockedDir], catalog: PartitionCatalog | None
 ) -> StartPlan:
-    """Find the directories of all partitions and decide what happens to each. Log directories that fail
-    meanwhile go offline and are left out. Raises what `identify` raises."""
+    """Find the directories of all partitions and decide what happens to each. Log directories that
+    fail meanwhile go offline and are left out. Raises what `identify` raises."""
     found: list[FoundDirectories] = []
     for each in locked:
         if each.log_dir.is_online:

@@ -254,7 +254,8 @@ class PartitionLog:
     ) -> AppendInfo:
         """Check a request's batches, assign offsets (in place) and append them, all or none.
 
-        `checked` is the result of `check_batch` for them, if their checks were made before. With `commits` they are below the high watermark: no other replica has to have them.
+        `checked` is the result of `check_batch` for them, if their checks were made before. With
+        `commits` they are below the high watermark: no other replica has to have them.
 
         A duplicate batch of an idempotent producer is not appended: the result has the offsets of
         the first one. Not durable before `flush`, which the caller calls (Kafka flushes here).
@@ -308,8 +309,8 @@ class PartitionLog:
         if len(validated.records) > config.effective_segment_bytes:
             raise too_large_for_a_segment(self.topic_partition, validated, config)
         epochs = self.leader_epochs.entries
-        # `assign` makes the same comparison. Here it saves its call for each append but the first one
-        # of an epoch (docs/decisions/0136).
+        # `assign` makes the same comparison. Here it saves its call for each append but the first
+        # one of an epoch (docs/decisions/0136).
         if leader_epoch >= 0 and not (epochs and epochs[-1].epoch == leader_epoch):
             # Assigned first, so that no reader finds a record without its epoch.
             self.leader_epochs.assign(leader_epoch, first_offset)
@@ -749,9 +750,9 @@ class PartitionLog:
     ) -> None:
         """Drop every record; the next one gets `offset`, which may be above the old log end.
 
-        The log starts there too, unless the remote tier has records from `log_start_offset` on. Then
-        `leader_epochs` is the lineage up to `offset`, and `producers` the state of the producers at
-        `offset`. Durable on return.
+        The log starts there too, unless the remote tier has records from `log_start_offset` on.
+        Then `leader_epochs` is the lineage up to `offset`, and `producers` the state of the
+        producers at `offset`. Durable on return.
         """
         with self._deletions.lock, self._lock, self._errors_fail_dir("truncate"):
             start_offset = offset if log_start_offset is None else log_start_offset

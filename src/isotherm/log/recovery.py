@@ -76,8 +76,8 @@ def plan_leftovers(names: Iterable[str]) -> LeftoverPlan:
             unused.append(segment_file_name(*file))
         elif is_swap and file.suffix == LOG_SUFFIX:
             swaps.add(file.base_offset)
-    # Swap files first: after another crash a swap file without its `.cleaned` file would take effect.
-    # Indexes go before their log file, which shows that they are left over.
+    # Swap files first: after another crash a swap file without its `.cleaned` file would take
+    # effect. Indexes go before their log file, which shows that they are left over.
     indexes = _indexes_on_their_way_out(files)
     return LeftoverPlan((*rolled_back, *indexes, *unused), tuple(sorted(swaps)))
 

@@ -1,9 +1,9 @@
 """Checks whether a Kafka broker answers at an address and lets the client in, before creating one.
 
-librdkafka retries forever and logs every attempt. A probe names the cause at once if something answers: the
-name, the port, TLS, a certificate, the login, or another service at that port. Silence is no cause: a broker
-may be busy and a network slow, so it is waited for (docs/decisions/0201). The probe needs only a socket, so Spark's
-executors can use it as well.
+librdkafka retries forever and logs every attempt. A probe names the cause at once if something
+answers: the name, the port, TLS, a certificate, the login, or another service at that port. Silence
+is no cause: a broker may be busy and a network slow, so it is waited for (docs/decisions/0201). The
+probe needs only a socket, so Spark's executors can use it as well.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from isotherm.protocol.tls_stream import Stream, TlsStream, receive
 logger = logging.getLogger(__name__)
 
 PATIENCE = "socket.connection.setup.timeout.ms"
-"""The client property, of Kafka and of librdkafka, that says how long a silent broker is waited for."""
+"""The client property, of Kafka and of librdkafka, that says how long a silent broker is waited
+for.
+"""
 PATIENCE_S = 30.0
 """librdkafka's default for it. For all addresses together: they are tried at the same time."""
 NOTICE_S = 5.0
-"""After this time a line says what is waited for. Once a broker has refused the login, the others, which have the
-same logins, are waited for no longer."""
+"""After this time a line says what is waited for. Once a broker has refused the login, the others,
+which have the same logins, are waited for no longer."""
 
 QUIET_CLIENT: dict[str, Any] = {"log_level": 2}
 """Client properties that suppress the log line of each connection attempt. Errors still arrive."""

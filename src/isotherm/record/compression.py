@@ -131,8 +131,8 @@ def decompressed_size_bound(
 ) -> int:
     """An upper bound of the decompressed size, without decompressing.
 
-    A result above `enough` says only that the size may be larger. Damaged data has any bound: `decompress` refuses
-    it before it has produced more.
+    A result above `enough` says only that the size may be larger. Damaged data has any bound:
+    `decompress` refuses it before it has produced more.
     """
     if compression_type is CompressionType.NONE:
         return len(data)

@@ -54,8 +54,8 @@ def assign_to_plain_batch(
     if not HEADER_SIZE < size <= config.max_message_bytes or not config.keeps_batches:
         return None
     # No errors here, and locals in place of a BatchHeader and its properties: this runs for each
-    # produced batch, and a declined batch gets the checks of `record.validation`, which have the errors
-    # (docs/decisions/0122).
+    # produced batch, and a declined batch gets the checks of `record.validation`, which have the
+    # errors (docs/decisions/0122).
     fields = HEADER_LAYOUT.unpack_from(records)
     base_offset, length, _, magic, crc, attributes, last_offset_delta = fields[:7]
     base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count = fields[7:]

@@ -114,7 +114,8 @@ def validate_and_assign_offsets(
     origin: AppendOrigin = AppendOrigin.CLIENT,
     checked: CheckedBatch | None = None,
 ) -> ValidatedRecords:
-    """Check the batches, unless `checked` is their result under `config`, and assign offsets from `next_offset` on, in place.
+    """Check the batches, unless `checked` is their result under `config`, and assign offsets from
+    `next_offset` on, in place.
 
     `records` must be writable; it is modified only after all checks have passed. Uses the compiled
     kernels, which the first call of a process loads. Errors name `topic_partition`.
@@ -176,11 +177,11 @@ def check_batch(
     now_ms: TimestampMs,
     decompressed_size_max: int,
 ) -> CheckedBatch:
-    """Make the checks of `validate_and_assign_offsets` apart from the append, which then takes no time for each
-    byte. Any thread.
+    """Make the checks of `validate_and_assign_offsets` apart from the append, which then takes no
+    time for each byte. Any thread.
 
-    Raises its errors, and RecordTooLargeError if the records are larger than `decompressed_size_max` when
-    decompressed.
+    Raises its errors, and RecordTooLargeError if the records are larger than
+    `decompressed_size_max` when decompressed.
     """
     ((position, header),) = _read_batches(records, AppendOrigin.CLIENT)
     _check_batch(records, position, header, config, AppendOrigin.CLIENT)

@@ -4,8 +4,8 @@
     lasts      WARNING   after LASTING_S, then once in REPEAT_S: an operator should look
     is over    INFO      what failed works again
 
-Attempts in between have no line. An error that no attempt mends (not `is_passing`) is an ERROR at once, and again
-when its text changes.
+Attempts in between have no line. An error that no attempt mends (not `is_passing`) is an ERROR at
+once, and again when its text changes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ _PASSING = (RetriableError, FencedError, UnknownTopicOrPartitionError, UnknownTo
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether a change of leaders or a restart of another broker brings the error. A broker whose metadata is
-    behind meets unknown topics and other epochs."""
+    """Whether a change of leaders or a restart of another broker brings the error. A broker whose
+    metadata is behind meets unknown topics and other epochs."""
     return isinstance(error, _PASSING)
 
 
 def log_failure(logger: logging.Logger, error: Exception, fact: str) -> None:
     """Log that work failed which another attempt or another broker does.
 
-    INFO if the error `is_passing`, else ERROR; with a traceback if it is no error of Isotherm's own.
+    INFO if the error `is_passing`, else ERROR; with a traceback if it is no error of Isotherm's
+    own.
     """
     logger.log(
         logging.INFO if is_passing(error) else logging.ERROR,

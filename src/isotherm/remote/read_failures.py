@@ -1,5 +1,5 @@
-"""Logs reads of the remote tier that failed. Consumers retry for as long as a store is away: so a partition has one
-line in a while."""
+"""Logs reads of the remote tier that failed. Consumers retry for as long as a store is away: so a
+partition has one line in a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""When the tasks of the remote tier run: in which pool, at which interval, how soon after a failure.
+"""When the tasks of the remote tier run: in which pool, at which interval, how soon after a
+failure.
 
     copies        one copy task per partition         tasks/copy.py
     expirations   one expiration or follow task per   tasks/expiration.py, tasks/follow.py

@@ -13,7 +13,8 @@ from isotherm.spark.interface import (
     topic,
 )
 
-# Spark's planners, and sessions that users make, have PySpark's own daemon. Its workers import this package.
+# Spark's planners, and sessions that users make, have PySpark's own daemon. Its workers import this
+# package.
 be_quiet_in_a_worker()
 
 __all__ = [

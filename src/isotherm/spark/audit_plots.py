@@ -1,5 +1,5 @@
-"""Draws the plots of an audit's report: lines over days as SVG, bars as HTML. Their colours are in the
-page's style."""
+"""Draws the plots of an audit's report: lines over days as SVG, bars as HTML. Their colours are in
+the page's style."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The public interface of `isotherm.spark`. If its packages are missing, the import error names them."""
+"""The public interface of `isotherm.spark`.
+
+If its packages are missing, the import error names them.
+"""
 
 from isotherm.extras import SPARK, missing_extra
 

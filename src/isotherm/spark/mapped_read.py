@@ -5,7 +5,8 @@ hundred rows, which takes a third of the JVM's time per row. The output of `mapI
 counter. So a second data source has the tasks as its rows, one in each partition, and `mapInArrow`
 turns a task into the topic's rows. Planning, reading and errors are those of the first source.
 
-PySpark is imported inside functions, so that without it `session()` can name the package to install.
+PySpark is imported inside functions, so that without it `session()` can name the package to
+install.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Names, defaults and rules are those of Spark's Kafka source (`spark-sql-kafka-0-10`), so that a user
 can convert a query by changing its format and adding `path`. Two kinds of options are not listed:
 
-- `kafka.*` are client properties, passed on without the prefix. Those of TLS and logins have Kafka's
-  names (`kafka.security.protocol`, `kafka.sasl.*`, `kafka.ssl.*`), others librdkafka's.
+- `kafka.*` are client properties, passed on without the prefix. Those of TLS and logins have
+  Kafka's names (`kafka.security.protocol`, `kafka.sasl.*`, `kafka.ssl.*`), others librdkafka's.
 - Storage settings such as `s3.endpoint.url`, `aws.access.key.id`, `key.prefix` are passed to the
   storage manager. A broker has them under the same names after its `rsm.config.` prefix.
 

@@ -19,8 +19,8 @@ _STREAMS_SINCE = (4, 2)
 
 
 class TablePackages(NamedTuple):
-    """The packages for `project --format`, in the form of `spark.jars.packages`. None if there is no
-    package for that version of Spark."""
+    """The packages for `project --format`, in the form of `spark.jars.packages`. None if there is
+    no package for that version of Spark."""
 
     delta: str | None
     iceberg: str | None
@@ -98,8 +98,8 @@ def _check_packages(name: str, extra: str, packages: Iterable[str]) -> None:
 
 
 def check_registry_packages(value_format: str) -> None:
-    """Raise ConfigError, with a command to run, unless the packages that decode values of this format
-    are installed."""
+    """Raise ConfigError, with a command to run, unless the packages that decode values of this
+    format are installed."""
     for package in ("authlib", *_DECODERS.get(value_format, ())):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(

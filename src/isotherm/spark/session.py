@@ -7,7 +7,8 @@ Its settings, with reasons:
   name for a source that it discovered.
 - The session's time zone is UTC, so that timestamps print as Kafka has them.
 - Workers use Unix domain sockets, which start a task sooner than TCP.
-- Global views are in the database `isotherm` (sql_views.py). Spark reads that name once, before the session starts.
+- Global views are in the database `isotherm` (sql_views.py). Spark reads that name once, before the
+  session starts.
 - A local session stays on the loopback interface and has no web page. Its workers are forked with
   their modules loaded (worker_daemon.py). A session on a cluster does not set this daemon, since it
   would need Isotherm on every node.

@@ -1,7 +1,8 @@
 """Pickles and runs a task of the data source.
 
-Clients of a tier are opened in the process that uses them, and kept until it ends. Modules that load
-Arrow, Numba or librdkafka are imported in the functions that need them: source.py gives the reason.
+Clients of a tier are opened in the process that uses them, and kept until it ends. Modules that
+load Arrow, Numba or librdkafka are imported in the functions that need them: source.py gives the
+reason.
 """
 
 from __future__ import annotations
@@ -135,9 +136,9 @@ def _read_tail(
 
 
 def open_storage(options: SourceOptions, settings: ObjectStoreSettings | None) -> TierStorage:
-    """The storage manager of this process for a tier. It is opened once, and again in a forked child,
-    which cannot use its parent's connections. Raises ConfigError if the class in `options` cannot be
-    used here."""
+    """The storage manager of this process for a tier. It is opened once, and again in a forked
+    child, which cannot use its parent's connections. Raises ConfigError if the class in `options`
+    cannot be used here."""
     return open_users_storage(options) if settings is None else _open_storage(os.getpid(), settings)
 
 
@@ -149,8 +150,8 @@ def open_users_storage(options: SourceOptions) -> UsersStorage:
 
 
 def storage_of_job(store: ObjectStoreSettings | SourceOptions) -> RemoteStorageManager:
-    """The storage manager through which a job reads segments: that of a bucket in a built-in layout,
-    or the user's that the options name."""
+    """The storage manager through which a job reads segments: that of a bucket in a built-in
+    layout, or the user's that the options name."""
     from isotherm.remote.storage.object_client import open_object_store
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 

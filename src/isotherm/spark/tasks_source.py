@@ -1,4 +1,5 @@
-"""A data source whose rows are the tasks of a read, and the function that turns tasks into a topic's rows.
+"""A data source whose rows are the tasks of a read, and the function that turns tasks into a
+topic's rows.
 
 `isotherm.spark.mapped_read` gives the reason.
 """
@@ -53,7 +54,9 @@ class _TasksReader(IsothermReader):
 def rows_of_tasks(
     options: SourceOptions, schema: StructType, tasks: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The function for `mapInArrow`, in an executor: turns batches of tasks into batches of rows."""
+    """The function for `mapInArrow`, in an executor: turns batches of tasks into batches of
+    rows.
+    """
     for batch in tasks:
         for task in batch.column(0):
             # Safe to unpickle: the driver of this query has pickled it.

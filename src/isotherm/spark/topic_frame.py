@@ -1,4 +1,5 @@
-"""`isotherm.spark.topic(spark, name, options)`: a topic's table and its later records as one DataFrame.
+"""`isotherm.spark.topic(spark, name, options)`: a topic's table and its later records as one
+DataFrame.
 
 The first rows come from the table's Parquet files. The snapshot that names these files also has the
 offsets after them. From there on the bucket is read, and then the brokers. So each record is there
@@ -43,19 +44,19 @@ def topic(
     registry: str | None = None,
     registry_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """All current records of a topic for which `isotherm pipeline table` made a table, with the table's
-    columns.
+    """All current records of a topic for which `isotherm pipeline table` made a table, with the
+    table's columns.
 
-    `options` are those of `spark.read.format("isotherm")`. With a bootstrap server the rows include the
-    newest records of the brokers; without one they end where the bucket ends. The other parameters are
-    those of the command.
+    `options` are those of `spark.read.format("isotherm")`. With a bootstrap server the rows include
+    the newest records of the brokers; without one they end where the bucket ends. The other
+    parameters are those of the command.
 
-    This call fixes the rows: later records and commits are not in them. As in the table, records whose
-    key or value cannot be decoded are left out. A field without a column gets one only in the next run
-    of the command.
+    This call fixes the rows: later records and commits are not in them. As in the table, records
+    whose key or value cannot be decoded are left out. A field without a column gets one only in the
+    next run of the command.
 
-    Raises ConfigError if there is no such table, or if another program has changed it so that its files
-    are not its rows.
+    Raises ConfigError if there is no such table, or if another program has changed it so that its
+    files are not its rows.
     """
     check_requirements()
     from isotherm.spark.driver.topic_plan import plan_topic

@@ -1,15 +1,17 @@
-r"""The expressions of `subscribePattern`: those that mean the same to Java, whose words users write, and to Python.
+r"""The expressions of `subscribePattern`: those that mean the same to Java, whose words users
+write, and to Python.
 
-Spark's Kafka source FINDS the expression in a topic's name, with `java.util.regex`. An expression of another
-meaning here would read other topics without a word. So only this syntax is read, and any other is refused by
-name. Names of topics have ASCII letters, digits, `.`, `_` and `-`, which makes more alike than it is in general
-(`$` and `\Z`, `.`, `\w`).
+Spark's Kafka source FINDS the expression in a topic's name, with `java.util.regex`. An expression
+of another meaning here would read other topics without a word. So only this syntax is read, and any
+other is refused by name. Names of topics have ASCII letters, digits, `.`, `_` and `-`, which makes
+more alike than it is in general (`$` and `\Z`, `.`, `\w`).
 
     literals   any character, \. \- and so on, \t \n \r \f \a, \xhh, \uhhhh, \Q...\E
     classes    . \d \D \s \S \w \W [abc] [^a-z], without [ or && in one
     places     ^ $ \b \B \A \Z
     counts     * + ? {n} {n,} {n,m}, each also with ? or + behind it
-    groups     (...) (?:...) (?>...) (?=...) (?!...) (?<=...) (?<!...) \1 to \9; | between alternatives
+    groups     (...) (?:...) (?>...) (?=...) (?!...) (?<=...) (?<!...) \1 to \9; | between
+               alternatives
     flags      (?ims) at the start, (?ims-ims:...)
 
 Source: Spark SubscribePatternStrategy (`findFirstIn`), java.util.regex.Pattern, Python's re.

@@ -3,7 +3,8 @@
 They take the options of a read, as a mapping. They use the segments' metadata, time indexes and the
 brokers, and make only a few requests, however long the history is.
 
-Spark imports this package in every session, so modules that load Arrow are imported inside functions.
+Spark imports this package in every session, so modules that load Arrow are imported inside
+functions.
 """
 
 from __future__ import annotations

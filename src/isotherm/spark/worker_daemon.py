@@ -1,14 +1,16 @@
-"""The daemon from which Spark forks Python workers, with the workers' modules loaded before the fork.
+"""The daemon from which Spark forks Python workers, with the workers' modules loaded before the
+fork.
 
     spark.python.daemon.module = isotherm.spark.worker_daemon
 
 It differs from Spark's own daemon, `pyspark.daemon`, in two ways:
-- `pyspark.daemon` imports PySpark from the zip that Spark puts first on PYTHONPATH. The zip has no byte
-  code, so each daemon spends a CPU-second on compiling the sources, and a session's first query starts
-  four. This daemon moves the zip to the end of the path if the installed PySpark has the same files.
-- Each worker of `pyspark.daemon` imports Arrow, Numba and compiled kernels by itself. Spark ends idle
-  workers after a minute, and forks new ones for the next query. This daemon loads these modules before
-  it forks, and the workers share their memory.
+- `pyspark.daemon` imports PySpark from the zip that Spark puts first on PYTHONPATH. The zip has no
+  byte code, so each daemon spends a CPU-second on compiling the sources, and a session's first
+  query starts four. This daemon moves the zip to the end of the path if the installed PySpark has
+  the same files.
+- Each worker of `pyspark.daemon` imports Arrow, Numba and compiled kernels by itself. Spark ends
+  idle workers after a minute, and forks new ones for the next query. This daemon loads these
+  modules before it forks, and the workers share their memory.
 
 It is also quiet about sockets that Spark has closed (closed_sockets.py).
 
@@ -62,7 +64,8 @@ def main() -> None:
     with contextlib.redirect_stdout(sys.stderr):
         load(modules_of(sys.argv[1] if len(sys.argv) > 1 else _TASK_WORKER))
     os.register_at_fork(after_in_child=reseed_numpy)
-    # Frozen objects are never scanned in the workers, so their memory pages stay shared after a fork.
+    # Frozen objects are never scanned in the workers, so their memory pages stay shared after a
+    # fork.
     gc.collect()
     gc.freeze()
 

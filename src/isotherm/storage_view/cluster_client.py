@@ -1,8 +1,8 @@
-"""Sends requests that librdkafka lacks to the brokers of any Kafka cluster: blocking, one at a time for each
-broker.
+"""Sends requests that librdkafka lacks to the brokers of any Kafka cluster: blocking, one at a time
+for each broker.
 
-Each broker is asked once for the API versions that it serves. A request has the newest version that both
-sides know.
+Each broker is asked once for the API versions that it serves. A request has the newest version that
+both sides know.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class _Node:
-    """A connection, which `lock` gives to one thread at a time. `served` are its broker's API versions, None
-    before they are known."""
+    """A connection, which `lock` gives to one thread at a time. `served` are its broker's API
+    versions, None before they are known."""
 
     def __init__(self, connection: PeerConnection) -> None:
         self.connection = connection
@@ -38,7 +38,8 @@ class ClusterClient:
     """A client of one cluster. Thread-safe: requests to the same broker wait for one another."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
-        """`properties` are Kafka's or librdkafka's client properties, including `bootstrap.servers`.
+        """`properties` are Kafka's or librdkafka's client properties, including
+        `bootstrap.servers`.
 
         Raises BrokerUnreachableError if no broker answers, and ConfigError.
         """
@@ -63,8 +64,8 @@ class ClusterClient:
         """The response to a request of the newest version that the broker serves, from `oldest` to
         `newest`.
 
-        Raises PeerDisconnectedError, PeerTimeoutError, and UnsupportedVersionError if the broker serves
-        none of these versions.
+        Raises PeerDisconnectedError, PeerTimeoutError, and UnsupportedVersionError if the broker
+        serves none of these versions.
         """
         node = self._node(address)
         with node.lock:
@@ -79,7 +80,8 @@ class ClusterClient:
                 raise
 
     def ask_any(self, key: ApiKey, fields: Mapping[str, Any], *, newest: int) -> Any:
-        """The response of the first broker that answers. Brokers that answered before are tried first.
+        """The response of the first broker that answers. Brokers that answered before are tried
+        first.
 
         Raises BrokerUnreachableError, which names the reason of each broker.
         """

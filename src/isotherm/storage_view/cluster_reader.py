@@ -48,8 +48,8 @@ _SETTINGS = (
     *("remote.storage.enable", "remote.log.copy.disable", "segment.bytes"),
     *("retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes"),
 )
-# An Isotherm broker closes the connection of a request with more than 20,000 items of arrays. A topic takes one
-# for itself and one for each of its settings or partitions.
+# An Isotherm broker closes the connection of a request with more than 20,000 items of arrays. A
+# topic takes one for itself and one for each of its settings or partitions.
 TOPICS_AT_ONCE = 1000
 PARTITIONS_AT_ONCE = 5000
 _AS_TOTAL = -2  # local.retention.*: the same as retention.*
@@ -106,8 +106,8 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """The answers of one broker: the offsets of the partitions that it leads, and the bytes of all its
-    replicas."""
+    """The answers of one broker: the offsets of the partitions that it leads, and the bytes of all
+    its replicas."""
 
     log_start: Offsets
     local_log_start: Offsets
@@ -117,8 +117,9 @@ class _Answers:
 
 
 def read_cluster(client: ClusterClient, wants_topic: Callable[[str], bool]) -> ClusterState:
-    """The state of the topics that `wants_topic` accepts, in the order of their names. If a broker does
-    not answer, it and its partitions have an error. Raises BrokerUnreachableError if none answers."""
+    """The state of the topics that `wants_topic` accepts, in the order of their names. If a broker
+    does not answer, it and its partitions have an error. Raises BrokerUnreachableError if none
+    answers."""
     metadata = _metadata(client)
     topics = sorted((each for each in metadata.topics if wants_topic(each.name)), key=_name)
     settings = _topic_settings(client, [each.name for each in topics])
@@ -227,8 +228,8 @@ def list_offsets(
     timestamp: int,
     isolation_level: int = READ_UNCOMMITTED,
 ) -> dict[TopicPartition, Offset]:
-    """The offset of each partition at a ListOffsets timestamp. Partitions that the broker refuses are left
-    out, for example because their leader has just moved."""
+    """The offset of each partition at a ListOffsets timestamp. Partitions that the broker refuses
+    are left out, for example because their leader has just moved."""
     found: dict[TopicPartition, Offset] = {}
     for some in _parts(partitions, PARTITIONS_AT_ONCE):
         by_topic: dict[str, list[dict[str, int]]] = defaultdict(list)
@@ -257,8 +258,8 @@ def list_offsets(
 def _replica_sizes(
     client: ClusterClient, address: PeerAddress, topics: set[str]
 ) -> dict[TopicPartition, int]:
-    """The local bytes of each replica of the broker. A replica that moves between log directories counts
-    once."""
+    """The local bytes of each replica of the broker. A replica that moves between log directories
+    counts once."""
     answer = client.ask(
         address, ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, newest=_LOG_DIRS_VERSION
     )

@@ -1,4 +1,6 @@
-"""Reads the state of both tiers of a cluster at one time, from its brokers and its remote segments."""
+"""Reads the state of both tiers of a cluster at one time, from its brokers and its remote
+segments.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +63,9 @@ class TopicStorage:
 
 @dataclass(frozen=True, slots=True)
 class MetadataTopicSize:
-    """The size of the metadata topic. `records` counts offsets, some of which compaction leaves without a
-    record. This reader has folded `read_offsets` of them in `read_s` seconds. Both are 0 if it reads the
-    bucket."""
+    """The size of the metadata topic. `records` counts offsets, some of which compaction leaves
+    without a record. This reader has folded `read_offsets` of them in `read_s` seconds. Both are 0
+    if it reads the bucket."""
 
     records: int
     size_in_bytes: int
@@ -79,8 +81,8 @@ class MetadataTopicSize:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStorage:
-    """The state of a cluster. Without a metadata topic `metadata_topic` is None, and no remote segments are
-    known. `topics` includes internal topics if the caller asked for them."""
+    """The state of a cluster. Without a metadata topic `metadata_topic` is None, and no remote
+    segments are known. `topics` includes internal topics if the caller asked for them."""
 
     read_at_ms: TimestampMs
     cluster_id: str
@@ -104,8 +106,8 @@ class Histories:
 
 
 class StorageReader:
-    """Reads a cluster repeatedly. Only one thread may use it at a time, except that any thread may call
-    `close`."""
+    """Reads a cluster repeatedly. Only one thread may use it at a time, except that any thread may
+    call `close`."""
 
     def __init__(
         self,
@@ -161,20 +163,26 @@ class StorageReader:
         return list_topic_names(self._client)
 
     def read_groups(self, brokers: Sequence[BrokerState]) -> list[GroupState]:
-        """The groups that these brokers coordinate. Brokers that did not answer `read` are skipped."""
+        """The groups that these brokers coordinate.
+
+        Brokers that did not answer `read` are skipped.
+        """
         addresses = [PeerAddress(each.host, each.port) for each in brokers if each.error is None]
         return read_groups(self._client, addresses)
 
     @property
     def source(self) -> SegmentSource | None:
-        """The source of remote segments. None before the first read, and without a metadata topic."""
+        """The source of remote segments.
+
+        None before the first read, and without a metadata topic.
+        """
         return self._source
 
     def read_histories(
         self, storage: ClusterStorage, partitions: Sequence[TopicIdPartition]
     ) -> Histories | None:
-        """The events of these partitions' segments, up to the time of `storage`. None if no topic has
-        them. Raises as `read`."""
+        """The events of these partitions' segments, up to the time of `storage`. None if no topic
+        has them. Raises as `read`."""
         kept = [REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC]
         ends = {name: _ends_of(storage.topics[name]) for name in kept if name in storage.topics}
         name = next((name for name, each in ends.items() if any(each.values())), None)
@@ -204,8 +212,8 @@ class StorageReader:
 
 
 def _own_partitions(state: ClusterState) -> list[TopicIdPartition]:
-    """The partitions of all topics that users created, whatever their `remote.storage.enable`: a topic that
-    is no longer tiered may still have remote segments."""
+    """The partitions of all topics that users created, whatever their `remote.storage.enable`: a
+    topic that is no longer tiered may still have remote segments."""
     return [
         partition.partition
         for topic in state.topics

@@ -1,5 +1,5 @@
-"""Reads the events of remote segments from the audit topic, or without one from the metadata topic itself,
-whose records at level 0 are events."""
+"""Reads the events of remote segments from the audit topic, or without one from the metadata topic
+itself, whose records at level 0 are events."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from isotherm.storage_view.segment_history import SegmentExtent, SegmentHistory
 from isotherm.types import Offset, TopicIdPartition
 
 EVENTS_MAX = 50_000
-"""The events that are read of a metadata partition, the newest ones. A decoder in Python takes about a second
-for as many."""
+"""The events that are read of a metadata partition, the newest ones. A decoder in Python takes
+about a second for as many."""
 NUMBERS_MAX = 64
 """The most metadata partitions whose events are kept."""
 
@@ -33,8 +33,8 @@ class _Followed:
 
 
 class EventSource:
-    """The events of one topic. Only one thread may use it at a time. A metadata partition is read when it is
-    first needed, and after that only its new events are read."""
+    """The events of one topic. Only one thread may use it at a time. A metadata partition is read
+    when it is first needed, and after that only its new events are read."""
 
     def __init__(self, topic: MetadataTopic, name: str) -> None:
         self._topic = topic
@@ -44,8 +44,8 @@ class EventSource:
     def histories(
         self, partitions: Iterable[TopicIdPartition], ends: Mapping[int, Offset]
     ) -> dict[TopicIdPartition, SegmentHistory]:
-        """The history of each partition. `ends` has the end offsets of the topic's partitions. Raises what the
-        topic's reads raise, and CorruptMetadataError."""
+        """The history of each partition. `ends` has the end offsets of the topic's partitions.
+        Raises what the topic's reads raise, and CorruptMetadataError."""
         count = self._topic.partition_count
         found = {}
         for partition in partitions:
@@ -64,8 +64,8 @@ class EventSource:
             or end < followed.next_offset
             or end - followed.first_offset > 2 * EVENTS_MAX
         ):
-            # The topic was created again, or so many events are kept that the oldest are dropped. Both
-            # cases read the newest EVENTS_MAX again.
+            # The topic was created again, or so many events are kept that the oldest are dropped.
+            # Both cases read the newest EVENTS_MAX again.
             followed = None
         if followed is None:
             first, last = self._topic.offsets(number)
@@ -86,8 +86,8 @@ class EventSource:
 
 
 def _note(histories: dict[TopicIdPartition, SegmentHistory], event: object) -> None:
-    """Add an event to its partition's history. The deletion of a partition is ignored, because each of its
-    segments has deletion events too."""
+    """Add an event to its partition's history. The deletion of a partition is ignored, because each
+    of its segments has deletion events too."""
     extent = None
     match event:
         case RemoteLogSegmentMetadata():

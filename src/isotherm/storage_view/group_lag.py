@@ -17,9 +17,9 @@ from isotherm.types import Offset, TimestampMs, TopicPartition
 
 
 class ReadsFrom(enum.StrEnum):
-    """The place of the record at the committed offset. DELETED means below the log start, and BEYOND beyond the end,
-    where the group's reset policy applies. UNKNOWN means that the partition does not exist, or that its leader does
-    not answer."""
+    """The place of the record at the committed offset. DELETED means below the log start, and
+    BEYOND beyond the end, where the group's reset policy applies. UNKNOWN means that the partition
+    does not exist, or that its leader does not answer."""
 
     BEYOND = "offsets beyond the end"
     END = "the end of the log"
@@ -33,11 +33,11 @@ class ReadsFrom(enum.StrEnum):
 class PartitionLag:
     """The lag of a group in one partition.
 
-    `lag` counts all unread offsets, `remote_lag` those below the local log start. `lag` is negative for a commit beyond the
-    end, as after the topic was deleted and created again. If timestamps ascend, the
-    record at the committed offset is at least `age_s` old, the age of the newest record in its remote
-    segment, and at most `age_s_max` old, the age of the newest record in the segments before. Both are 0 at
-    the end of the log, and None if there is no such segment.
+    `lag` counts all unread offsets, `remote_lag` those below the local log start. `lag` is negative
+    for a commit beyond the end, as after the topic was deleted and created again. If timestamps
+    ascend, the record at the committed offset is at least `age_s` old, the age of the newest record
+    in its remote segment, and at most `age_s_max` old, the age of the newest record in the segments
+    before. Both are 0 at the end of the log, and None if there is no such segment.
     """
 
     place: TopicPartition
@@ -52,8 +52,8 @@ class PartitionLag:
 def group_lags(
     group: GroupState, topics: Mapping[str, TopicStorage], now_ms: TimestampMs
 ) -> list[PartitionLag]:
-    """The lag of each partition with a committed offset, by topic and partition. `topics` must have been read after
-    `group`: a commit of newer records would seem to be beyond the end."""
+    """The lag of each partition with a committed offset, by topic and partition. `topics` must have
+    been read after `group`: a commit of newer records would seem to be beyond the end."""
     return [
         _partition_lag(place, offset, _partition(topics, place), now_ms)
         for place, offset in sorted(group.committed.items())

@@ -1,8 +1,8 @@
 """Estimates how fast groups read, from their committed offsets at successive times. Pure.
 
-No metric of a broker names the group that a read of the remote tier was for. But a group that commits an
-offset has read the records before it. That gives its offsets per second, and with the mean size of an offset
-in the remote tier, its bytes.
+No metric of a broker names the group that a read of the remote tier was for. But a group that
+commits an offset has read the records before it. That gives its offsets per second, and with the
+mean size of an offset in the remote tier, its bytes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Committed: TypeAlias = Mapping[str, Mapping[TopicPartition, Offset]]
 
 
 class GroupProgress:
-    """Snapshots of committed offsets: those of the last WINDOW_MS, and the last one before. One thread may
-    call `note` while others call `offsets_per_s`."""
+    """Snapshots of committed offsets: those of the last WINDOW_MS, and the last one before. One
+    thread may call `note` while others call `offsets_per_s`."""
 
     def __init__(self) -> None:
         self._looks: tuple[tuple[TimestampMs, Committed], ...] = ()
@@ -37,8 +37,9 @@ class GroupProgress:
         self._looks = tuple(looks[-LOOKS_MAX:])
 
     def offsets_per_s(self, group: str) -> dict[TopicPartition, float]:
-        """The rate of each partition that has an offset in the first and the last snapshot. A partition whose
-        offset was reset to an earlier one is left out. Empty before the second snapshot."""
+        """The rate of each partition that has an offset in the first and the last snapshot. A
+        partition whose offset was reset to an earlier one is left out. Empty before the second
+        snapshot."""
         looks = self._looks
         if not looks or looks[-1][0] <= looks[0][0]:
             return {}

@@ -1,5 +1,6 @@
-"""Reads the groups of a cluster and their committed offsets, with one request to each broker for its groups,
-and one for the offsets of each hundred groups. Source: KIP-709 for OffsetFetch of several groups."""
+"""Reads the groups of a cluster and their committed offsets, with one request to each broker for
+its groups, and one for the offsets of each hundred groups. Source: KIP-709 for OffsetFetch of
+several groups."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ _OFFSET_FETCH_VERSION = 8  # the first for several groups; a later one names top
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """A group. `state` and `kind` are the broker's terms, empty if its release does not report them. `error`
-    is the reason if the offsets are unknown."""
+    """A group. `state` and `kind` are the broker's terms, empty if its release does not report
+    them. `error` is the reason if the offsets are unknown."""
 
     group_id: str
     state: str
@@ -34,8 +35,8 @@ class GroupState:
 
 
 def read_groups(client: ClusterClient, brokers: Iterable[PeerAddress]) -> list[GroupState]:
-    """All groups, by group id. Raises as `ClusterClient.ask`, and CoordinatorNotAvailableError while a broker
-    is still loading its groups."""
+    """All groups, by group id. Raises as `ClusterClient.ask`, and CoordinatorNotAvailableError
+    while a broker is still loading its groups."""
     found = [group for address in brokers for group in _groups_of(client, address)]
     return sorted(found, key=lambda group: group.group_id)
 

@@ -1,7 +1,7 @@
 """Computes the growth of a partition's remote tier, and forecasts its size. Pure.
 
-The forecast continues the mean rate of copies of the last 30 days, and subtracts the deletions of retention. It
-assumes that traffic and settings do not change.
+The forecast continues the mean rate of copies of the last 30 days, and subtracts the deletions of
+retention. It assumes that traffic and settings do not change.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SPAN_MS_MIN = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The copies that finished in a window of `span_ms`: the last 30 days, or the time since the first
-    copy."""
+    """The copies that finished in a window of `span_ms`: the last 30 days, or the time since the
+    first copy."""
 
     span_ms: int
     size_in_bytes: int
@@ -52,7 +52,10 @@ def growth(segments: RemoteSegments, now_ms: TimestampMs) -> Growth:
 def forecast_bytes(
     segments: RemoteSegments, retention: Retention, now_ms: TimestampMs, ahead_ms: int
 ) -> int | None:
-    """The bytes of finished segments after `ahead_ms`. None if the history is too short for a rate."""
+    """The bytes of finished segments after `ahead_ms`.
+
+    None if the history is too short for a rate.
+    """
     rate = growth(segments, now_ms).bytes_per_ms
     if rate is None:
         return None

@@ -1,8 +1,9 @@
-"""Explains the size of a partition's local log: why bytes are not copied, or not deleted, yet. Pure.
+"""Explains the size of a partition's local log: why bytes are not copied, or not deleted, yet.
+Pure.
 
-Each byte of the local log gets one cause, so the causes add up to its size. Copied bytes are kept by local
-retention, or their deletion is late. Bytes that are not copied are in the active segment, or wait for a
-reason that follows from the offsets and the upload attempts.
+Each byte of the local log gets one cause, so the causes add up to its size. Copied bytes are kept
+by local retention, or their deletion is late. Bytes that are not copied are in the active segment,
+or wait for a reason that follows from the offsets and the upload attempts.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class HoldCause(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TierSettings:
-    """The settings of a topic. In `local_retention`, Kafka's -2 ("as `retention.*`") is resolved."""
+    """The settings of a topic.
+
+    In `local_retention`, Kafka's -2 ("as `retention.*`") is resolved.
+    """
 
     local_retention: Retention
     segment_bytes: int
@@ -57,8 +61,9 @@ class TierSettings:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Bytes of the local log with one cause. `since_ms` is the time at which the oldest of them should have
-    been deleted, or at which their last copy began. `attempts` counts unfinished uploads."""
+    """Bytes of the local log with one cause. `since_ms` is the time at which the oldest of them
+    should have been deleted, or at which their last copy began. `attempts` counts unfinished
+    uploads."""
 
     cause: HoldCause
     size_in_bytes: int
@@ -97,8 +102,8 @@ def _copied(
     settings: TierSettings,
     now_ms: TimestampMs,
 ) -> Iterator[Hold]:
-    """The causes of copied bytes. As in Kafka, local deletion goes from the oldest segment to the first one
-    that stays. Source: Kafka UnifiedLog.deleteRetentionMsBreachedSegments and
+    """The causes of copied bytes. As in Kafka, local deletion goes from the oldest segment to the
+    first one that stays. Source: Kafka UnifiedLog.deleteRetentionMsBreachedSegments and
     deleteRetentionSizeBreachedSegments."""
     finished = segments.in_state(_STATE.COPY_SEGMENT_FINISHED)
     kept = np.flatnonzero(finished & (segments.start_offset >= local.local_log_start_offset))
@@ -148,8 +153,8 @@ def _uncopied(
 def _attempts(segments: RemoteSegments, attempted: Int64Array, now_ms: TimestampMs) -> Hold | None:
     """The bytes of unfinished uploads, where several attempts for the same start offset count once.
 
-    If there are several attempts for it, the earlier ones have failed. Otherwise the copy is in progress,
-    unless the last attempt is older than the grace period.
+    If there are several attempts for it, the earlier ones have failed. Otherwise the copy is in
+    progress, unless the last attempt is older than the grace period.
     """
     if not len(attempted):
         return None

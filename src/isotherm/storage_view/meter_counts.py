@@ -1,8 +1,10 @@
-"""Counts errors and traffic of the remote tier in the last hour, from the metrics that brokers expose. Pure.
+"""Counts errors and traffic of the remote tier in the last hour, from the metrics that brokers
+expose. Pure.
 
-A broker's counters begin at its start, and earlier values cannot be read. So readings are compared with
-the first one. A counter that falls belongs to a broker that was restarted, and its whole value is new.
-Names are those that the usual rules of a JMX exporter give Kafka's meters. Isotherm has the same names.
+A broker's counters begin at its start, and earlier values cannot be read. So readings are compared
+with the first one. A counter that falls belongs to a broker that was restarted, and its whole value
+is new. Names are those that the usual rules of a JMX exporter give Kafka's meters. Isotherm has the
+same names.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ MeterKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class CountsSeen:
-    """The growth of the counters from the reading at `since_ms` to that at `until_ms`. The first of them is
-    old enough for the window, or the oldest one there is."""
+    """The growth of the counters from the reading at `since_ms` to that at `until_ms`. The first of
+    them is old enough for the window, or the oldest one there is."""
 
     since_ms: TimestampMs
     until_ms: TimestampMs
@@ -50,9 +52,9 @@ class CountsSeen:
 
 
 def read_meter_counts(text: bytes) -> dict[MeterKey, int]:
-    """The counters of _METERS in a broker's exposition, without those that are 0. Raises ValueError if the
-    text is no broker's exposition: another server at the address would look like a broker without
-    errors."""
+    """The counters of _METERS in a broker's exposition, without those that are 0. Raises ValueError
+    if the text is no broker's exposition: another server at the address would look like a broker
+    without errors."""
     if _PREFIX not in text:
         raise ValueError("the answer has no metrics of a broker")
     lines = [line for line in text.splitlines() if line.startswith(_NAMES)]
@@ -66,7 +68,10 @@ def read_meter_counts(text: bytes) -> dict[MeterKey, int]:
 
 
 class MeterHistory:
-    """The readings of one broker in the last hour, of which it keeps one a minute. Not thread-safe."""
+    """The readings of one broker in the last hour, of which it keeps one a minute.
+
+    Not thread-safe.
+    """
 
     def __init__(self) -> None:
         self._last: Mapping[MeterKey, int] | None = None

@@ -1,8 +1,8 @@
 """Sums the bytes of a partition in both tiers, and what is late to be copied or deleted. Pure.
 
 Bytes are those of `.log` files. A segment in both tiers counts in `local_bytes`, `remote_bytes` and
-`overlap_bytes`, and once in `total_bytes`. If a border lies inside a segment, each side gets the share of
-its offsets.
+`overlap_bytes`, and once in `total_bytes`. If a border lies inside a segment, each side gets the
+share of its offsets.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class StorageSums:
     overlap_bytes     bytes of the local log that are also in finished segments
     total_bytes       bytes of the log, each offset once
     missing_offsets   offsets of the log that neither tier has
-    copy_lag_*        records that are not in the remote tier yet, the active segment included; 0 if the
-                      topic is not tiered. `_s` is the age of the newest tiered record, None before the
-                      first copy
-    deletion_lag_*    segments that retention or the log start has passed, or whose deletion has begun.
-                      `_s` is the seconds since then, None if only the size limit has passed
+    copy_lag_*        records that are not in the remote tier yet, the active segment included; 0 if
+                      the topic is not tiered. `_s` is the age of the newest tiered record, None
+                      before the first copy
+    deletion_lag_*    segments that retention or the log start has passed, or whose deletion has
+                      begun. `_s` is the seconds since then, None if only the size limit has passed
     """
 
     local_bytes: int
@@ -152,7 +152,9 @@ def _share(start: Int64Array, end: Int64Array, size: Int64Array, own_start: Int6
 
 
 def _missing_offsets(local: LocalTier, start: Int64Array, end: Int64Array) -> int:
-    """The number of offsets from the log start to the local log start that no finished segment has."""
+    """The number of offsets from the log start to the local log start that no finished segment
+    has.
+    """
     first, last = local.log_start_offset, local.local_log_start_offset - 1
     own_start = np.maximum(np.maximum(start, _reached_before(end)), first)
     covered = np.clip(np.minimum(end, last) - own_start + 1, 0, None).sum()
@@ -172,9 +174,9 @@ def _deletion_lag(
     now_ms: TimestampMs,
     only_remote_bytes: int,
 ) -> tuple[int, int, float | None]:
-    """The segments, bytes and seconds of `deletion_lag_*`. Like Kafka's expiration it goes from the oldest
-    segment to the first one that stays, so a later expired segment does not count. Source: Kafka
-    RemoteLogManager.cleanupExpiredRemoteLogSegments."""
+    """The segments, bytes and seconds of `deletion_lag_*`. Like Kafka's expiration it goes from the
+    oldest segment to the first one that stays, so a later expired segment does not count. Source:
+    Kafka RemoteLogManager.cleanupExpiredRemoteLogSegments."""
     deleting = segments.in_state(_STATE.DELETE_SEGMENT_STARTED)
     finished = segments.in_state(_STATE.COPY_SEGMENT_FINISHED)
     below = finished & (segments.end_offset < local.log_start_offset)

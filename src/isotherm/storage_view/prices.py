@@ -1,8 +1,9 @@
 """Estimates the monthly cost of the remote tier, by list prices of storage and requests.
 
-The prices are in dollars per GiB and month, and per thousand requests. They are those of the first and highest
-step of each list: Amazon S3 in us-east-1, Google Cloud Storage in us-central1, Azure Blob Storage in East US with
-local redundancy. They do not cover transfer, indexes and manifests. A user's own file may have all steps of a list:
+The prices are in dollars per GiB and month, and per thousand requests. They are those of the first
+and highest step of each list: Amazon S3 in us-east-1, Google Cloud Storage in us-central1, Azure
+Blob Storage in East US with local redundancy. They do not cover transfer, indexes and manifests. A
+user's own file may have all steps of a list:
 
     [[storage]]
     up_to_gib = 51200
@@ -49,15 +50,15 @@ _FILE_SUFFIX = ".toml"
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """`steps` are pairs of a step's end in GiB and its price in dollars per GiB and month. The last end is
-    infinite. `requests` is None if the list has no prices for them."""
+    """`steps` are pairs of a step's end in GiB and its price in dollars per GiB and month. The last
+    end is infinite. `requests` is None if the list has no prices for them."""
 
     steps: tuple[tuple[float, float], ...]
     requests: RequestPrices | None = None
 
     def mean_price(self, size_in_bytes: int) -> float:
-        """The mean price of `size_in_bytes`, in dollars per GiB and month. For 0 bytes it is that of the
-        first step."""
+        """The mean price of `size_in_bytes`, in dollars per GiB and month. For 0 bytes it is that
+        of the first step."""
         left, begin, dollars = size_in_bytes / GIB, 0.0, 0.0
         if not left:
             return self.steps[0][1]
@@ -69,7 +70,10 @@ class PriceList:
 
 
 def price_list(text: str) -> PriceList:
-    """The price list for a name in PRICES, a number, or the path of a .toml file. Raises ConfigError."""
+    """The price list for a name in PRICES, a number, or the path of a .toml file.
+
+    Raises ConfigError.
+    """
     if text.endswith(_FILE_SUFFIX):
         return _price_file(Path(text))
     if text in PRICES:

@@ -1,7 +1,8 @@
 """Searches the records of one partition in bounded steps. Pure, except that `fetch` does I/O.
 
-A scan is a sequence of steps. Each step is bounded, and returns the matches, its cost and the offset where
-the next step begins. So the caller can show progress, and cancels a scan by not calling again.
+A scan is a sequence of steps. Each step is bounded, and returns the matches, its cost and the
+offset where the next step begins. So the caller can show progress, and cancels a scan by not
+calling again.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024  # of one batch
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Consecutive batches, and what it cost to get them. The first batch may begin below the wanted offset,
-    and the last may be cut off. `reads` counts requests to the broker, or ranges and indexes of the
-    bucket. `size_in_bytes` is the size of all that was read."""
+    """Consecutive batches, and what it cost to get them. The first batch may begin below the wanted
+    offset, and the last may be cut off. `reads` counts requests to the broker, or ranges and
+    indexes of the bucket. `size_in_bytes` is the size of all that was read."""
 
     data: memoryview
     tier: Tier
@@ -38,8 +39,8 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFilter:
-    """Matches records whose key and value contain these bytes, and that have a header with this name, this
-    value, or both. An empty field matches every record."""
+    """Matches records whose key and value contain these bytes, and that have a header with this
+    name, this value, or both. An empty field matches every record."""
 
     key: bytes = b""
     value: bytes = b""
@@ -69,8 +70,8 @@ class FoundRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScanStep:
-    """The result of one step. `next_offset` is the offset of the first record that was not examined. If it
-    is below the end and did not rise, the tier did not answer in time."""
+    """The result of one step. `next_offset` is the offset of the first record that was not
+    examined. If it is below the end and did not rise, the tier did not answer in time."""
 
     found: tuple[FoundRecord, ...]
     next_offset: Offset
@@ -85,8 +86,8 @@ def scan_step(
     wanted: RecordFilter,
     found_max: int,
 ) -> ScanStep:
-    """Search from `first` on until `found_max` records match, `end` is reached, or the limits of one step
-    are.
+    """Search from `first` on until `found_max` records match, `end` is reached, or the limits of
+    one step are.
 
     Control records are skipped. Raises CorruptRecordError, and what `fetch` raises.
     """
@@ -120,7 +121,10 @@ def scan_step(
 def _records(
     data: memoryview, first: Offset, end: Offset
 ) -> Iterator[tuple[Record | None, BatchHeader, Offset]]:
-    """Yield each record of the range, and the offset after it. At the end of a batch the record is None."""
+    """Yield each record of the range, and the offset after it.
+
+    At the end of a batch the record is None.
+    """
     for position, header in iterate_batches(data):
         if header.next_offset <= first:
             continue
@@ -130,7 +134,8 @@ def _records(
             for record in _checked(data, position, header):
                 if first <= record.offset < end:
                     yield record, header, record.offset + 1
-        # Compaction may have removed the last records of a batch, but their offsets count as examined.
+        # Compaction may have removed the last records of a batch, but their offsets count as
+        # examined.
         yield None, header, min(header.next_offset, end)
 
 

@@ -32,8 +32,8 @@ _FETCH_VERSION = 12  # the last that names topics by their names
 
 
 class RecordSource(Protocol):
-    """A source of batches. Thread-safe. If `remote` is the segment of the offset, the batches may come from
-    the bucket, otherwise from the leader."""
+    """A source of batches. Thread-safe. If `remote` is the segment of the offset, the batches may
+    come from the bucket, otherwise from the leader."""
 
     def fetch(
         self,
@@ -47,7 +47,10 @@ class RecordSource(Protocol):
     def offset_at(
         self, leader: PeerAddress, place: TopicPartition, timestamp_ms: TimestampMs
     ) -> Offset | None:
-        """The offset of the first record that is not older than `timestamp_ms`. None if there is none."""
+        """The offset of the first record that is not older than `timestamp_ms`.
+
+        None if there is none.
+        """
 
     @property
     def reads_bucket(self) -> bool: ...
@@ -56,8 +59,8 @@ class RecordSource(Protocol):
 
 
 class ClusterRecords:
-    """`RecordSource` over a cluster, and over the bucket if `storage` is given. It has its own connections,
-    so that a long read does not delay the views of the cluster."""
+    """`RecordSource` over a cluster, and over the bucket if `storage` is given. It has its own
+    connections, so that a long read does not delay the views of the cluster."""
 
     def __init__(
         self,
@@ -84,8 +87,8 @@ class ClusterRecords:
         tier: Tier,
         remote: RemoteLogSegmentMetadata | None,
     ) -> Fetched:
-        """Fetch batches from `offset` on. Raises as `ClusterClient.ask` and the bucket's storage manager do,
-        and NotLeaderOrFollowerError with the leader's reason if it refuses."""
+        """Fetch batches from `offset` on. Raises as `ClusterClient.ask` and the bucket's storage
+        manager do, and NotLeaderOrFollowerError with the leader's reason if it refuses."""
         if remote is not None and self._bucket is not None:
             return self._bucket.fetch(remote, offset)
         began_s = self._clock.monotonic_s()
@@ -140,8 +143,8 @@ class ClusterRecords:
 
 
 class BucketRecords:
-    """Reads ranges of remote segments, which it finds by their offset indexes. It keeps the last INDEXES_MAX
-    indexes. Thread-safe."""
+    """Reads ranges of remote segments, which it finds by their offset indexes. It keeps the last
+    INDEXES_MAX indexes. Thread-safe."""
 
     def __init__(self, storage: RemoteStorageManager, clock: Clock) -> None:
         self._storage = storage
@@ -150,8 +153,8 @@ class BucketRecords:
         self._guard = threading.Lock()
 
     def fetch(self, metadata: RemoteLogSegmentMetadata, offset: Offset) -> Fetched:
-        """Whole batches, one of which ends at or after `offset`. Raises as the storage manager does, and
-        CorruptObjectError if the segment has no such batch."""
+        """Whole batches, one of which ends at or after `offset`. Raises as the storage manager
+        does, and CorruptObjectError if the segment has no such batch."""
         began_s = self._clock.monotonic_s()
         index, reads = self._index(metadata)
         size = len(index) if reads else 0
@@ -193,7 +196,10 @@ class BucketRecords:
 
 
 def _whole_batches(data: memoryview) -> tuple[Position, Offset]:
-    """The position where the last whole batch ends, and the offset after it. Both are 0 without a batch."""
+    """The position where the last whole batch ends, and the offset after it.
+
+    Both are 0 without a batch.
+    """
     end, next_offset = 0, 0
     for position, header in iterate_batches(data):
         end, next_offset = position + header.size_in_bytes, header.next_offset

@@ -1,7 +1,8 @@
 """Decodes keys and values with the schemas of a registry to JSON for people, one value at a time.
 
-The jobs decode whole columns (isotherm.spark.tables). This module decodes a page of records, and also
-supports schemas that cannot become columns. Both use the same framing of values and the same registry.
+The jobs decode whole columns (isotherm.spark.tables). This module decodes a page of records, and
+also supports schemas that cannot become columns. Both use the same framing of values and the same
+registry.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from isotherm.spark.tables.schema_registry import (
 SCHEMAS_MAX = 1000
 """The most schemas that are kept."""
 QUESTIONS_MAX = 32
-"""The most schemas that one call asks the registry for. Values that only look as if they had a schema may
-name any number of ids."""
+"""The most schemas that one call asks the registry for. Values that only look as if they had a
+schema may name any number of ids."""
 UNKNOWN_KEPT_S = 60.0
 """Seconds until the registry is asked again for a schema that it did not have."""
 FAILURE_KEPT_S = 10.0
@@ -61,8 +62,8 @@ class NamedBytes(NamedTuple):
 
 
 class RegisteredValue(NamedTuple):
-    """A value as JSON. `kind` is the registry's name of the format. If `text` is None, `error` has the
-    reason."""
+    """A value as JSON. `kind` is the registry's name of the format. If `text` is None, `error` has
+    the reason."""
 
     schema_id: SchemaId
     kind: str | None
@@ -96,8 +97,8 @@ class RegisteredValues:
         self._guard = threading.Lock()
 
     def read_all(self, values: Sequence[NamedBytes]) -> list[RegisteredValue | None]:
-        """Decode values, in their order. The result is None for a value that neither begins like one with
-        a schema nor has a header that names one."""
+        """Decode values, in their order. The result is None for a value that neither begins like
+        one with a schema nor has a header that names one."""
         with self._guard:
             self._questions_left = QUESTIONS_MAX
             return [None if each.value is None else self._read(each) for each in values]
@@ -129,7 +130,8 @@ class RegisteredValues:
         if known is not None:
             return known
         now_s = self._clock.monotonic_s()
-        # A failed registry is not asked for any schema: each request would wait for its timeout again.
+        # A failed registry is not asked for any schema: each request would wait for its timeout
+        # again.
         for reason, until_s in (self._unknown.get(schema_id, ("", 0.0)), self._failure):
             if reason and now_s < until_s:
                 raise _SchemaError(reason)
@@ -210,8 +212,8 @@ def _avro_reader(schema: RegisteredSchema, name: SchemaName) -> ValueReader:
     except RecursionError as error:
         raise UnknownSchemaError("the schema is nested too deeply") from error
     if is_recursive:
-        # The compiled reader has no bound for the depth of a value: 20,000 levels, a byte each, end the process.
-        # The same reader in Python ends at the interpreter's bound, with an error.
+        # The compiled reader has no bound for the depth of a value: 20,000 levels, a byte each, end
+        # the process. The same reader in Python ends at the interpreter's bound, with an error.
         from fastavro._read_py import schemaless_reader
     else:
         schemaless_reader = fastavro.schemaless_reader
@@ -236,8 +238,8 @@ def _avro_text(schemaless_reader: Callable[..., Any], schema: Any, payload: byte
 
 
 def _check_items(schema: Any, named: dict[str, Any], seen: set[str]) -> None:
-    """Raise UnknownSchemaError if an array has items without bytes: a few bytes could then claim billions
-    of items, and decoding them would fill the memory."""
+    """Raise UnknownSchemaError if an array has items without bytes: a few bytes could then claim
+    billions of items, and decoding them would fill the memory."""
     if isinstance(schema, list):
         for branch in schema:
             _check_items(branch, named, seen)
@@ -293,8 +295,8 @@ def _parts(schema: dict[str, Any] | list[Any]) -> list[Any]:
 
 
 def _is_empty(schema: Any, named: dict[str, Any], within: set[str]) -> bool:
-    """Whether the values of a schema have no bytes. A record that contains itself counts as empty, which
-    ends the recursion: such a schema has no finite values."""
+    """Whether the values of a schema have no bytes. A record that contains itself counts as empty,
+    which ends the recursion: such a schema has no finite values."""
     if isinstance(schema, list):
         return False  # the number of the branch
     if isinstance(schema, str):
@@ -313,7 +315,9 @@ def _is_empty(schema: Any, named: dict[str, Any], within: set[str]) -> bool:
 
 
 def _plain(value: object) -> str:
-    """The text for a value that JSON lacks: bytes in hex; decimals, dates, times and ids as texts."""
+    """The text for a value that JSON lacks: bytes in hex; decimals, dates, times and ids as
+    texts.
+    """
     if isinstance(value, bytes):
         return value.hex()
     isoformat = getattr(value, "isoformat", None)

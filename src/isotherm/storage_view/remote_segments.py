@@ -1,4 +1,6 @@
-"""The remote segments of one partition as columns, so that a hundred thousand are summed in milliseconds."""
+"""The remote segments of one partition as columns, so that a hundred thousand are summed in
+milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 class RemoteSegments:
     """Columns with one element for each live segment, ordered by start offset, then end offset.
 
-    `end_offset` is inclusive. `state` has the ids of RemoteLogSegmentState, and `ids` the 16 bytes of the
-    segments' ids. `epoch_starts` has the first offset of each leader epoch in the segments.
+    `end_offset` is inclusive. `state` has the ids of RemoteLogSegmentState, and `ids` the 16 bytes
+    of the segments' ids. `epoch_starts` has the first offset of each leader epoch in the segments.
     """
 
     ids: list[bytes]

@@ -13,8 +13,8 @@ Row = dict[str, Any]
 
 
 def partition_row(storage: PartitionStorage, price: float) -> Row:
-    """The row of a partition. If no leader answers, it has only the partition's number, the leader and
-    `error`."""
+    """The row of a partition. If no leader answers, it has only the partition's number, the leader
+    and `error`."""
     state, local = storage.state, storage.state.local
     row: Row = {"partition": state.partition.partition, "leader": state.leader}
     if local is None or storage.sums is None:
@@ -31,8 +31,8 @@ def partition_row(storage: PartitionStorage, price: float) -> Row:
 
 
 def topic_row(storage: TopicStorage, price: float) -> Row:
-    """The row of a topic: the sums over its partitions. `without_leader` counts partitions whose leader does
-    not answer; they are left out of the sums."""
+    """The row of a topic: the sums over its partitions. `without_leader` counts partitions whose
+    leader does not answer; they are left out of the sums."""
     state = storage.state
     return {
         "topic": state.name,

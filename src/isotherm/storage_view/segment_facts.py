@@ -14,8 +14,8 @@ from isotherm.types import uuid_to_text
 
 
 def named_layout(layout: str, key_prefix: str | None) -> Layout:
-    """The layout of this name. No store is opened, since object keys do not depend on the bucket. Raises
-    ConfigError."""
+    """The layout of this name. No store is opened, since object keys do not depend on the bucket.
+    Raises ConfigError."""
     config = {"url": "memory://", "layout": layout}
     if key_prefix is not None:
         config["key.prefix"] = key_prefix

@@ -1,8 +1,9 @@
-"""Computes the remote segments of a partition at an earlier time, from the events of its segments. Pure.
+"""Computes the remote segments of a partition at an earlier time, from the events of its segments.
+Pure.
 
-It starts from the current state and undoes the events after that time. If the first known event of a
-segment is later than the time, the segment was in the state that this event follows. Brokers' disks have
-no such events, so the local offsets of the past are unknown.
+It starts from the current state and undoes the events after that time. If the first known event of
+a segment is later than the time, the segment was in the state that this event follows. Brokers'
+disks have no such events, so the local offsets of the past are unknown.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class _Life:
     is_whole: bool = False
 
     def state_at(self, at_ms: TimestampMs) -> tuple[_STATE, TimestampMs] | None:
-        """The state at a time, and the time since when, as far as known. None if the segment did not
-        exist."""
+        """The state at a time, and the time since when, as far as known. None if the segment did
+        not exist."""
         place = bisect.bisect_right(self.times_ms, at_ms)
         if place:
             return self.states[place - 1], self.times_ms[place - 1]
@@ -62,8 +63,8 @@ class _Life:
 
 
 class PastSegments(NamedTuple):
-    """The segments at an earlier time. `unknown` further segments existed, but no stored event has their
-    offsets."""
+    """The segments at an earlier time. `unknown` further segments existed, but no stored event has
+    their offsets."""
 
     segments: RemoteSegments
     unknown: int
@@ -83,20 +84,21 @@ class SegmentHistory:
         event_ms: TimestampMs,
         extent: SegmentExtent | None,
     ) -> None:
-        """Add an event. It has an `extent` if it contains the whole state: a copy's start, or a replaced
-        state."""
+        """Add an event. It has an `extent` if it contains the whole state: a copy's start, or a
+        replaced state."""
         life = self._lives.setdefault(segment, _Life())
         if extent is not None:
             life.extent = extent
             life.is_whole |= not life.times_ms
-        # Brokers' clocks differ. Times must ascend, so an event is never earlier than the one before.
+        # Brokers' clocks differ. Times must ascend, so an event is never earlier than the one
+        # before.
         life.times_ms.append(max(event_ms, life.times_ms[-1] if life.times_ms else event_ms))
         life.states.append(state)
         self.first_ms = event_ms if self.first_ms is None else min(self.first_ms, event_ms)
 
     def offsets(self) -> tuple[Offset, Offset] | None:
-        """The range from the first offset of all segments to the end of the last. None if no event has
-        offsets."""
+        """The range from the first offset of all segments to the end of the last. None if no event
+        has offsets."""
         extents = [each.extent for each in self._lives.values() if each.extent is not None]
         if not extents:
             return None
@@ -105,8 +107,8 @@ class SegmentHistory:
     def as_of(self, present: RemoteSegments, at_ms: TimestampMs) -> PastSegments:
         """The segments at a time, by start offset. `present` are the current ones."""
         places = {segment: place for place, segment in enumerate(present.ids)}
-        # A copy that began after `at_ms` did not exist. Its event may be gone, but the current state
-        # has the time.
+        # A copy that began after `at_ms` did not exist. Its event may be gone, but the current
+        # state has the time.
         began = present.in_state(_STATE.COPY_SEGMENT_STARTED)
         kept = ~(began & (present.event_timestamp_ms > at_ms))
         unknown, rows = 0, []
@@ -132,8 +134,8 @@ def past_log(
 ) -> LocalTier:
     """The log's offsets at a time, as far as they are certain.
 
-    The log began where its first segment began, and reached at least to the end of the segments whose
-    records are older. Everything in the remote tier counts as not local.
+    The log began where its first segment began, and reached at least to the end of the segments
+    whose records are older. Everything in the remote tier counts as not local.
     """
     finished = past.in_state(_STATE.COPY_SEGMENT_FINISHED)
     starts = past.start_offset[finished]

@@ -1,5 +1,5 @@
-"""The sources of the list of remote segments: the metadata topic, which has segments in every state, or the
-bucket itself, which shows only finished segments and needs no metadata topic."""
+"""The sources of the list of remote segments: the metadata topic, which has segments in every
+state, or the bucket itself, which shows only finished segments and needs no metadata topic."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class SegmentSource(Protocol):
     """A source of remote segments. Only one thread may use it at a time."""
 
     def refresh(self, partitions: Collection[TopicIdPartition], ends: MetadataEnds) -> None:
-        """Read what is new about these partitions. `ends` has the end offsets of the metadata partitions, so
-        that a source over the metadata topic can skip those without new records."""
+        """Read what is new about these partitions. `ends` has the end offsets of the metadata
+        partitions, so that a source over the metadata topic can skip those without new records."""
 
     def segments(self, partition: TopicIdPartition) -> RemoteSegments:
         """The segments of a partition at the last refresh."""
@@ -56,9 +56,9 @@ class _Numbered:
 
 
 class MetadataTopicSource:
-    """`SegmentSource` over the metadata topic. The first refresh folds the metadata partitions that can have
-    events of the wanted topics. A later refresh reads only new records, and makes no request for a
-    metadata partition whose end has not moved."""
+    """`SegmentSource` over the metadata topic. The first refresh folds the metadata partitions that
+    can have events of the wanted topics. A later refresh reads only new records, and makes no
+    request for a metadata partition whose end has not moved."""
 
     def __init__(
         self, topic: MetadataTopic, wants_topic: Callable[[str], bool], clock: Clock
@@ -68,8 +68,8 @@ class MetadataTopicSource:
         self._clock = clock
         self._numbered: dict[int, _Numbered] = {}
         self.folded_offsets = 0
-        """Offsets of the metadata partitions that were folded from their beginning. `fold_s` is the time
-        that it took."""
+        """Offsets of the metadata partitions that were folded from their beginning. `fold_s` is the
+        time that it took."""
         self.fold_s = 0.0
 
     def refresh(self, partitions: Collection[TopicIdPartition], ends: MetadataEnds) -> None:
@@ -113,8 +113,8 @@ class MetadataTopicSource:
 def open_bucket_source(
     settings: ObjectStoreSettings, wants_topic: Callable[[str], bool]
 ) -> BucketSource:
-    """Open a `BucketSource`. Raises ConfigError if a local folder does not exist. Damaged segments are
-    logged as warnings, and stay in the list."""
+    """Open a `BucketSource`. Raises ConfigError if a local folder does not exist. Damaged segments
+    are logged as warnings, and stay in the list."""
     bucket = BucketSegmentSource(
         open_for_reading(settings),
         settings.create_layout(),

@@ -1,14 +1,16 @@
-"""Divides the offsets of a partition into spans by the tier that holds them, and joins spans to cells. Pure.
+"""Divides the offsets of a partition into spans by the tier that holds them, and joins spans to
+cells. Pure.
 
 There are two lanes. The spans of the first one follow one another from the log start to the high
-watermark, and show where a consumer's records come from. The second lane has the segments that are not
-yet, or no longer, part of the log.
+watermark, and show where a consumer's records come from. The second lane has the segments that are
+not yet, or no longer, part of the log.
 
     first   local · both · remote · missing (in neither tier)
     second  copying · deleting (or wholly below the log start) · orphan
 
-An upload is an orphan if no broker will finish it: it is older than the grace period, or finished segments
-have all of its offsets. Objects without metadata are in no span; `isotherm pipeline sweep` finds them.
+An upload is an orphan if no broker will finish it: it is older than the grace period, or finished
+segments have all of its offsets. Objects without metadata are in no span; `isotherm pipeline sweep`
+finds them.
 """
 
 from __future__ import annotations
@@ -51,8 +53,9 @@ FIRST_LANE = (SpanKind.LOCAL, SpanKind.BOTH, SpanKind.REMOTE, SpanKind.MISSING)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Columns with one element for each span, by start offset. `end` is exclusive. `segment` is the index of
-    the span's segment, or NO_SEGMENT. If a segment has several spans, the first one has all its bytes."""
+    """Columns with one element for each span, by start offset. `end` is exclusive. `segment` is the
+    index of the span's segment, or NO_SEGMENT. If a segment has several spans, the first one has
+    all its bytes."""
 
     kind: Int64Array
     start: Int64Array
@@ -81,8 +84,8 @@ class Spans:
 class Cell:
     """One span, or all spans that overlap a range of offsets.
 
-    In the second case there may be several kinds, `segment` is NO_SEGMENT, and the bytes are those of the
-    segments that begin in the range.
+    In the second case there may be several kinds, `segment` is NO_SEGMENT, and the bytes are those
+    of the segments that begin in the range.
     """
 
     start: Offset
@@ -101,7 +104,8 @@ def tier_spans(
 ) -> Spans:
     finished = np.flatnonzero(segments.in_state(_STATE.COPY_SEGMENT_FINISHED))
     end = segments.end_offset[finished] + 1
-    # Where the finished segments before each one end, so that overlapping offsets belong to one segment only.
+    # Where the finished segments before each one end, so that overlapping offsets belong to one
+    # segment only.
     reached = np.maximum.accumulate(np.concatenate(([local.log_start_offset], end)))
     own_start = np.maximum(segments.start_offset[finished], reached[:-1])
     has_own = own_start < end
@@ -132,8 +136,9 @@ def tier_spans(
 
 
 def map_cells(spans: Spans, first: Offset, end: Offset, columns: int) -> list[Cell]:
-    """At most `columns` cells of one lane between two offsets, ascending. They are the spans themselves if
-    there are no more than `columns`, else ranges of equal length with all kinds that overlap them."""
+    """At most `columns` cells of one lane between two offsets, ascending. They are the spans
+    themselves if there are no more than `columns`, else ranges of equal length with all kinds that
+    overlap them."""
     inside = spans.within(first, end)
     if len(inside) <= columns:
         return _single_cells(inside)
@@ -199,8 +204,8 @@ def _part(
 
 
 def _gaps(local: LocalTier, own_start: Int64Array, own_end: Int64Array) -> tuple[Spans, Spans]:
-    """The spans that no finished segment has: missing ones below the local log start, and local ones from
-    there on."""
+    """The spans that no finished segment has: missing ones below the local log start, and local
+    ones from there on."""
     end = max(local.high_watermark, local.log_start_offset)
     gap_start = np.minimum(np.concatenate(([local.log_start_offset], own_end)), end)
     gap_end = np.minimum(np.concatenate((own_start, [end])), end)

@@ -1,4 +1,6 @@
-"""Computes the brokers' traffic with the remote tier by topic, from their counters, and what it costs. Pure."""
+"""Computes the brokers' traffic with the remote tier by topic, from their counters, and what it
+costs. Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,17 @@ from isotherm.storage_view.prices import RequestPrices
 
 ALL_TOPICS = ""
 OBJECTS_OF_A_COPY = 3
-"""PUTs for one copied segment: log, indexes and manifest. A log larger than a part takes more requests."""
+"""PUTs for one copied segment: log, indexes and manifest.
+
+A log larger than a part takes more requests.
+"""
 _MONTH_S = 30 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Rates per second, summed over all brokers. `reads` are Kafka's RemoteFetchRequests. Each makes one ranged
-    GET if the indexes are in the broker's cache."""
+    """Rates per second, summed over all brokers. `reads` are Kafka's RemoteFetchRequests. Each
+    makes one ranged GET if the indexes are in the broker's cache."""
 
     copies: float = 0.0
     copied_bytes: float = 0.0
@@ -35,8 +40,8 @@ class Traffic:
 
 
 def traffic_by_topic(brokers: Iterable[CountsSeen]) -> dict[str, Traffic] | None:
-    """The traffic by topic. ALL_TOPICS has the sums that the brokers themselves report. None until some broker
-    has a second reading."""
+    """The traffic by topic. ALL_TOPICS has the sums that the brokers themselves report. None until
+    some broker has a second reading."""
     found = [each for each in brokers if each.until_ms > each.since_ms]
     if not found:
         return None

@@ -28,8 +28,8 @@ class BrokerDiedError(AssertionError):
 
 
 class BrokerProcess:
-    """A broker in its own process, from construction until `kill` or `stop`. The constructor waits until
-    clients can connect."""
+    """A broker in its own process, from construction until `kill` or `stop`. The constructor waits
+    until clients can connect."""
 
     bootstrap_servers: str
 
@@ -73,7 +73,10 @@ class BrokerProcess:
         self._end(signal.SIGKILL)
 
     def stop(self, timeout_s: float | None = None) -> int:
-        """Stop the broker in order, and return its exit status. Raises TimeoutExpired after the timeout."""
+        """Stop the broker in order, and return its exit status.
+
+        Raises TimeoutExpired after the timeout.
+        """
         return self._end(signal.SIGTERM, timeout_s)
 
     @property

@@ -1,8 +1,8 @@
 """Checks independently that a bucket and the metadata of the remote tier agree.
 
-To be independent, this module uses neither the storage manager, nor its layout, nor the metadata cache.
-It parses object names with its own patterns, folds events with its own rule, finds batches by their
-length fields and computes their CRCs. Segments must be neither compressed nor encrypted.
+To be independent, this module uses neither the storage manager, nor its layout, nor the metadata
+cache. It parses object names with its own patterns, folds events with its own rule, finds batches
+by their length fields and computes their CRCs. Segments must be neither compressed nor encrypted.
 
 Findings, one line each:
   leaked    an object of a segment that no live metadata names
@@ -33,8 +33,8 @@ from isotherm.types import NO_LEADER_EPOCH, REMOTE_LOG_METADATA_TOPIC, uuid_from
 
 
 class Layout(NamedTuple):
-    """The names of objects. The groups of `name` are the segment's id and the suffix. `required` has the
-    suffixes that every finished segment has."""
+    """The names of objects. The groups of `name` are the segment's id and the suffix. `required`
+    has the suffixes that every finished segment has."""
 
     name: re.Pattern[str]
     required: tuple[str, ...]
@@ -59,8 +59,8 @@ _CRC_FROM = 21
 def scrub(
     objects: Mapping[str, bytes], values: Iterable[bytes | None], layout: Layout = AIVEN
 ) -> list[str]:
-    """The findings, one line each. `values` are those of the metadata topic's records, in offset order for
-    each partition."""
+    """The findings, one line each. `values` are those of the metadata topic's records, in offset
+    order for each partition."""
     live = live_segments(values)
     held: dict[uuid.UUID, dict[str, bytes]] = {}
     findings = []
@@ -78,8 +78,8 @@ def scrub(
 
 
 def live_segments(values: Iterable[bytes | None]) -> dict[uuid.UUID, RemoteLogSegmentMetadata]:
-    """The live segments by id. A segment never returns to an earlier state. A record with a leader epoch is
-    keyed, and replaces an earlier segment with its key."""
+    """The live segments by id. A segment never returns to an earlier state. A record with a leader
+    epoch is keyed, and replaces an earlier segment with its key."""
     segments: dict[uuid.UUID, RemoteLogSegmentMetadata] = {}
     keyed: dict[tuple[object, ...], uuid.UUID] = {}
     for value in values:
@@ -147,7 +147,9 @@ def objects_below(folder: Path) -> dict[str, bytes]:
 def metadata_values_below(
     log_directory: Path, topic: str = REMOTE_LOG_METADATA_TOPIC
 ) -> list[bytes | None]:
-    """The values of a stopped broker's metadata topic, or of its audit topic, from its segment files."""
+    """The values of a stopped broker's metadata topic, or of its audit topic, from its segment
+    files.
+    """
     values: list[bytes | None] = []
     for partition in sorted(log_directory.glob(f"{topic}-[0-9]*")):
         for path in sorted(partition.glob("*.log")):

@@ -5,8 +5,8 @@
 
 The first argument names the crash point, and delays in seconds for kinds of reads and writes; both
 are optional. The other arguments are the command line of Isotherm. The file system, the object
-client and the metadata topics are wrapped, and the broker is unchanged. The first write of each kind is
-printed on standard error (see `isotherm.testing.correctness.crash_points`).
+client and the metadata topics are wrapped, and the broker is unchanged. The first write of each
+kind is printed on standard error (see `isotherm.testing.correctness.crash_points`).
 """
 
 from __future__ import annotations

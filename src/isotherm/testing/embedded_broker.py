@@ -38,11 +38,11 @@ TIERED_TOPIC: dict[str, str] = {
 
 
 class EmbeddedBroker:
-    """A broker that `start` or `with` starts, and that is stopped in order at the end. Another broker can
-    then open its folder.
+    """A broker that `start` or `with` starts, and that is stopped in order at the end. Another
+    broker can then open its folder.
 
-    The broker runs in a thread with its own event loop. `node` gives access to its parts, which belong to
-    that thread unless they say otherwise.
+    The broker runs in a thread with its own event loop. `node` gives access to its parts, which
+    belong to that thread unless they say otherwise.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class EmbeddedBroker:
         fs: FileSystem | None = None,
         without: tuple[str, ...] = (),
     ) -> None:
-        """`directory` gets the folders `log` and `bucket`. `settings` override TEST_SETTINGS, of which keys
-        that begin with one of `without` are left out."""
+        """`directory` gets the folders `log` and `bucket`. `settings` override TEST_SETTINGS, of
+        which keys that begin with one of `without` are left out."""
         presets = {**embedded_defaults(directory), **TEST_SETTINGS}
         kept = {key: value for key, value in presets.items() if not key.startswith(without)}
         texts = {**kept, **(settings or {})}

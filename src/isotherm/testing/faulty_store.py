@@ -6,8 +6,8 @@
     store.fail_at_random(Operation.DELETE, Fault.THROTTLED, probability=0.2)
 
 `trace` has every call with its fault. The same seed, script and order of calls give the same trace.
-The class has only the methods of the interface, so that any other call is an AttributeError and not a
-silent call of the real store.
+The class has only the methods of the interface, so that any other call is an AttributeError and not
+a silent call of the real store.
 """
 
 from __future__ import annotations

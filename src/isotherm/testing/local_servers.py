@@ -10,16 +10,16 @@ import socket
 from pathlib import Path
 from typing import Final
 
-# These ports lie below those that systems give to outgoing connections and to port 0 (Linux from 32768,
-# others from 49152). Such a port may be taken again at once, even by a client of the server that should
-# get it.
+# These ports lie below those that systems give to outgoing connections and to port 0 (Linux from
+# 32768, others from 49152). Such a port may be taken again at once, even by a client of the server
+# that should get it.
 _PORTS: Final = range(12_000, 32_000)
 _DRAWS_MORE_MAX: Final = 100
 
 
 def find_binary(name: str, variable: str) -> Path | None:
-    """The binary that an environment variable names, or the one on the PATH, or in `.tools/bin` of the
-    current folder. None if there is none."""
+    """The binary that an environment variable names, or the one on the PATH, or in `.tools/bin` of
+    the current folder. None if there is none."""
     candidates = (
         os.environ.get(variable),
         shutil.which(name),

@@ -30,7 +30,9 @@ def find_versitygw() -> Path | None:
 
 
 class S3Server:
-    """A server that runs within the `with` block, on a free port, over `folder` with one empty bucket."""
+    """A server that runs within the `with` block, on a free port, over `folder` with one empty
+    bucket.
+    """
 
     def __init__(
         self,
@@ -41,10 +43,10 @@ class S3Server:
         certificate: Path | None = None,
         keep_alive: bool = True,
     ) -> None:
-        """`access_log` gets a line for each request. With `certificate`, a file with key and chain, the
-        server uses https only. Without `keep_alive` each request has its own connection. Arrow's client
-        needs that: on a persistent connection this server sometimes refuses how it completes an
-        upload."""
+        """`access_log` gets a line for each request. With `certificate`, a file with key and chain,
+        the server uses https only. Without `keep_alive` each request has its own connection.
+        Arrow's client needs that: on a persistent connection this server sometimes refuses how it
+        completes an upload."""
         self._scheme = "http" if certificate is None else "https"
         self.bucket_folder = folder / BUCKET
         self.bucket_folder.mkdir(parents=True)
@@ -67,7 +69,9 @@ class S3Server:
 
     @property
     def config(self) -> dict[str, str]:
-        """The `rsm.config.` keys for this server, without the prefix, and without a path in the URL."""
+        """The `rsm.config.` keys for this server, without the prefix, and without a path in the
+        URL.
+        """
         return {
             "url": f"s3://{BUCKET}",
             "s3.endpoint.url": f"{self._scheme}://127.0.0.1:{self.port}",
@@ -94,7 +98,9 @@ class S3Server:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Suspend the server: within the block no request is answered, after it all waiting requests are."""
+        """Suspend the server: within the block no request is answered, after it all waiting
+        requests are.
+        """
         assert self._process is not None, "it runs while its with block does"
         self._process.send_signal(signal.SIGSTOP)
         try:

@@ -1,4 +1,6 @@
-"""Creates random segments for tests of the remote tier: files with their metadata, from one seed."""
+"""Creates random segments for tests of the remote tier: files with their metadata, from one
+seed.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,8 @@ class MadeSegment:
 class SegmentMaker:
     """Writes segments of random bytes into `directory`. The same seed makes the same segments.
 
-    The bytes are not record batches, because a storage manager does not look into a segment. Indexes
-    have whole, ascending entries, as far as their codecs check that.
+    The bytes are not record batches, because a storage manager does not look into a segment.
+    Indexes have whole, ascending entries, as far as their codecs check that.
     """
 
     def __init__(self, directory: Path, seed: int = 0) -> None:

@@ -10,19 +10,19 @@ from isotherm.types import TimestampMs
 _POLL_REAL_S = 0.001
 """The real seconds after which a waiting thread notices a moved clock or a set event.
 
-Threads poll because a thread cannot wait for a `threading.Event` and another condition at once. The value
-affects the speed of a test, never its result.
+Threads poll because a thread cannot wait for a `threading.Event` and another condition at once. The
+value affects the speed of a test, never its result.
 """
 
 
 class SimClock:
     """`isotherm.clock.Clock` in simulated time. Thread-safe.
 
-    `advance` moves wall clock and monotonic clock together. `jump_wall_clock` moves only the wall clock, as
-    an operator or NTP does.
+    `advance` moves wall clock and monotonic clock together. `jump_wall_clock` moves only the wall
+    clock, as an operator or NTP does.
 
-    With `auto_advance`, a `wait` whose event is not set moves the clock to its deadline and returns at once.
-    That is for single-threaded code that waits between retries.
+    With `auto_advance`, a `wait` whose event is not set moves the clock to its deadline and returns
+    at once. That is for single-threaded code that waits between retries.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class SimClock:
     ) -> None:
         """Block until at least `count` threads are inside `wait` with a deadline ahead.
 
-        With it a test can advance time only after a background thread has gone to sleep. Only threads
-        that sleep for at most `within_s` count, so that an idle thread is not mistaken for one that waits
-        for its next run. Raises TimeoutError after `real_timeout_s` seconds of real time, so that a wrong
-        test ends.
+        With it a test can advance time only after a background thread has gone to sleep. Only
+        threads that sleep for at most `within_s` count, so that an idle thread is not mistaken for
+        one that waits for its next run. Raises TimeoutError after `real_timeout_s` seconds of real
+        time, so that a wrong test ends.
         """
         with self._condition:
             if not self._condition.wait_for(

@@ -11,7 +11,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.groups.group_coordinator import GroupCoordinator
+from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
 from isotherm.broker.partitions import fetch
 from isotherm.broker.partitions.partition import Partition
 from isotherm.cli.main import main

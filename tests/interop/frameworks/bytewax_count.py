@@ -1,5 +1,5 @@
-"""StreamsCount.java on Bytewax. Its state is exact; its output may repeat values from after the last
-snapshot. Arguments: bootstrap servers, a folder for state."""
+"""StreamsCount.java on Bytewax. Its state is exact; its output may repeat values from after the
+last snapshot. Arguments: bootstrap servers, a folder for state."""
 
 from __future__ import annotations
 

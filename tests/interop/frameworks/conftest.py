@@ -164,8 +164,8 @@ class Run:
     def start_python(self, name: str, *arguments: str) -> SupervisedPython:
         """Start `<name>_count.py` in an environment of `<name>.txt`.
 
-        It is restarted when it ends, as a supervisor does for its users. Skips the test if a package is not
-        available.
+        It is restarted when it ends, as a supervisor does for its users. Skips the test if a
+        package is not available.
         """
         with skipped_without_parts():
             python = environment(FOLDER / f"{name}.txt")
@@ -219,7 +219,8 @@ class Run:
     def feed_and_kill(
         self, feed: Callable[[range], None], output: str, dies: Program | None = None
     ) -> None:
-        """Feed all numbers in parts, and kill the broker while a part is on its way to `output`, except the last.
+        """Feed all numbers in parts, and kill the broker while a part is on its way to `output`,
+        except the last.
 
         The first time `dies` is killed too, and leaves open transactions.
         """
@@ -239,7 +240,9 @@ class Run:
                     dies.start()
 
     def written(self, topic: str) -> int:
-        """The number of records and markers, also of open transactions, as far as the broker answers."""
+        """The number of records and markers, also of open transactions, as far as the broker
+        answers.
+        """
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:

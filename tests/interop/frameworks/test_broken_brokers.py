@@ -1,5 +1,5 @@
-"""Each check of a framework's output fails on a broker with a fault. Without this, a check that never
-fails would look like a correct broker."""
+"""Each check of a framework's output fails on a broker with a fault. Without this, a check that
+never fails would look like a correct broker."""
 
 from __future__ import annotations
 

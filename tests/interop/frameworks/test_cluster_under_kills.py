@@ -1,5 +1,6 @@
-"""Kafka Streams with exactly_once_v2, and groups of three clients that read its output, on a mixed cluster
-with brokers killed in turn: each kill moves coordinators from one kind of broker to the other.
+"""Kafka Streams with exactly_once_v2, and groups of three clients that read its output, on a mixed
+cluster with brokers killed in turn: each kill moves coordinators from one kind of broker to the
+other.
 
 COORDINATORS_SOAK_S is the duration of the input, 20 minutes by default.
 """
@@ -216,7 +217,9 @@ def by_key(records: Records) -> dict[str, list[str]]:
 
 
 def kill_in_turn(cluster: MixedCluster, look: Callable[[], None]) -> int:
-    """Repeatedly kill a broker, start it again and wait until it has caught up; return the number of kills."""
+    """Repeatedly kill a broker, start it again and wait until it has caught up; return the
+    number of kills.
+    """
     ends_at = time.monotonic() + DURATION_S
     kills = 0
     while time.monotonic() < ends_at:

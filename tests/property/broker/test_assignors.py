@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isotherm.broker.groups.assignors import range as range_assignor
-from isotherm.broker.groups.assignors import uniform
-from isotherm.broker.groups.assignors.assignor import MemberSubscription
+from isotherm.broker.coordinators.groups.assignors import range as range_assignor
+from isotherm.broker.coordinators.groups.assignors import uniform
+from isotherm.broker.coordinators.groups.assignors.assignor import MemberSubscription
 
 TOPICS = [uuid.UUID(int=number) for number in range(1, 5)]
 COUNTS = st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 9))

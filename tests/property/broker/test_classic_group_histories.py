@@ -2,7 +2,7 @@
 
 Members join (new, known, static), sync, send heartbeats, leave and stop sending in any order, with
 ids and generations that may be stale. The invariants are those at the head of
-`isotherm.broker.groups.classic_group`.
+`isotherm.broker.coordinators.groups.classic_group`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.groups.classic_checks import GroupState
-from isotherm.broker.groups.classic_group import ClassicGroup, ClassicGroupSettings
-from isotherm.broker.groups.classic_protocol import (
+from isotherm.broker.coordinators.groups.classic_checks import GroupState
+from isotherm.broker.coordinators.groups.classic_group import ClassicGroup, ClassicGroupSettings
+from isotherm.broker.coordinators.groups.classic_protocol import (
     Answer,
     JoinRequest,
     JoinResult,
@@ -23,7 +23,7 @@ from isotherm.broker.groups.classic_protocol import (
     StoreGroup,
     SyncRequest,
 )
-from isotherm.broker.groups.group_snapshot import group_value, restore_group
+from isotherm.broker.coordinators.groups.group_snapshot import group_value, restore_group
 
 SETTINGS = ClassicGroupSettings(initial_rebalance_delay_ms=50, max_size=4)
 DONE_MS = 1_000_000

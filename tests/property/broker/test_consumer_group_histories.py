@@ -11,15 +11,19 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isotherm.broker.groups import consumer_replay
-from isotherm.broker.groups.consumer_group import (
+from isotherm.broker.coordinators.groups import consumer_replay
+from isotherm.broker.coordinators.groups.consumer_group import (
     ConsumerGroup,
     ConsumerGroupSettings,
     MemberHeartbeat,
     MemberRejectedError,
 )
-from isotherm.broker.groups.group_records import decode_record, encode_key, encode_value
-from isotherm.broker.groups.topic_catalog import TopicCatalog
+from isotherm.broker.coordinators.groups.group_records import (
+    decode_record,
+    encode_key,
+    encode_value,
+)
+from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 
 SETTINGS = ConsumerGroupSettings(session_timeout_ms=1000, heartbeat_interval_ms=100, max_size=4)
 TOPIC_IDS = {"a": uuid.UUID(int=1), "b": uuid.UUID(int=2), "c": uuid.UUID(int=3)}

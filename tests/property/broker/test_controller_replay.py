@@ -13,9 +13,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
-from isotherm.broker.controller.controller import Controller
-from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.metadata.controller.config_changes import ConfigChange, ConfigOperation
+from isotherm.broker.metadata.controller.controller import Controller
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.metadata.metadata_topic import (
     METADATA_LOG_CONFIG,
     METADATA_TOPIC_ID,

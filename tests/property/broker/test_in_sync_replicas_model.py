@@ -17,7 +17,11 @@ from hypothesis.stateful import (
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.image import BrokerImage, PartitionImage
-from isotherm.broker.replication.in_sync_replicas import InSyncReplicas, IsrAnswer, IsrChange
+from isotherm.broker.partitions.replication.in_sync_replicas import (
+    InSyncReplicas,
+    IsrAnswer,
+    IsrChange,
+)
 
 LEADER = 1
 FOLLOWERS = (2, 3)
@@ -160,8 +164,9 @@ class IsrModel(RuleBasedStateMachine):
     @precondition(lambda self: self.unpublished)
     @rule(count=st.integers(1, 3))
     def publish(self, count: int) -> None:
-        """Deliver the next records of the metadata log to the leader as one image. As in `Partition`,
-        an image that is older than the last answer changes nothing, and an equal one is applied."""
+        """Deliver the next records of the metadata log to the leader as one image. As in
+        `Partition`, an image that is older than the last answer changes nothing, and an equal one
+        is applied."""
         image = self.unpublished[:count][-1]
         del self.unpublished[:count]
         if image.partition_epoch >= self.replicas.partition_epoch:

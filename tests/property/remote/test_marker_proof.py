@@ -1,4 +1,7 @@
-"""Markers against transaction indexes. The model goes through the events one by one, as a consumer does."""
+"""Markers against transaction indexes.
+
+The model goes through the events one by one, as a consumer does.
+"""
 
 from __future__ import annotations
 

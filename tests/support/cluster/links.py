@@ -5,8 +5,8 @@
 
 Brokers learn each other's addresses from the controller, so a process that is connected to has one
 proxy for all that connect. The proxy finds out what connects: the owner of the other end of the
-connection, by /proc. Bytes that are held are sent when the link is mended, as TCP sends them again after
-a split, or the connections are reset. Linux only.
+connection, by /proc. Bytes that are held are sent when the link is mended, as TCP sends them again
+after a split, or the connections are reset. Linux only.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class Links:
         self._call(self._cut(links))
 
     def mend(self, *links: Link, reset: bool) -> None:
-        """Mend links and send what was held back; with `reset` drop it and close the connections instead."""
+        """Mend links and send what was held back; with `reset` drop it and close the connections
+        instead.
+        """
         self._call(self._mend(links, reset=reset))
 
     def _call(self, work: Coroutine[Any, Any, None]) -> None:
@@ -101,8 +103,8 @@ class Links:
     def _identify(self, connections: Iterable[_Connection]) -> None:
         """Find the nodes of connections with an unknown client, in one pass over /proc.
 
-        Brokers reconnect constantly to one that is away. So a new connection is only identified while a link
-        is cut.
+        Brokers reconnect constantly to one that is away. So a new connection is only identified
+        while a link is cut.
         """
         unknown = [each for each in connections if each.client == UNKNOWN]
         if not unknown:

@@ -1,4 +1,5 @@
-"""A cluster of processes that reach one another through `links`, while clients reach the brokers directly.
+"""A cluster of processes that reach one another through `links`, while clients reach the brokers
+directly.
 
 client ──► broker 1 PLAINTEXT      broker 1 ──► proxy ──► broker 2 REPLICATION
                                    broker 1 ──► proxy ──► controller

@@ -2,11 +2,12 @@
 
     python -m tests.support.cluster.placements [--brokers III IKK ...] [--acts kill wipe ...]
 
-A placement is a cluster of three brokers; its first letter is the leader's kind (I: Isotherm, K: Apache
-Kafka). In each, a topic per act, of one partition with three replicas in the remote tier, is written to
-with acks=all while the act happens to its leader. Once all is at rest, what was acknowledged is compared
-record by record with what a consumer reads, with what Kafka's DumpLogSegments finds in every replica's
-local log, and with what it finds in the bucket; and the bucket is scrubbed. Exit status: 0 if all held.
+A placement is a cluster of three brokers; its first letter is the leader's kind (I: Isotherm, K:
+Apache Kafka). In each, a topic per act, of one partition with three replicas in the remote tier, is
+written to with acks=all while the act happens to its leader. Once all is at rest, what was
+acknowledged is compared record by record with what a consumer reads, with what Kafka's
+DumpLogSegments finds in every replica's local log, and with what it finds in the bucket; and the
+bucket is scrubbed. Exit status: 0 if all held.
 """
 
 from __future__ import annotations

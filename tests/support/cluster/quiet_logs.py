@@ -1,4 +1,7 @@
-"""What brokers log that an operator has to act on. A restart, a kill and the return of a broker are no such events."""
+"""What brokers log that an operator has to act on.
+
+A restart, a kill and the return of a broker are no such events.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ class NewLines:
         }
 
     def for_operators(self) -> list[str]:
-        """All lines at ERROR and tracebacks, and the warnings of a broker that has more than WARNINGS_MAX."""
+        """All lines at ERROR and tracebacks, and the warnings of a broker that has more than
+        WARNINGS_MAX.
+        """
         found = []
         for member, before in self._before.items():
             text = member.whole_log[before:]

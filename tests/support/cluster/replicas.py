@@ -6,7 +6,8 @@
     unsettled           the bucket keeps changing
 
 and what `settled_tier` names: hole, leaked-object, missing-object, damaged-object. An upload that a
-kill has cut stays as it is, as in a cluster of Apache Kafka: no broker can know that no other continues it.
+kill has cut stays as it is, as in a cluster of Apache Kafka: no broker can know that no other
+continues it.
 """
 
 from __future__ import annotations
@@ -138,8 +139,8 @@ def settled_logs(
 ) -> tuple[Mapping[int, LocalLog], list[str]]:
     """The logs of a partition's replicas, and their differences.
 
-    Each is read at another moment, and retention may run in between. So they are read repeatedly, until they
-    are equal, or their differences have stayed the same for a while, or time is up.
+    Each is read at another moment, and retention may run in between. So they are read repeatedly,
+    until they are equal, or their differences have stayed the same for a while, or time is up.
     """
     deadline_s = clock.monotonic_s() + timeout_s
     before: Mapping[int, LocalLog] = {}
@@ -154,8 +155,8 @@ def settled_logs(
 
 
 def differences(logs: Mapping[int, LocalLog]) -> Iterator[str]:
-    """Differences between replicas of a partition. Their local logs may start at different offsets, but not
-    end at them.
+    """Differences between replicas of a partition. Their local logs may start at different offsets,
+    but not end at them.
     """
     start = max(log.start for log in logs.values())
     (first, expected), *others = (
@@ -171,8 +172,8 @@ def differences(logs: Mapping[int, LocalLog]) -> Iterator[str]:
 
 
 def vanished_reads(operations: Sequence[Operation], final_process: int) -> Iterator[Anomaly]:
-    """Records that consumers got below the high watermark, and that were missing at the end, when the
-    process `final_process` has read everything."""
+    """Records that consumers got below the high watermark, and that were missing at the end, when
+    the process `final_process` has read everything."""
     final = {
         (read.partition, read.offset): read.value
         for operation in operations
@@ -193,7 +194,9 @@ def vanished_reads(operations: Sequence[Operation], final_process: int) -> Itera
 
 
 def check_tier(members: Mapping[int, Member], bucket: Path) -> TierFindings:
-    """Compare the bucket with every idle broker's metadata, and both tiers of each broker with each other."""
+    """Compare the bucket with every idle broker's metadata, and both tiers of each broker with
+    each other.
+    """
     held = objects_below(bucket)
     objects = {name: held[name] for name in held if not UNFINISHED_UPLOAD.fullmatch(name)}
     anomalies: list[Anomaly] = []

@@ -2,14 +2,15 @@
 
     python -m tests.support.cluster.run --cluster isotherm mixed --seconds 1800
 
-The clients and the checks are those of `isotherm.testing.correctness`. Topics have three replicas and
-`min.insync.replicas=2`, producers acks=all. A round is a new cluster in an empty folder. Brokers are
-killed, paused and stopped, and their network is split in one direction (`nemesis`, `links`); then all of
-it is mended, the replicas catch up, everything is read again, and the replicas are compared (`replicas`).
+The clients and the checks are those of `isotherm.testing.correctness`. Topics have three replicas
+and `min.insync.replicas=2`, producers acks=all. A round is a new cluster in an empty folder.
+Brokers are killed, paused and stopped, and their network is split in one direction (`nemesis`,
+`links`); then all of it is mended, the replicas catch up, everything is read again, and the
+replicas are compared (`replicas`).
 
-A call of a client that does not return ends a round without a result: the stacks are printed, and another
-round takes its place. Exit status: 0 none found · 1 anomalies: the round's folder is kept, with the logs of
-brokers and clients · 2 clients hang in HANGS_MAX rounds.
+A call of a client that does not return ends a round without a result: the stacks are printed, and
+another round takes its place. Exit status: 0 none found · 1 anomalies: the round's folder is kept,
+with the logs of brokers and clients · 2 clients hang in HANGS_MAX rounds.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ ROUND_S: Final = 120.0
 HANGS_MAX: Final = 3
 """The number of rounds that a hanging client may end without a result."""
 FROZEN_S: Final = 3 * PATIENCE_S
-"""A round that has not ended this long after its work is frozen: a client keeps the interpreter lock. Then the
-stacks are printed, and the process ends without its brokers."""
+"""A round that has not ended this long after its work is frozen: a client keeps the interpreter
+lock. Then the stacks are printed, and the process ends without its brokers."""
 CLUSTERS: Final = {
     "isotherm": ("III",),
     "mixed": ("IKI", "KIK"),
@@ -70,15 +71,16 @@ CLUSTERS: Final = {
 """The brokers of the rounds, in turn: I is Isotherm, K Apache Kafka."""
 PROFILE: Final = Profile(level=0, write_pause_s=0.05, task_interval_ms=500, moves_leaders=True)
 LOCAL_RETENTION_WITH_KAFKA_BYTES: Final = 4 << 20
-"""More than a partition gets while a broker is away. A follower of Kafka 4.3 that starts from the tier loses
-its producers and their open transactions (docs/cluster.md). Once it leads, consumers read aborted records,
-which is no finding about Isotherm."""
+"""More than a partition gets while a broker is away. A follower of Kafka 4.3 that starts from the
+tier loses its producers and their open transactions (docs/cluster.md). Once it leads, consumers
+read aborted records, which is no finding about Isotherm."""
 
 
 class ClientHangsError(Exception):
     """A client's call has not returned long after its own timeout.
 
-    librdkafka 2.16's send_offsets_to_transaction can do that. Its effect is unknown, so no history can be checked.
+    librdkafka 2.16's send_offsets_to_transaction can do that. Its effect is unknown, so no history
+    can be checked.
     """
 
 
@@ -96,9 +98,9 @@ def run(
 ) -> tuple[Report, Counter[ClusterFault], int]:
     """Run rounds for about `seconds` of work, over the kinds of clusters in turn.
 
-    The first anomaly ends the run and keeps that round's folder. The third result is the number of rounds that a
-    hanging client ended: the report does not count them, and their threads still wait. ClientHangsError after
-    HANGS_MAX of them.
+    The first anomaly ends the run and keeps that round's folder. The third result is the number of
+    rounds that a hanging client ended: the report does not count them, and their threads still
+    wait. ClientHangsError after HANGS_MAX of them.
     """
     report, faults, hangs = Report(), Counter[ClusterFault](), 0
     left_s = seconds

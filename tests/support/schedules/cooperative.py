@@ -1,9 +1,9 @@
 """Locks, events and threads of Python's `threading` that wait in a Scheduler, and the clock.
 
-`cooperative_threading` replaces `threading` by them within the modules of the remote tier and of the
-log, which make their own locks and threads. Locks of all other modules are never held at a point.
-Acquiring a lock of a module in POINTS is a point. The remaining locks only wait: they guard counters
-and caches, and more points would make schedules longer without new ones.
+`cooperative_threading` replaces `threading` by them within the modules of the remote tier and of
+the log, which make their own locks and threads. Locks of all other modules are never held at a
+point. Acquiring a lock of a module in POINTS is a point. The remaining locks only wait: they guard
+counters and caches, and more points would make schedules longer without new ones.
 """
 
 from __future__ import annotations
@@ -215,7 +215,10 @@ class ThreadingNames:
 
 @lru_cache(maxsize=1)
 def _modules(imported: int) -> Mapping[str, ModuleType]:
-    """The patched modules that use `threading`. `imported`, the number of imported modules, is the cache's key."""
+    """The patched modules that use `threading`.
+
+    `imported`, the number of imported modules, is the cache's key.
+    """
     return {
         name: module
         for name, module in sys.modules.items()
@@ -225,7 +228,10 @@ def _modules(imported: int) -> Mapping[str, ModuleType]:
 
 @contextmanager
 def cooperative_threading(run: Scheduler) -> Iterator[None]:
-    """Within the block, new locks and threads of the tier wait in `run`. Its modules must be imported before."""
+    """Within the block, new locks and threads of the tier wait in `run`.
+
+    Its modules must be imported before.
+    """
     modules = _modules(len(sys.modules))
     for name, module in modules.items():
         vars(module)["threading"] = ThreadingNames(name)

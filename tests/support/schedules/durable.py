@@ -44,11 +44,17 @@ from tests.support.schedules.scheduler import Scheduler
 from tests.support.tiered_partition import VolatileFileSystem
 
 _DECODED_MAX = 4096
-"""The number of decoded records that the oracle and the story keep. The tasks decode on their own."""
+"""The number of decoded records that the oracle and the story keep.
+
+The tasks decode on their own.
+"""
 
 
 class Lost(enum.Enum):
-    """The lost part of an access. The error does not tell whether the request or the reply was lost."""
+    """The lost part of an access.
+
+    The error does not tell whether the request or the reply was lost.
+    """
 
     NOTHING = "nothing"
     REQUEST = "request"
@@ -136,7 +142,10 @@ class ScheduledTopic(MemoryMetadataTopic):
         return columns_of(self.read(partition, start_offset, max_bytes), start_offset)
 
     def roll(self, partition: int) -> None:
-        """Do nothing: `compact` also cleans the newest records, as if they were in closed segments."""
+        """Do nothing:
+
+        `compact` also cleans the newest records, as if they were in closed segments.
+        """
 
     def values(self, partition: int) -> list[MetadataTopicRecord]:
         """The records of a partition, for the oracle: the access is no point of the schedule."""
@@ -145,7 +154,9 @@ class ScheduledTopic(MemoryMetadataTopic):
 
 @lru_cache(maxsize=_DECODED_MAX)
 def decoded(key: bytes | None, value: bytes | None) -> MetadataChange:
-    """Decode a record, with a cache: the oracle sees the same record in every schedule that begins alike."""
+    """Decode a record, with a cache: the oracle sees the same record in every schedule that
+    begins alike.
+    """
     return decode_change(key, value)
 
 

@@ -66,7 +66,10 @@ class FoldedTopic:
             self._put(key, event)
 
     def fold_audited(self, record: MetadataTopicRecord) -> None:
-        """Apply an event of the audit topic. A start replaces the segment that was started under its key."""
+        """Apply an event of the audit topic.
+
+        A start replaces the segment that was started under its key.
+        """
         _, event = decoded(None, record.value)
         if isinstance(event, RemoteLogSegmentMetadata):
             assert record.key is not None
@@ -226,7 +229,9 @@ class Oracle:
     # ---- once everything has settled
 
     def check_settled(self) -> None:
-        """Check that every partition is copied, and that no crash or fault has left anything unfinished."""
+        """Check that every partition is copied, and that no crash or fault has left anything
+        unfinished.
+        """
         process, durable = self.process, self._durable
         assert process is not None
         self.check("settled")

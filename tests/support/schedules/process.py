@@ -1,6 +1,7 @@
 """A broker's remote tier with its local logs, on the durable state. A crash drops it.
 
-It wires the same parts as isotherm.broker.tier.remote_tier and isotherm.broker.partitions.replica_manager do.
+It wires the same parts as isotherm.broker.tier.remote_tier and
+isotherm.broker.partitions.replica_manager do.
 """
 
 from __future__ import annotations
@@ -119,7 +120,10 @@ class Durable:
         )
 
     def folder(self, partition: TopicIdPartition) -> Path:
-        """The folder of a partition. Each incarnation of a topic has its own: the broker renames a deleted one's."""
+        """The folder of a partition.
+
+        Each incarnation of a topic has its own: the broker renames a deleted one's.
+        """
         return self.directory / f"{partition.topic}.{partition.topic_id.int}-{partition.partition}"
 
 
@@ -135,7 +139,10 @@ class _LogFiles(ScheduledFileSystem):
 
 
 class BrokerProcess:
-    """A broker's process. It is created in one of its own threads, or by the driver before a schedule begins."""
+    """A broker's process.
+
+    It is created in one of its own threads, or by the driver before a schedule begins.
+    """
 
     def __init__(self, durable: Durable) -> None:
         self.durable = durable
@@ -260,7 +267,9 @@ class BrokerProcess:
                 segment.release_files()
 
     def _leads(self, partition: TopicIdPartition) -> bool:
-        """Whether this process leads a partition, by the cluster's metadata: scenarios run tasks without the manager."""
+        """Whether this process leads a partition, by the cluster's metadata: scenarios run tasks
+        without the manager.
+        """
         return self.manager.tier.leader_epoch_of(partition) is not None
 
     # ---- logs
@@ -318,7 +327,10 @@ class BrokerProcess:
     # ---- requests of clients
 
     def append(self, partition: TopicIdPartition, count: int) -> None:
-        """Append `count` batches of one record, which has its offset in its value. Each is acknowledged separately."""
+        """Append `count` batches of one record, which has its offset in its value.
+
+        Each is acknowledged separately.
+        """
         log, hosted = self.logs.get(partition), self.cluster.partitions.get(partition)
         if log is None or hosted is None:
             return

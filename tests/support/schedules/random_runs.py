@@ -178,7 +178,9 @@ class RandomRun:
             self._begin_process()
 
     def _ask(self, key: object, run: Callable[[], None]) -> None:
-        """Run a request in a thread of the process, unless the last one of `key` is still running."""
+        """Run a request in a thread of the process, unless the last one of `key` is still
+        running.
+        """
         last = self._begun.get(key)
         if last is not None and not last.has_ended:
             return
@@ -367,7 +369,9 @@ def _void(_: object) -> None:
 
 
 class UnexpectedErrors(logging.Handler):
-    """Raises Violation if a task logs an error of its own: no IsothermError or OSError, as injected faults cause."""
+    """Raises Violation if a task logs an error of its own: no IsothermError or OSError, as
+    injected faults cause.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

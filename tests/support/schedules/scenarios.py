@@ -1,9 +1,9 @@
 """Every schedule of a few concurrent threads, within a bound and with at most one crash.
 
-A scenario has concurrent threads that start from a prepared state, and threads for the process after
-a crash. Only the points that a scenario names count: durable accesses, and the locks that its threads
-share. Afterwards the tasks run one after the other until nothing is left to do, and the oracle checks
-everything.
+A scenario has concurrent threads that start from a prepared state, and threads for the process
+after a crash. Only the points that a scenario names count: durable accesses, and the locks that its
+threads share. Afterwards the tasks run one after the other until nothing is left to do, and the
+oracle checks everything.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ SHARED = ("lock metadata partition", "lock log", "lock reader")
 
 
 class World:
-    """One partition and its tasks; `task` returns the same task of a kind during a process's life."""
+    """One partition and its tasks;
+
+    `task` returns the same task of a kind during a process's life.
+    """
 
     def __init__(self, run: Scheduler, directory: Path, manager: MetadataManager, level: int):
         self.run = run

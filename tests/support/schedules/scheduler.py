@@ -43,7 +43,9 @@ class SimulatedThread:
         self.waits_at = ""
         self.deadline_ms: float | None = None
         self.held_until_ms = 0.0
-        """The simulated time until which the thread is suspended, as by the operating system or a disk."""
+        """The simulated time until which the thread is suspended, as by the operating system or
+        a disk.
+        """
         self.has_ended = False
         self.error: BaseException | None = None
 
@@ -155,7 +157,8 @@ class Scheduler:
             self.is_crashed = True
             if not me.outside:
                 raise SimulatedCrash
-            # A thread outside the process survives the crash. The driver must notice it and start the next process.
+            # A thread outside the process survives the crash. The driver must notice it and start
+            # the next process.
             self._hand_to(self.driver)
             return
         self._hand_to(decision)
@@ -232,7 +235,9 @@ class Scheduler:
         me.baton.acquire()
 
     def begin(self, thread: SimulatedThread) -> None:
-        """Called by a worker: wait for the thread's baton, run the thread, and pass the baton on."""
+        """Called by a worker: wait for the thread's baton, run the thread, and pass the baton
+        on.
+        """
         thread.baton.acquire()
         try:
             if not self.is_crashed:

@@ -1,5 +1,5 @@
-"""Stages the result of a compaction job, for the broker to publish: a segment that replaces another one. It has
-the same records, so all of them must be there afterwards."""
+"""Stages the result of a compaction job, for the broker to publish: a segment that replaces another
+one. It has the same records, so all of them must be there afterwards."""
 
 from __future__ import annotations
 

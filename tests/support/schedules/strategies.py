@@ -48,7 +48,8 @@ def _preemption_weight(label: str) -> int:
 class RandomStrategy:
     """Random choices at rates that depend on the seed.
 
-    Some seeds preempt rarely, some often. A preempted thread may be delayed for long while the others continue.
+    Some seeds preempt rarely, some often. A preempted thread may be delayed for long while the
+    others continue.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -91,8 +92,8 @@ class _Met:
 class ListedChoices:
     """Takes the choices of a list, then 0: a thread runs as long as it can.
 
-    At a point choice 0 continues the thread, the next ones are the other ready threads, and the last one
-    is a crash. A point offers a choice only if the budget allows another than 0.
+    At a point choice 0 continues the thread, the next ones are the other ready threads, and the
+    last one is a crash. A point offers a choice only if the budget allows another than 0.
     """
 
     def __init__(self, choices: tuple[int, ...], *, preemptions: int, crashes: int) -> None:

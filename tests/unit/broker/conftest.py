@@ -14,12 +14,12 @@ from typing import Any, cast
 import pytest
 
 from isotherm.broker.metadata.endpoint import Endpoint
-from isotherm.broker.net.answer_memory import AnswerMemory
 from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.purgatory import Purgatory
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.requests.context import BrokerServices, RequestContext
+from isotherm.broker.server.net.answer_memory import AnswerMemory
+from isotherm.broker.server.requests.context import BrokerServices, RequestContext
 from isotherm.broker.startup.kernel_warm_up import KernelWarmUp
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.remote import RemoteLogManagerConfig

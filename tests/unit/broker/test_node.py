@@ -17,9 +17,9 @@ import pytest
 
 from isotherm.broker import node as node_module
 from isotherm.broker.background import PeriodicTask
-from isotherm.broker.controller.topic_rules import NewTopic
-from isotherm.broker.dispatch.api_register import APIS
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.node import BrokerNode
+from isotherm.broker.server.dispatch.api_register import APIS
 from isotherm.broker.startup.identity import agreed_cluster_id, establish_identity
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.layers import embedded_defaults
@@ -355,7 +355,7 @@ def properties(cluster_id: str = "c", node_id: int = 1) -> MetaProperties:
 def test_plain_broker_is_without_arrow_numba_and_cryptography(tmp_path: Path) -> None:
     script = """
 import asyncio, pathlib, sys
-from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.node import BrokerNode
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.config.layers import embedded_defaults

@@ -1,4 +1,6 @@
-"""An error that nobody waits for any more is no fault, and asyncio logs none: clients disconnect."""
+"""An error that nobody waits for any more is no fault, and asyncio logs none: clients
+disconnect.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Each line that `isotherm produce` reads is acknowledged, or named. The client is scripted: its queue and its reports
-are the test's."""
+"""Each line that `isotherm produce` reads is acknowledged, or named. The client is scripted: its
+queue and its reports are the test's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ from isotherm.testing.sim_clock import SimClock
 
 @dataclass
 class ScriptedClient:
-    """A producer. `verdict` is the error of a record; None if it is acknowledged; WAITS if it never is."""
+    """A producer.
+
+    `verdict` is the error of a record; None if it is acknowledged; WAITS if it never is.
+    """
 
     verdict: Callable[[bytes], int | None]
     refused_at_once: Callable[[bytes], int | None] = lambda _: None

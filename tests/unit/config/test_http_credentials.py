@@ -69,7 +69,9 @@ class Logins:
         return self._logins.attempt(token, CREDENTIALS, address)
 
     def tries_in(self, seconds: int, *, addresses: int = 1) -> int:
-        """The number of wrong passwords that are looked at, if each address tries 10 times a second."""
+        """The number of wrong passwords that are looked at, if each address tries 10 times a
+        second.
+        """
         count = 0
         for _ in range(seconds):
             for number in range(addresses):

@@ -1,4 +1,6 @@
-"""Each query parameter of the console's API, with values at and beyond its range: an answer or a reason, never an error."""
+"""Each query parameter of the console's API, with values at and beyond its range: an answer or a
+reason, never an error.
+"""
 
 from __future__ import annotations
 

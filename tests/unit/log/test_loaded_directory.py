@@ -126,8 +126,8 @@ def test_recovery_point_stays_until_a_flush(directory: Path, recovery_point: int
 
 
 def test_empty_segments_stay(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As in Kafka. A cleaner may leave them, or a crash their names alone: then the records from there on
-    are missing, in one gap if such segments follow one another."""
+    """As in Kafka. A cleaner may leave them, or a crash their names alone: then the records from
+    there on are missing, in one gap if such segments follow one another."""
     write_segments(directory, (0, 0), (5, 2), (7, 0), (8, 0), (9, 1), (10, 0))
     log = reopen(directory)
     assert [segment.base_offset for segment in log.segments()] == [0, 5, 7, 8, 9, 10]

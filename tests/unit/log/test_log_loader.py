@@ -108,7 +108,10 @@ def test_segment_without_an_offset_index_is_rebuilt_after_a_clean_stop(directory
 def test_load_after_a_clean_stop_opens_each_file_of_the_active_segment_twice(
     directory: Path,
 ) -> None:
-    """Once to check its end, once to continue it. A broker loads thousands of such logs at a start."""
+    """Once to check its end, once to continue it.
+
+    A broker loads thousands of such logs at a start.
+    """
     fill(directory, 3).close()
     fs = FaultyFileSystem()
     log = open_local_log(directory, config=CONFIG, checkpoints=CLEAN, fs=fs)
@@ -487,8 +490,8 @@ def idempotent(sequence: int, producer_id: int = 7) -> bytearray:
 def test_batches_that_are_repeated_after_a_kill_are_the_known_ones(
     directory: Path, recovery_point: int, torn: int
 ) -> None:
-    """A snapshot has the last batch of a producer only, and a segment holds fewer than five here. A client
-    with five requests in flight repeats them all."""
+    """A snapshot has the last batch of a producer only, and a segment holds fewer than five here. A
+    client with five requests in flight repeats them all."""
     log = open_local_log(directory, config=CONFIG)
     for sequence in range(8):
         for producer_id in (7, 8):

@@ -184,7 +184,10 @@ def test_compacted_log_is_not_subject_to_local_retention() -> None:
 
 
 def test_start_of_the_local_log_deletes_only_what_the_remote_tier_has() -> None:
-    """The local log start is above the log start. The segments between them are in the tier only."""
+    """The local log start is above the log start.
+
+    The segments between them are in the tier only.
+    """
     local_start = {"remote_log_enabled": True, "local_log_start_offset": 20}
     assert planned(state(**local_start)) == ([], False)
     copied = state(**local_start, highest_offset_in_remote_storage=9)

@@ -1,7 +1,7 @@
 """A segment with offsets too far apart for its indexes is split at the start, and loses nothing.
 
-The expected segments follow from Kafka's rule: a part ends before the first batch whose last offset is
-more than 2^31 - 1 above the part's first batch, which names it.
+The expected segments follow from Kafka's rule: a part ends before the first batch whose last offset
+is more than 2^31 - 1 above the part's first batch, which names it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,10 @@ def test_torn_end_is_cut_from_the_last_part(directory: Path) -> None:
 
 @pytest.mark.parametrize("after", [1, 2, 9])
 def test_far_offset_that_a_later_batch_contradicts_is_damage(directory: Path, after: int) -> None:
-    """No CRC covers the base offset. The batch after the far one continues where that one should."""
+    """No CRC covers the base offset.
+
+    The batch after the far one continues where that one should.
+    """
     plant(directory, batch(0), batch(FAR * 8 + 1), batch(after), batch(after + 1))
     log = reopen(directory)
     assert (bases(log), offsets_in(log)) == ([0], [0])

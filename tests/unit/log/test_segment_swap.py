@@ -48,8 +48,8 @@ def short(path: Path) -> str:
 
 
 class Swap:
-    """A swap in `directory` of old segments with these base offsets, by new ones with a record each at
-    these offsets."""
+    """A swap in `directory` of old segments with these base offsets, by new ones with a record each
+    at these offsets."""
 
     def __init__(self, directory: Path, old: Sequence[int], new: Sequence[int]) -> None:
         self.fs = NotedFileSystem()

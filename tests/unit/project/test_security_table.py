@@ -1,4 +1,6 @@
-"""The tables of docs/security.md about what others can make a process spend: what they name exists."""
+"""The tables of docs/security.md about what others can make a process spend: what they name
+exists.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The rules for the batches of a segment: order, place, leader epochs, and a record for each offset."""
+"""The rules for the batches of a segment: order, place, leader epochs, and a record for each
+offset.
+"""
 
 from __future__ import annotations
 

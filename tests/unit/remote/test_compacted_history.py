@@ -1,8 +1,8 @@
-"""The history of a topic that was compacted, and is tiered since: segments without a record, and offsets
-without one at the beginning, in the middle and at the end of segments.
+"""The history of a topic that was compacted, and is tiered since: segments without a record, and
+offsets without one at the beginning, in the middle and at the end of segments.
 
-Expected is what Kafka does: it copies every closed segment, and a reader at an offset that has no record gets
-the next record.
+Expected is what Kafka does: it copies every closed segment, and a reader at an offset that has no
+record gets the next record.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ from tests.support.tiered_partition import TieredPartition, records_of
 
 
 def consume(partition: TieredPartition, offset: Offset, isolation: FetchIsolation) -> list[Offset]:
-    """The offsets that a consumer gets from `offset` on. Each of its fetches must bring it further."""
+    """The offsets that a consumer gets from `offset` on.
+
+    Each of its fetches must bring it further.
+    """
     log, found = partition.log, list[Offset]()
     while offset < log.log_end_offset:
         if offset < log.local_log_start_offset:
@@ -278,7 +281,9 @@ def test_missing_segment_is_a_hole_still(tmp_path: Path) -> None:
 
 
 def test_copy_of_an_empty_segment_has_what_a_follower_begins_with(tmp_path: Path) -> None:
-    """A follower begins behind the last segment of the tier, with its leader epochs and producers."""
+    """A follower begins behind the last segment of the tier, with its leader epochs and
+    producers.
+    """
     partition = open_compacted(tmp_path / "p", (FULL, EMPTY), new_epoch_at=3)
     copy_all(partition)
     last = partition.segments()[-1]

@@ -1,4 +1,6 @@
-"""The roles of partitions begin and end, and what meets waits; with threads, on a simulated clock."""
+"""The roles of partitions begin and end, and what meets waits; with threads, on a simulated
+clock.
+"""
 
 from __future__ import annotations
 

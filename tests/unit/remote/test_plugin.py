@@ -528,8 +528,8 @@ def test_segment_that_was_not_asked_for_is_an_error(
     checked = checked_metadata(manager, clock)
     for epoch, offset in ((0, 10), (2, 19)):
         assert checked.remote_log_segment_metadata(partition, epoch, offset) is segment
-    # The last two lie in the segment, in its other epoch. Local retention goes from epoch to epoch, and
-    # such an answer would lead it in circles.
+    # The last two lie in the segment, in its other epoch. Local retention goes from epoch to epoch,
+    # and such an answer would lead it in circles.
     for epoch, offset in ((0, 9), (0, 20), (1, 12), (0, 16), (2, 12)):
         with pytest.raises(RemoteStorageError, match=f"epoch {epoch} and offset {offset}"):
             checked.remote_log_segment_metadata(partition, epoch, offset)

@@ -405,7 +405,10 @@ def test_segment_whose_end_offset_is_too_high_hides_no_other(cold: TieredPartiti
 def second_copy(
     cold: TieredPartition, segment: RemoteLogSegmentMetadata, **changes: Any
 ) -> RemoteLogSegmentMetadata:
-    """Copy a segment's objects. Returns the metadata of the copy, which the manager does not know."""
+    """Copy a segment's objects.
+
+    Returns the metadata of the copy, which the manager does not know.
+    """
     segment_id = RemoteLogSegmentId(cold.partition, uuid.UUID(int=5))
     copy = replace(segment, segment_id=segment_id, **changes)
 
@@ -710,8 +713,8 @@ def test_unfinished_copy_is_not_read(tiered: TieredPartition) -> None:
 def test_marker_that_goes_to_the_remote_tier_during_a_read_is_found(
     tiered: TieredPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copy and local retention come between the search of the remote tier and that of the local log.
-    Without the marker's entry a consumer would take the aborted record for committed."""
+    """Copy and local retention come between the search of the remote tier and that of the local
+    log. Without the marker's entry a consumer would take the aborted record for committed."""
     tiered.append_batch(transactional(7, 0, b"aborted"))
     for number in range(8):
         tiered.append(value(number))
@@ -827,7 +830,9 @@ def test_forgotten_stop_costs_an_index_look_up(
 def test_segment_that_is_replaced_during_a_read_is_looked_up_again(
     cold: TieredPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compaction in place: the metadata name another segment by now, and the old objects are gone."""
+    """Compaction in place: the metadata name another segment by now, and the old objects are
+    gone.
+    """
     first = cold.segments()[0]
     compacted = replace(first, segment_id=RemoteLogSegmentId(cold.partition, uuid.UUID(int=5)))
     for path in [*cold.bucket.rglob(f"*{uuid_to_text(first.segment_id.id)}.*")]:

@@ -1,7 +1,7 @@
 """Every metric of the remote tier that is counted by topic changes with what it measures.
 
-test_remote_log_manager.py, test_reader_pool.py and the tests of the broker's fetch and ListOffsets cover the others.
-docs/metrics.md lists all.
+test_remote_log_manager.py, test_reader_pool.py and the tests of the broker's fetch and ListOffsets
+cover the others. docs/metrics.md lists all.
 """
 
 from __future__ import annotations

@@ -79,7 +79,9 @@ LEAVES: list[tuple[Schema, st.SearchStrategy[Any]]] = [
     ({**logical("bytes", "decimal"), "precision": 38, "scale": 38}, unscaled(45, 2)),
     ({**logical("bytes", "decimal"), "precision": 39, "scale": 0}, unscaled(45, 2)),
 ]
-"""Schemas, and values as they are written: logical types are the numbers, texts or bytes that they stand on."""
+"""Schemas, and values as they are written: logical types are the numbers, texts or bytes that
+they stand on.
+"""
 
 
 class Names:
@@ -201,7 +203,10 @@ class Unfit(Exception):
 
 
 def cell(schema: Schema, value: Any) -> Any:
-    """The value expected in the column for a written value. Raises Unfit if the record is a dead letter."""
+    """The value expected in the column for a written value.
+
+    Raises Unfit if the record is a dead letter.
+    """
     if isinstance(schema, list):
         return of_union(schema, value)
     if isinstance(schema, dict) and "logicalType" in schema:

@@ -1,4 +1,6 @@
-"""Python workers whose socket Spark has closed end without a traceback, and with one for anything else."""
+"""Python workers whose socket Spark has closed end without a traceback, and with one for
+anything else.
+"""
 
 from __future__ import annotations
 
@@ -80,8 +82,9 @@ def errors_of(program: list[str], environment: dict[str, str]) -> str:
 
 @pytest.mark.slow
 def test_worker_that_spark_leaves_prints_nothing_under_either_daemon(tmp_path) -> None:
-    """Spark's own daemon is that of planners. Their workers have imported the source when Spark leaves them; here
-    the interpreter does at its start, before the daemon runs as the main module."""
+    """Spark's own daemon is that of planners. Their workers have imported the source when Spark
+    leaves them; here the interpreter does at its start, before the daemon runs as the main module.
+    """
     assert "BrokenPipeError" in errors_of(["-m", SPARKS], {})
     assert errors_of(["-m", OWN], {}) == ""
     (tmp_path / "sitecustomize.py").write_text(

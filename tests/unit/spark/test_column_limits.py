@@ -1,4 +1,7 @@
-"""The limits of columns, at their ends. The oracles are Python's dates, its whole numbers and its doubles."""
+"""The limits of columns, at their ends.
+
+The oracles are Python's dates, its whole numbers and its doubles.
+"""
 
 from __future__ import annotations
 

@@ -160,8 +160,8 @@ def test_a_border_inside_a_batch_is_damage(
 def elected_in_between(
     bucket: QueriedBucket, *, deposed_end: int
 ) -> list[RemoteLogSegmentMetadata]:
-    """The leader of epoch 1 was elected uncleanly at 150. The deposed one stored its segment last. Its manifest is
-    right, and that of the elected one hides epoch 1."""
+    """The leader of epoch 1 was elected uncleanly at 150. The deposed one stored its segment last.
+    Its manifest is right, and that of the elected one hides epoch 1."""
     before = bucket.store(0, 100)
     elected = bucket.store(100, 180, epochs={0: 100, 1: 150})
     after = bucket.store(180, 200, epochs={1: 180})

@@ -1,4 +1,7 @@
-"""Values whose records name the schema in a header. Confluent's serializers and their registry for tests are the oracle."""
+"""Values whose records name the schema in a header.
+
+Confluent's serializers and their registry for tests are the oracle.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +147,8 @@ def test_what_is_no_name_in_a_header(client: Any) -> None:
         assert rows == []
         assert dead[0]["reason"] == "value: it does not begin with a schema id"
         assert dead[0]["value"] == prefixed[4:]
-    # A header without a value does not count, nor that of keys; of two the last one does; what is behind it does not.
+    # A header without a value does not count, nor that of keys; of two the last one does; what is
+    # behind it does not.
     for value, headers in (
         (prefixed, [(name, None)]),
         (prefixed, [(NAME_HEADERS.key, b"\2")]),

@@ -57,7 +57,8 @@ def test_each_row_is_found_by_its_value(
                 scan = table.scan(EqualTo(name, value))
                 assert number * 10 + place in scan.to_arrow().column("n").to_pylist()
     (planned,) = table.scan().plan_files()
-    # Columns with bounds of each group keep them: by these readers skip files. PyIceberg makes none inside structs.
+    # Columns with bounds of each group keep them: by these readers skip files. PyIceberg makes none
+    # inside structs.
     bounds = planned.file.lower_bounds or {}
     assert table.schema().find_field("n").field_id in bounds
     has_all = all(each in ("a", "b", "c", None, 0.0) for values in groups for each in values)

@@ -1,4 +1,7 @@
-"""JSON values with a JSON Schema. The oracle is Python's json, which keeps the texts of numbers here."""
+"""JSON values with a JSON Schema.
+
+The oracle is Python's json, which keeps the texts of numbers here.
+"""
 
 from __future__ import annotations
 

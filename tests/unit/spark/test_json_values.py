@@ -230,7 +230,8 @@ def test_each_value_is_what_pythons_json_reads_or_dead_with_a_reason(
 @pytest.mark.parametrize(
     ("values", "kind", "dead"),
     [
-        # Ids and a stray fraction: whatever comes first determines the column, and the other number is dead.
+        # Ids and a stray fraction: whatever comes first determines the column, and the other number
+        # is dead.
         (["1201234567890123457", "1201234567890123458", "1.5"], pa.int64(), [2]),
         (["7", "1201234567890123458", "1.5"], pa.int64(), [2]),
         (["1.5", "1201234567890123457", "2", "1201234567890123458"], pa.float64(), [1, 3]),
@@ -379,7 +380,9 @@ def test_deep_nesting_is_dead_and_does_not_end_the_process(opening: str) -> None
 
 
 def chain(arrays: int, objects: int, inside: str) -> bytes:
-    """A value of so many arrays inside of an object, and of so many more objects inside of these."""
+    """A value of so many arrays inside of an object, and of so many more objects inside of
+    these.
+    """
     opening, closing = "[" * arrays + '{"a":' * objects, "}" * objects + "]" * arrays
     return f'{{"deep":{opening}{inside}{closing}}}'.encode()
 

@@ -1,4 +1,7 @@
-"""Keys as Spark compares them. Two are equal if their values are: Python's, with -0.0 and 0.0 apart and NaN as one."""
+"""Keys as Spark compares them.
+
+Two are equal if their values are: Python's, with -0.0 and 0.0 apart and NaN as one.
+"""
 
 from __future__ import annotations
 

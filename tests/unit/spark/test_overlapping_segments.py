@@ -1,5 +1,5 @@
-"""Segments that overlap after a change of leader: which records are read if an object or the metadata
-of one of them is wrong.
+"""Segments that overlap after a change of leader: which records are read if an object or the
+metadata of one of them is wrong.
 
 The value of each record is the leader epoch that wrote it, so a record of a deposed leader shows.
 """
@@ -251,7 +251,8 @@ def test_lost_log_is_read_from_a_copy(bucket: QueriedBucket) -> None:
 def test_claims_are_about_the_last_record_that_is_left_out(bucket: QueriedBucket) -> None:
     stored = store_unclean_election(bucket)
     assert set_of(contested_epochs(stored.values())) == {
-        # Up to 150 of both: the one that was stored by the later event, or has the higher id, is read.
+        # Up to 150 of both: the one that was stored by the later event, or has the higher id, is
+        # read.
         *({(stored["deposed"].segment_id.id, 195, 0, False)}),
         (stored["elected"].segment_id.id, 150, 1, False),
         *copies(stored),

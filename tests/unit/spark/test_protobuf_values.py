@@ -159,7 +159,10 @@ def expected(field: FieldDescriptor, value: Any) -> Any:
 
 
 def row(value: Any) -> Any:
-    """The row expected for a message that google.protobuf has read. Raises OverflowError if no row can have it."""
+    """The row expected for a message that google.protobuf has read.
+
+    Raises OverflowError if no row can have it.
+    """
     name = value.DESCRIPTOR.full_name
     if name == "google.protobuf.Timestamp":
         if not 0 <= value.nanos < 10**9:
@@ -238,8 +241,8 @@ KNOWN_FILES = (timestamp_pb2, duration_pb2, wrappers_pb2)
 
 
 class RandomSchema:
-    """A file with some messages, each of which may contain those before it. The last one contains all kinds of
-    fields that a seed gives it."""
+    """A file with some messages, each of which may contain those before it. The last one contains
+    all kinds of fields that a seed gives it."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -416,7 +419,10 @@ def test_of_entries_with_the_same_key_the_last_counts() -> None:
 
 
 def test_of_entries_without_a_value_the_default_counts() -> None:
-    """prost, of Rust, writes neither keys nor values that are the default. The oracle is google.protobuf."""
+    """prost, of Rust, writes neither keys nor values that are the default.
+
+    The oracle is google.protobuf.
+    """
     text = """
     enum E { B = 0; A = 3; }
     message In { optional int32 x = 1; optional string y = 2; }

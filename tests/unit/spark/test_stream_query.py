@@ -178,7 +178,10 @@ def test_too_few_records_wait_until_the_delay_has_passed(cluster: Cluster, strea
 def test_delay_begins_again_with_each_look_that_passes_also_without_records(
     cluster: Cluster, stream
 ) -> None:
-    """The first look passes and finds nothing. Few records then wait for the delay, as in the Kafka source."""
+    """The first look passes and finds nothing.
+
+    Few records then wait for the delay, as in the Kafka source.
+    """
     following = stream(minOffsetsPerTrigger="100", maxTriggerDelay="60s")
     following.start()
     following.batch()

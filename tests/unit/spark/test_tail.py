@@ -1,4 +1,7 @@
-"""The tail gives the rows that the bucket gives, whatever the records are. The oracle of rows is a model."""
+"""The tail gives the rows that the bucket gives, whatever the records are.
+
+The oracle of rows is a model.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which expressions of `subscribePattern` are read, and what they find. tests/spark/test_drop_in.py compares with
-Java."""
+"""Which expressions of `subscribePattern` are read, and what they find. tests/spark/test_drop_in.py
+compares with Java."""
 
 from __future__ import annotations
 

@@ -258,7 +258,10 @@ NODE = {
 def test_value_of_any_depth_is_an_error_and_not_the_end_of_the_process(
     registry: Registry, values: RegisteredValues, schema: Any, depth: int
 ) -> None:
-    """The compiled reader recurses without a bound. Each byte opens a level here, as a branch or a count."""
+    """The compiled reader recurses without a bound.
+
+    Each byte opens a level here, as a branch or a count.
+    """
     registry.schemas[1] = RegisteredSchema("AVRO", json.dumps(schema), ())
     (found,) = read_all(values, [framed(1, b"\x02" * depth + b"\x00")])
     assert found is not None

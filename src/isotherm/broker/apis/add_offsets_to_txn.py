@@ -2,8 +2,8 @@
 
 Versions  0-4. 2 PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before · 3 flexible · 4
           TRANSACTION_ABORTABLE
-Behaviour Adds the partition of `__consumer_offsets` with the group's offsets to the transaction. Creates
-          the topic if it does not exist.
+Behaviour Adds the partition of `__consumer_offsets` with the group's offsets to the transaction.
+          Creates the topic if it does not exist.
 Not done  -
 KIPs      98 · 588
 """
@@ -14,10 +14,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api, Renamed
-from isotherm.broker.transactions.transaction_state import TRANSACTION_V0, ProducerIdAndEpoch
+from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC
+from isotherm.broker.coordinators.transactions.transaction_state import (
+    TRANSACTION_V0,
+    ProducerIdAndEpoch,
+)
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api, Renamed
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import TopicPartition

@@ -16,11 +16,14 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.coordinators.transactions.transaction_state import (
+    TRANSACTION_V0,
+    ProducerIdAndEpoch,
+)
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api, Renamed
-from isotherm.broker.transactions.transaction_state import TRANSACTION_V0, ProducerIdAndEpoch
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api, Renamed
 from isotherm.errors import InvalidRequestError, IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import TopicPartition

@@ -1,10 +1,11 @@
 """AlterClientQuotas (key 49).
 
 Versions  0-1. 1 flexible.
-Behaviour Sets or removes quotas of users, client ids, both together, and addresses. The changes of an
-          entity are durable and atomic. An entity that is named twice is refused and answered
+Behaviour Sets or removes quotas of users, client ids, both together, and addresses. The changes of
+          an entity are durable and atomic. An entity that is named twice is refused and answered
           once. An address may be a host name, which must resolve. Quotas are in effect when the
-          request is answered (see isotherm.broker.requests.quotas, mutation_quota, connection_quota).
+          request is answered (see isotherm.broker.server.requests.quotas, mutation_quota,
+          connection_quota).
 Not done  Quotas of host names are stored and not enforced.
 KIPs      13 · 124 request time · 546
 """
@@ -19,12 +20,12 @@ from typing import Any, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.controller import Controller
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.metadata.client_quotas import IP, QuotaChange
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.metadata.controller.controller import Controller
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, RejectedError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

@@ -1,8 +1,9 @@
 """AlterConfigs (key 33).
 
 Versions  0-2. 2 flexible.
-Behaviour Replaces the settings of a topic, of this broker or of all brokers. Keys that are not named
-          return to their defaults. Otherwise as IncrementalAlterConfigs, which clients should prefer.
+Behaviour Replaces the settings of a topic, of this broker or of all brokers. Keys that are not
+          named return to their defaults. Otherwise as IncrementalAlterConfigs, which clients should
+          prefer.
 Not done  -
 KIPs      133
 """
@@ -12,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isotherm.broker.configs.config_alteration import answer_alteration
-from isotherm.broker.controller.config_changes import ConfigChange, replacing_changes
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.metadata.configs.config_alteration import answer_alteration
+from isotherm.broker.metadata.controller.config_changes import ConfigChange, replacing_changes
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

@@ -1,12 +1,12 @@
 """AlterReplicaLogDirs (key 34).
 
 Versions  1-2
-Behaviour Copies a replica to the directory while it is in use, and uses the copy once it has caught up. The
-          answer does not wait for that. A move to the current directory cancels a move in progress.
-          As in Kafka, a path that is not a log directory gets LOG_DIR_NOT_FOUND, and an offline directory
-          KAFKA_STORAGE_ERROR. A partition without a replica here gets REPLICA_NOT_AVAILABLE, and its
-          future replica will be created in that directory. A topic name that is too long for the
-          directory of the copy gets INVALID_TOPIC_EXCEPTION.
+Behaviour Copies a replica to the directory while it is in use, and uses the copy once it has caught
+          up. The answer does not wait for that. A move to the current directory cancels a move in
+          progress. As in Kafka, a path that is not a log directory gets LOG_DIR_NOT_FOUND, and an
+          offline directory KAFKA_STORAGE_ERROR. A partition without a replica here gets
+          REPLICA_NOT_AVAILABLE, and its future replica will be created in that directory. A topic
+          name that is too long for the directory of the copy gets INVALID_TOPIC_EXCEPTION.
 Not done  -
 KIPs      113 · 858
 """
@@ -19,8 +19,8 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import IsothermError, NotLeaderOrFollowerError
 from isotherm.log.log_dir import LogDir
 from isotherm.protocol.api_keys import ApiKey, VersionRange

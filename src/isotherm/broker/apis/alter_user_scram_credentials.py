@@ -1,8 +1,8 @@
 """AlterUserScramCredentials (key 51).
 
 Versions  0
-Behaviour Writes credentials as records of the cluster's metadata. They apply from the next login on;
-          existing sessions continue. A request may change each user once.
+Behaviour Writes credentials as records of the cluster's metadata. They apply from the next login
+          on; existing sessions continue. A request may change each user once.
 Not done  -
 KIPs      554
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.authentication.scram_changes import ScramDeletion, ScramUpsertion
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.authentication.scram_changes import ScramDeletion, ScramUpsertion
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 

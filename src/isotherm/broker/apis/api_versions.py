@@ -2,15 +2,16 @@
 
 Versions  0-4. 1 throttle time · 3 flexible, client's software, features · 4 features with a
           minimum version of 0. The response header is version 0 in every version.
-Behaviour The table has the versions that every API declares. Produce is shown from version 0 although it
-          is served from 3, because old librdkafka otherwise sends everything uncompressed. A version of
-          ApiVersions that is not served is answered in version 0 with UNSUPPORTED_VERSION and the
-          versions of ApiVersions. Client names outside KIP-511's pattern get INVALID_REQUEST.
-          The features are those of `isotherm.broker.metadata.features`, and in a member of a cluster
-          those of its registration. Up to version 3, features with a minimum version of 0 are left out,
-          since older clients take 0 for an error.
-          For the APIs that it forwards, a member shows the versions that the active controller serves
-          too. It does so from its first forwarded request on.
+Behaviour The table has the versions that every API declares. Produce is shown from version 0
+          although it is served from 3, because old librdkafka otherwise sends everything
+          uncompressed. A version of ApiVersions that is not served is answered in version 0 with
+          UNSUPPORTED_VERSION and the versions of ApiVersions. Client names outside KIP-511's
+          pattern get INVALID_REQUEST. The features are those of
+          `isotherm.broker.metadata.features`, and in a member of a cluster those of its
+          registration. Up to version 3, features with a minimum version of 0 are left out, since
+          older clients take 0 for an error. For the APIs that it forwards, a member shows the
+          versions that the active controller serves too. It does so from its first forwarded
+          request on.
 Not done  Version 5 (cluster id and node id in the request).
 KIPs      35 · 511 client software · 584 features · 1043 minimum versions of 0
 """
@@ -24,8 +25,8 @@ from typing import Any, Protocol
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.features import SUPPORTED_FEATURES, SupportedLevels
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange, response_class
 from isotherm.protocol.entities import entity_of
@@ -72,7 +73,8 @@ def declare(
 def _shared_versions(
     shown: Mapping[int, VersionRange], forwarded: Collection[int], known: Mapping[int, VersionRange]
 ) -> Mapping[int, VersionRange]:
-    """`shown`, with each forwarded API reduced to the versions that both serve, and left out if there are none.
+    """`shown`, with each forwarded API reduced to the versions that both serve, and left out if
+    there are none.
 
     Source: Kafka ApiVersionsResponse.intersectForwardableApis.
     """

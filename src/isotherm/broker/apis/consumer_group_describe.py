@@ -1,9 +1,9 @@
 """ConsumerGroupDescribe (key 69).
 
 Versions  0-1. 1 member type
-Behaviour Describes groups of the consumer protocol. Others get GROUP_ID_NOT_FOUND, after which clients
-          use DescribeGroups. Partitions of deleted topics are left out. A partition that a member must
-          revoke is shown until the member has released it.
+Behaviour Describes groups of the consumer protocol. Others get GROUP_ID_NOT_FOUND, after which
+          clients use DescribeGroups. Partitions of deleted topics are left out. A partition that a
+          member must revoke is shown until the member has released it.
 Not done  -
 KIPs      848 · 1099 member type
 """
@@ -15,14 +15,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.coordinators.groups.assignors.assignor import Assignment
+from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup, MemberRejectedError
+from isotherm.broker.coordinators.groups.consumer_member import NOTHING
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.groups.assignors.assignor import Assignment
-from isotherm.broker.groups.consumer_group import ConsumerGroup, MemberRejectedError
-from isotherm.broker.groups.consumer_member import NOTHING
-from isotherm.broker.requests.authorized_operations import group_operations
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.authorized_operations import group_operations
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

@@ -1,12 +1,13 @@
 """ConsumerGroupHeartbeat (key 68).
 
 Versions  0-1. 1 regular expressions, and member ids that the client generates
-Behaviour Joins (epoch 0), leaves (-1; -2 for a static member that will return) and keeps membership. The
-          broker assigns partitions with `uniform` (default) or `range`. Patterns are RE2's and match
-          whole names; as in Kafka the client excludes internal topics. A member gets the topics that its
-          principal may describe. The first member that joins a
+Behaviour Joins (epoch 0), leaves (-1; -2 for a static member that will return) and keeps
+          membership. The broker assigns partitions with `uniform` (default) or `range`. Patterns
+          are RE2's and match whole names; as in Kafka the client excludes internal topics. A member
+          gets the topics that its principal may describe. The first member that joins a
           classic group in this way converts it to the consumer protocol. If the group has members,
-          group.consumer.migration.policy must allow that; otherwise the answer is GROUP_ID_NOT_FOUND.
+          group.consumer.migration.policy must allow that; otherwise the answer is
+          GROUP_ID_NOT_FOUND.
 Not done  Assignments ignore racks, as in Kafka 4.3.
 KIPs      848 · 1082 client-made member ids
 """
@@ -19,17 +20,21 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.groups.consumer_group import (
+from isotherm.broker.coordinators.groups.consumer_group import (
     ASSIGNORS,
     HeartbeatResult,
     MemberHeartbeat,
     MemberRejectedError,
 )
-from isotherm.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
-from isotherm.broker.groups.topic_selection import Viewer
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.coordinators.groups.consumer_member import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+)
+from isotherm.broker.coordinators.groups.topic_selection import Viewer
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import InvalidRegularExpressionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

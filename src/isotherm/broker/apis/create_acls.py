@@ -14,11 +14,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.access.acl_changes import AclBinding, has_unknown
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.requests.context import HangUpError, RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.access.acl_changes import AclBinding, has_unknown
+from isotherm.broker.server.requests.context import HangUpError, RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 NOT_CONFIGURED = "No Authorizer is configured."

@@ -1,8 +1,8 @@
 """CreatePartitions (key 37).
 
 Versions  0-3. 2 flexible.
-Behaviour Adds partitions in one durable batch before the answer. Each topic has its own error; a topic
-          that is named twice gets one INVALID_REQUEST. validate_only checks and adds nothing.
+Behaviour Adds partitions in one durable batch before the answer. Each topic has its own error; a
+          topic that is named twice gets one INVALID_REQUEST. validate_only checks and adds nothing.
           POLICY_VIOLATION refuses more than 10,000 new partitions, and topics whose number of
           partitions determines where a key is (group offsets, transactions, remote metadata).
 Not done  The timeout has no effect: partitions exist when the answer is sent.
@@ -15,11 +15,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.partition_growth import NewPartitions
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api, Charge
+from isotherm.broker.metadata.controller.partition_growth import NewPartitions
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api, Charge
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 

@@ -2,11 +2,11 @@
 
 Versions  2-7. 4 -1 stands for the broker's default number of partitions and replicas · 5 flexible,
           the topic's configuration in the response · 7 topic ids in the response.
-Behaviour Creates the topics without an error in one durable batch before the answer. Each topic has its
-          own error; a topic that is named twice is refused and answered once. validate_only checks
-          and creates nothing. Names, numbers, assignments and settings are checked as in Kafka's
-          controller, including the tiered-storage rules. More than 10,000 partitions in one request
-          get POLICY_VIOLATION.
+Behaviour Creates the topics without an error in one durable batch before the answer. Each topic has
+          its own error; a topic that is named twice is refused and answered once. validate_only
+          checks and creates nothing. Names, numbers, assignments and settings are checked as in
+          Kafka's controller, including the tiered-storage rules. More than 10,000 partitions in one
+          request get POLICY_VIOLATION.
 Not done  The timeout has no effect: topics exist when the answer is sent.
 KIPs      4 · 464 defaults · 525 configuration in the response · 516 topic ids · 599 throttling:
           version 6 is refused, older versions wait
@@ -18,12 +18,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.configs.config_description import describe_topic_config
-from isotherm.broker.controller.topic_rules import CreatedTopic, NewTopic
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api, Charge
+from isotherm.broker.metadata.configs.config_description import describe_topic_config
+from isotherm.broker.metadata.controller.topic_rules import CreatedTopic, NewTopic
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api, Charge
 from isotherm.config.broker import BrokerConfig
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

@@ -1,8 +1,9 @@
 """DeleteAcls (key 31).
 
 Versions  1-3. 1 pattern types · 2 flexible · 3 user resources.
-Behaviour Removes the ACLs that the filters match in one batch, and returns them. Without an authorizer the
-          answer is SECURITY_DISABLED. An undefined type or operation closes the connection, as in Kafka.
+Behaviour Removes the ACLs that the filters match in one batch, and returns them. Without an
+          authorizer the answer is SECURITY_DISABLED. An undefined type or operation closes the
+          connection, as in Kafka.
 Not done  -
 KIPs      140 · 290 pattern types
 """
@@ -13,11 +14,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.access.acl_changes import AclFilter, binding_of, has_unknown
 from isotherm.broker.apis.create_acls import NOT_CONFIGURED
-from isotherm.broker.requests.context import HangUpError, RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.access.acl_changes import AclFilter, binding_of, has_unknown
+from isotherm.broker.server.requests.context import HangUpError, RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 

@@ -1,13 +1,13 @@
 """DeleteRecords (key 21).
 
 Versions  0-2. 2 flexible.
-Behaviour Raises the log start of each partition to the offset (-1: the high watermark), in both tiers. It is
-          answered with the lowest log start of the replicas on live brokers once all of them have
-          raised theirs, or with REQUEST_TIMED_OUT after the request's timeout. The next retention
-          deletes segments and remote segments below it. An offset below the log start has no effect.
-          Each partition has its own error: OFFSET_OUT_OF_RANGE above the high watermark,
-          POLICY_VIOLATION unless cleanup.policy has delete, INVALID_TOPIC_EXCEPTION for internal
-          topics.
+Behaviour Raises the log start of each partition to the offset (-1: the high watermark), in both
+          tiers. It is answered with the lowest log start of the replicas on live brokers once all
+          of them have raised theirs, or with REQUEST_TIMED_OUT after the request's timeout. The
+          next retention deletes segments and remote segments below it. An offset below the log
+          start has no effect. Each partition has its own error: OFFSET_OUT_OF_RANGE above the high
+          watermark, POLICY_VIOLATION unless cleanup.policy has delete, INVALID_TOPIC_EXCEPTION for
+          internal topics.
 Not done  -
 KIPs      107
 """
@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.internal_topics import is_internal
+from isotherm.broker.metadata.internal_topics import is_internal
 from isotherm.broker.partitions.partition import Partition
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import (
     InvalidTopicError,
     IsothermError,
@@ -40,7 +40,10 @@ NO_LOW_WATERMARK = -1
 
 
 class _Deletion(NamedTuple):
-    """The answer for one partition. If `partition` is set, its low watermark must still reach `wanted`."""
+    """The answer for one partition.
+
+    If `partition` is set, its low watermark must still reach `wanted`.
+    """
 
     number: int
     error: ErrorCode = ErrorCode.none
@@ -130,7 +133,9 @@ def _looked_at(deletion: _Deletion) -> _Deletion:
 
 
 def delete_records(partition: Partition, offset: Offset) -> Offset:
-    """Raise this replica's log start to `offset`; returns the offset that the followers must reach."""
+    """Raise this replica's log start to `offset`; returns the offset that the followers must
+    reach.
+    """
     partition.check_is_leader()
     log = partition.log
     if not log.config.deletes:

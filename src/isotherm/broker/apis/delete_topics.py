@@ -2,10 +2,11 @@
 
 Versions  1-6. 3 TOPIC_DELETION_DISABLED (before: INVALID_REQUEST) · 4 flexible · 5 error messages ·
           6 by name or by topic id.
-Behaviour Removes topics from the metadata in one durable batch before the answer. Their local files are
-          deleted after file.delete.delay.ms, their remote segments in the background. Each topic
-          has its own error. A topic that is named twice, or by name and id at once, gets INVALID_REQUEST.
-          `__remote_log_metadata` gets POLICY_VIOLATION while the remote tier is in use.
+Behaviour Removes topics from the metadata in one durable batch before the answer. Their local files
+          are deleted after file.delete.delay.ms, their remote segments in the background. Each
+          topic has its own error. A topic that is named twice, or by name and id at once, gets
+          INVALID_REQUEST. `__remote_log_metadata` gets POLICY_VIOLATION while the remote tier is in
+          use.
 Not done  The timeout has no effect: topics are deleted when the answer is sent.
 KIPs      4 · 516 topic ids · 599 error messages
 """
@@ -17,11 +18,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.topic_rules import DeletedTopic
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api, Charge, Renamed
+from isotherm.broker.metadata.controller.topic_rules import DeletedTopic
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api, Charge, Renamed
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

@@ -1,8 +1,9 @@
 """DescribeAcls (key 29).
 
 Versions  1-3. 1 pattern types · 2 flexible · 3 user resources.
-Behaviour Returns the ACLs that the filter matches, by resource pattern. Without an authorizer the answer is
-          SECURITY_DISABLED. An undefined type or operation closes the connection, as in Kafka.
+Behaviour Returns the ACLs that the filter matches, by resource pattern. Without an authorizer the
+          answer is SECURITY_DISABLED. An undefined type or operation closes the connection, as in
+          Kafka.
 Not done  -
 KIPs      140 · 290 pattern types
 """
@@ -13,10 +14,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.access.acl_changes import has_unknown
 from isotherm.broker.apis.delete_acls import requested_filter
-from isotherm.broker.requests.context import HangUpError, RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.access.acl_changes import has_unknown
+from isotherm.broker.server.requests.context import HangUpError, RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 

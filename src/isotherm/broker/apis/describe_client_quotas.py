@@ -1,8 +1,8 @@
 """DescribeClientQuotas (key 48).
 
 Versions  0-1. 1 flexible.
-Behaviour Returns the quotas of the entities that pass every filter. With strict, an entity must not have
-          a type that no filter names.
+Behaviour Returns the quotas of the entities that pass every filter. With strict, an entity must not
+          have a type that no filter names.
 Not done  -
 KIPs      546
 """
@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.metadata.client_quotas import QuotaFilter, matching_quotas
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import RejectedError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

@@ -1,11 +1,11 @@
 """DescribeCluster (key 60).
 
 Versions  0-2. 1 kind of endpoint · 2 fenced brokers.
-Behaviour Returns the brokers with their advertised addresses for the listener of the request, including
-          fenced brokers on request. As controller it names this broker, which forwards requests in a
-          cluster. Authorized operations are included on request: all without an authorizer, none
-          without DESCRIBE on the cluster. A request for the endpoints of controllers gets
-          MISMATCHED_ENDPOINT_TYPE, as from any Kafka broker.
+Behaviour Returns the brokers with their advertised addresses for the listener of the request,
+          including fenced brokers on request. As controller it names this broker, which forwards
+          requests in a cluster. Authorized operations are included on request: all without an
+          authorizer, none without DESCRIBE on the cluster. A request for the endpoints of
+          controllers gets MISMATCHED_ENDPOINT_TYPE, as from any Kafka broker.
 Not done  -
 KIPs      700 · 919 endpoint types · 1073 fenced brokers
 """
@@ -16,10 +16,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.authorized_operations import NOT_ASKED_FOR, cluster_operations
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.listed_brokers import controller_id, listed_brokers
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.authorized_operations import NOT_ASKED_FOR, cluster_operations
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.listed_brokers import controller_id, listed_brokers
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_ENDPOINT_TYPE_VERSION = 1

@@ -1,12 +1,12 @@
 """DescribeConfigs (key 32).
 
 Versions  1-4. 1 sources and synonyms · 3 types and documentation · 4 flexible.
-Behaviour Describes topics, this broker and its loggers, groups, and client metrics subscriptions. Each
-          key has its source: the resource, the dynamic settings of this broker or of all brokers, the
-          broker's file, or the default. Synonyms and documentation are included on request. Of
-          requested keys those that exist are returned; null or an empty list means all keys. Keys
-          of the broker that take effect only at a start are read-only. A broker resource without a
-          name has the dynamic settings of all brokers. Each resource has its own error.
+Behaviour Describes topics, this broker and its loggers, groups, and client metrics subscriptions.
+          Each key has its source: the resource, the dynamic settings of this broker or of all
+          brokers, the broker's file, or the default. Synonyms and documentation are included on
+          request. Of requested keys those that exist are returned; null or an empty list means all
+          keys. Keys of the broker that take effect only at a start are read-only. A broker resource
+          without a name has the dynamic settings of all brokers. Each resource has its own error.
 Not done  Settings of the remote storage plug-ins (rsm.config., rlmm.config.) are not shown: they
           may hold secrets.
 KIPs      133 · 226 synonyms · 412 loggers · 569 documentation · 714 · 848
@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.configs.broker_loggers import logger_levels
-from isotherm.broker.configs.config_description import (
+from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.configs.broker_loggers import logger_levels
+from isotherm.broker.metadata.configs.config_description import (
     UNKNOWN_TYPE,
     DescribedConfig,
     describe_broker_config,
@@ -31,13 +32,12 @@ from isotherm.broker.configs.config_description import (
     describe_loggers,
     describe_topic_config,
 )
-from isotherm.broker.configs.config_resources import ResourceType, check_this_broker
-from isotherm.broker.controller.topic_rules import check_topic_name
-from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.configs.config_resources import ResourceType, check_this_broker
+from isotherm.broker.metadata.controller.topic_rules import check_topic_name
 from isotherm.broker.metadata.image import ConfigResource
-from isotherm.broker.requests.context import BrokerServices, RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import BrokerServices, RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.config.definition import PASSWORD
 from isotherm.errors import InvalidRequestError, RejectedError, UnknownTopicOrPartitionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange, response_class
@@ -70,8 +70,8 @@ def handle(context: RequestContext, request: Any) -> Any:
 class _Describing:
     """The results of one request.
 
-    Resources with the same settings share one description, because a client may ask for thousands of resources
-    that differ only in their names.
+    Resources with the same settings share one description, because a client may ask for thousands
+    of resources that differ only in their names.
     """
 
     def __init__(self, context: RequestContext, request: Any) -> None:
@@ -80,8 +80,8 @@ class _Describing:
         self._result_type = item_class(response_type, "results")
         self._services = context.services
         self._request = request
-        # `_described` by the settings, `_made` by the settings and the requested keys. Each has at most as many
-        # entries as the request has resources.
+        # `_described` by the settings, `_made` by the settings and the requested keys. Each has at
+        # most as many entries as the request has resources.
         self._described: dict[Hashable, tuple[DescribedConfig, ...]] = {}
         self._made: dict[Hashable, Any] = {}
 

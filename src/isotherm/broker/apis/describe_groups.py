@@ -2,8 +2,9 @@
 
 Versions  0-6. 1 throttle time · 3 authorized operations · 4 group instance ids · 5 flexible ·
           6 GROUP_ID_NOT_FOUND with a message
-Behaviour A group that does not exist is shown as Dead, from version 6 on with GROUP_ID_NOT_FOUND. As in
-          Kafka, metadata and assignments of members are included only while the group is Stable.
+Behaviour A group that does not exist is shown as Dead, from version 6 on with GROUP_ID_NOT_FOUND.
+          As in Kafka, metadata and assignments of members are included only while the group is
+          Stable.
 Not done  -
 KIPs      345 · 430 · 1043
 """
@@ -14,13 +15,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.coordinators.groups.classic_checks import GroupState
+from isotherm.broker.coordinators.groups.classic_group import ClassicGroup
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.groups.classic_checks import GroupState
-from isotherm.broker.groups.classic_group import ClassicGroup
-from isotherm.broker.requests.authorized_operations import group_operations
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.authorized_operations import group_operations
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

@@ -2,13 +2,14 @@
 
 Versions  1-5. 2 flexible · 3 an error of the whole request · 4 size of the volume and free bytes ·
           5 cordoned directories (KIP-1066; none is).
-Behaviour Returns each directory of log.dirs with the requested partitions in it (null: all) and their
-          bytes there. An offline directory gets KAFKA_STORAGE_ERROR.
+Behaviour Returns each directory of log.dirs with the requested partitions in it (null: all) and
+          their bytes there. An offline directory gets KAFKA_STORAGE_ERROR.
           If all partitions are requested, the remote tier is one more directory with the partitions
-          that this broker leads, so that existing UIs show the bucket. Its name is remote:// and its
-          location, its sizes are those of the metric RemoteLogSizeBytes. A request that names
+          that this broker leads, so that existing UIs show the bucket. Its name is remote:// and
+          its location, its sizes are those of the metric RemoteLogSizeBytes. A request that names
           partitions gets only local directories, since its purpose is to move replicas.
-          The copy of a moving replica is a future replica of its directory, with its lag in offsets.
+          The copy of a moving replica is a future replica of its directory, with its lag in
+          offsets.
 Not done  -
 KIPs      113 · 827 volume sizes · 1066
 """
@@ -21,8 +22,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.partitions.log_dir_moves import FutureReplica
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import LogDirFailedError
 from isotherm.log.log_dir import LogDir
 from isotherm.protocol.api_keys import ApiKey, VersionRange

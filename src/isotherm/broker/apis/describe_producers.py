@@ -1,8 +1,8 @@
 """DescribeProducers (key 61).
 
 Versions  0
-Behaviour Returns the state of idempotent and transactional producers in the partition's log. The log forgets
-          producers that were idle for producer.id.expiration.ms.
+Behaviour Returns the state of idempotent and transactional producers in the partition's log. The
+          log forgets producers that were idle for producer.id.expiration.ms.
 Not done  -
 KIPs      664
 """
@@ -13,12 +13,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.topic_rules import check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.error_mapping import error_message
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.metadata.controller.topic_rules import check_topic_name
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

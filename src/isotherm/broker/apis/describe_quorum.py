@@ -1,9 +1,10 @@
 """DescribeQuorum (key 55).
 
 Versions  0-2. 1 times of the replicas · 2 directories, nodes, messages.
-Behaviour The embedded controller's quorum of `__cluster_metadata-0` has one voter, this broker, which leads it
-          and is always caught up. Its endpoints are the controller listeners of the configuration, as in Kafka,
-          though they are not opened: the controller is in this process. Another partition gets UNKNOWN_TOPIC_OR_PARTITION, as in Kafka.
+Behaviour The embedded controller's quorum of `__cluster_metadata-0` has one voter, this broker,
+          which leads it and is always caught up. Its endpoints are the controller listeners of the
+          configuration, as in Kafka, though they are not opened: the controller is in this process.
+          Another partition gets UNKNOWN_TOPIC_OR_PARTITION, as in Kafka.
 Not done  -
 KIPs      595 · 836 times · 853 directories, nodes
 """
@@ -14,9 +15,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange, response_class
 from isotherm.protocol.entities import blank_entity
 from isotherm.types import CLUSTER_METADATA_TOPIC

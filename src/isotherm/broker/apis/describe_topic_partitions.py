@@ -1,12 +1,12 @@
 """DescribeTopicPartitions (key 75).
 
 Versions  0.
-Behaviour Returns the named topics, or all topics, in the order of their names, with partitions up to the
-          limit of the request or max.request.partition.size.limit. If the limit is reached, the cursor
-          is the position at which the next request continues. If the cursor's topic was deleted, the
-          next topic follows. A topic that is unknown or has an illegal name has its own error. A
-          partition that is offline, or whose leader has no endpoint on the client's listener, has no
-          leader and no error.
+Behaviour Returns the named topics, or all topics, in the order of their names, with partitions up
+          to the limit of the request or max.request.partition.size.limit. If the limit is reached,
+          the cursor is the position at which the next request continues. If the cursor's topic was
+          deleted, the next topic follows. A topic that is unknown or has an illegal name has its
+          own error. A partition that is offline, or whose leader has no endpoint on the client's
+          listener, has no leader and no error.
 Not done  -
 KIPs      966
 """
@@ -17,15 +17,15 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.access.acls import Operation, ResourceType
-from isotherm.broker.controller.topic_rules import check_topic_name
-from isotherm.broker.internal_topics import is_internal
+from isotherm.broker.metadata.controller.topic_rules import check_topic_name
 from isotherm.broker.metadata.image import PartitionImage, TopicImage
-from isotherm.broker.requests.authorized_operations import topic_operations
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.listed_brokers import PartitionPlaces, partition_places
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.metadata.internal_topics import is_internal
+from isotherm.broker.server.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.authorized_operations import topic_operations
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.listed_brokers import PartitionPlaces, partition_places
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.coordinators.transactions.transaction_snapshot import partitions_by_topic
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
-from isotherm.broker.transactions.transaction_snapshot import partitions_by_topic
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TimestampMs
@@ -52,8 +52,8 @@ def _described(context: RequestContext, transactional_id: str) -> dict[str, Any]
 
 
 def _time(timestamp_ms: TimestampMs) -> datetime.datetime | None:
-    """The timestamp as the protocol needs it. None is written as -1, Kafka's value for an id without a
-    transaction."""
+    """The timestamp as the protocol needs it. None is written as -1, Kafka's value for an id
+    without a transaction."""
     if timestamp_ms == NO_TIMESTAMP:
         return None
     epoch = datetime.datetime.fromtimestamp(0, datetime.UTC)

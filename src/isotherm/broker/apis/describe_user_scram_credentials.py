@@ -1,9 +1,9 @@
 """DescribeUserScramCredentials (key 50).
 
 Versions  0
-Behaviour Returns the mechanisms and iterations of the named users, or of all users; nothing else of a
-          credential is shown. A user without credentials gets RESOURCE_NOT_FOUND, a user that is named
-          twice DUPLICATE_RESOURCE. The user with the cluster's own secret is left out.
+Behaviour Returns the mechanisms and iterations of the named users, or of all users; nothing else of
+          a credential is shown. A user without credentials gets RESOURCE_NOT_FOUND, a user that is
+          named twice DUPLICATE_RESOURCE. The user with the cluster's own secret is left out.
 Not done  -
 KIPs      554
 """
@@ -15,9 +15,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.authentication.unknown_users import SECRET_USER
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.authentication.unknown_users import SECRET_USER
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
@@ -60,8 +60,8 @@ def _missing(user: str, count: int) -> dict[str, Any]:
 
 
 def _refuse(context: RequestContext, request: Any, code: ErrorCode) -> Any:
-    """Answer the request and each user with `code`. As in Kafka the answer does not name the users: nothing about
-    them has been looked up."""
+    """Answer the request and each user with `code`. As in Kafka the answer does not name the users:
+    nothing about them has been looked up."""
     refused = {"user": "", "error_code": code, "error_message": None, "credential_infos": ()}
     results = [refused for _ in request.users or ()]
     return context.response({"error_code": code, "error_message": None, "results": results})

@@ -1,8 +1,9 @@
 """ElectLeaders (key 43).
 
 Versions  0-2. 1 an error of the whole request, kinds of election · 2 flexible.
-Behaviour With the embedded controller the only replica already leads. As in Kafka, each named partition
-          gets ELECTION_NOT_NEEDED, and a request for all partitions (null) gets no results.
+Behaviour With the embedded controller the only replica already leads. As in Kafka, each named
+          partition gets ELECTION_NOT_NEEDED, and a request for all partitions (null) gets no
+          results.
 Not done  -
 KIPs      183 · 460
 """
@@ -13,9 +14,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import UnknownTopicOrPartitionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

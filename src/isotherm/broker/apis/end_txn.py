@@ -2,9 +2,9 @@
 
 Versions  0-5. 2 PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before · 3 flexible · 4
           TRANSACTION_ABORTABLE · 5 every end raises the epoch, and the answer has the new one
-Behaviour Answered once the markers are written, so that a read_committed consumer sees the records as soon
-          as the commit has returned; Kafka answers before that (docs/decisions/0015). A retry of the
-          same end succeeds; the opposite end gets INVALID_TXN_STATE.
+Behaviour Answered once the markers are written, so that a read_committed consumer sees the records
+          as soon as the commit has returned; Kafka answers before that (docs/decisions/0015). A
+          retry of the same end succeeds; the opposite end gets INVALID_TXN_STATE.
 Not done  -
 KIPs      98 · 588 · 890 transactions of version 2
 """
@@ -15,13 +15,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api, Renamed
-from isotherm.broker.transactions.transaction_state import (
+from isotherm.broker.coordinators.transactions.transaction_state import (
     TRANSACTION_V0,
     TRANSACTION_V2,
     ProducerIdAndEpoch,
 )
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api, Renamed
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

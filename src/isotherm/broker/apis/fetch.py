@@ -2,17 +2,18 @@
 
 Versions  4-18. 5 log start offset · 7 fetch sessions · 9 leader epoch checks · 11 rack, followers
           serve consumers · 12 flexible, diverging epoch · 13 topic ids · 14
-          OFFSET_MOVED_TO_TIERED_STORAGE for followers · 15 replica state · 16 current leader · 17-18
-          fields of the controllers' quorum, not used
-Behaviour Answers at once if min.bytes are available, if a partition has an error or must be read from the
-          remote tier, if the request has no partitions, or if max.wait is 0. Otherwise it waits for
-          appends, at most for max.wait. Offsets below the local log start are read from the remote tier
-          (see isotherm.broker.partitions.fetch). max.bytes of the request and fetch.max.bytes bound the
-          answer. Fetch sessions: see isotherm.broker.partitions.fetch_sessions.
-          A follower (replica id >= 0) reads up to the log end. Its fetch offset is its log end offset,
-          and the request is first checked to come from a replica. leader.replication.throttled.rate
-          throttles a follower outside the ISR. From version 11 on a consumer may also read a
-          partition that this broker follows, up to the high watermark here.
+          OFFSET_MOVED_TO_TIERED_STORAGE for followers · 15 replica state · 16 current leader ·
+          17-18 fields of the controllers' quorum, not used
+Behaviour Answers at once if min.bytes are available, if a partition has an error or must be read
+          from the remote tier, if the request has no partitions, or if max.wait is 0. Otherwise it
+          waits for appends, at most for max.wait. Offsets below the local log start are read from
+          the remote tier (see isotherm.broker.partitions.fetch). max.bytes of the request and
+          fetch.max.bytes bound the answer. Fetch sessions: see
+          isotherm.broker.partitions.fetch_sessions. A follower (replica id >= 0) reads up to the
+          log end. Its fetch offset is its log end offset, and the request is first checked to come
+          from a replica. leader.replication.throttled.rate throttles a follower outside the ISR.
+          From version 11 on a consumer may also read a partition that this broker follows, up to
+          the high watermark here.
 Not done  -
 KIPs      74 max bytes · 98 read_committed · 227 fetch sessions · 320 leader epochs · 392 nearest
           replica · 405 remote reads · 516 topic ids · 951 current leader
@@ -26,8 +27,6 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.access.acls import Operation, ResourceType
-from isotherm.broker.access.authorizer import Authorizer
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.partitions.delayed_fetch import DelayedFetch
 from isotherm.broker.partitions.fetch import (
@@ -41,10 +40,12 @@ from isotherm.broker.partitions.fetch import (
 from isotherm.broker.partitions.fetch_sessions import FetchContext, FetchTerms
 from isotherm.broker.partitions.fetch_target import FetchTarget, PartitionKey
 from isotherm.broker.partitions.replica_selection import ConsumerRack
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.current_leader import LEADER_ERRORS, current_leader
-from isotherm.broker.requests.later_response import LaterResponse
-from isotherm.broker.requests.served_api import Api, Charge
+from isotherm.broker.server.access.acls import Operation, ResourceType
+from isotherm.broker.server.access.authorizer import Authorizer
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.current_leader import LEADER_ERRORS, current_leader
+from isotherm.broker.server.requests.later_response import LaterResponse
+from isotherm.broker.server.requests.served_api import Api, Charge
 from isotherm.errors import IsothermError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.metrics.broker_traffic import TopicTraffic
@@ -68,7 +69,8 @@ FIRST_CURRENT_LEADER_VERSION = 16
 _CONSUMER = FetchReader(FetchIsolation.HIGH_WATERMARK)
 _COMMITTED_CONSUMER = FetchReader(FetchIsolation.TXN_COMMITTED)
 
-# Kafka (ReplicaManager.readFromLog) does not meter these errors, which are not failures of the broker.
+# Kafka (ReplicaManager.readFromLog) does not meter these errors, which are not failures of the
+# broker.
 NOT_COUNTED_AS_FAILED = frozenset(
     {
         ErrorCode.not_leader_or_follower,
@@ -94,8 +96,8 @@ def handle(
     if services.answers.used + max_bytes > services.answers.plenty:
         max_bytes = services.answers.room(max_bytes)
     found = _read(context, fetch, reader, max_bytes, is_first=True)
-    # At least one, if the client asks for any: otherwise clients at the log end would ask without a rest while
-    # answers use up the memory.
+    # At least one, if the client asks for any: otherwise clients at the log end would ask without a
+    # rest while answers use up the memory.
     min_bytes = min(request.min_bytes, max(max_bytes, 1))
     if found.needs_remote:
         return _finish(context, fetch, reader, found)
@@ -122,7 +124,8 @@ def _read(
 ) -> FetchReads:
     services, targets = context.services, fetch.targets()
     for target in targets:
-        # A partition that is lost while its request waits keeps its target, and answers with its own error.
+        # A partition that is lost while its request waits keeps its target, and answers with its
+        # own error.
         if target.partition is None or (is_first and target.partition.is_gone):
             try:
                 partition = services.replica_manager.find_partition(*target.key)
@@ -197,7 +200,9 @@ def _respond_with_leaders(
     found: FetchReads,
     now_ms: int,
 ) -> FetchResponse:
-    """The response, with the current leader of each partition that another broker leads (KIP-951)."""
+    """The response, with the current leader of each partition that another broker leads
+    (KIP-951).
+    """
     reads, endpoints = [], {}
     for target, read in zip(found.targets, found.reads, strict=True):
         if read.response.error_code in LEADER_ERRORS:
@@ -233,10 +238,11 @@ def _reader(context: RequestContext, request: FetchRequest, now_ms: TimestampMs)
 
 
 def _terms(context: RequestContext, reader: FetchReader) -> FetchTerms | None:
-    """The terms of a session that reads only changed partitions; None if every answer needs all partitions.
+    """The terms of a session that reads only changed partitions; None if every answer needs all
+    partitions.
 
-    A follower proves with each fetch of a partition that it is caught up. The preferred replica depends on other
-    brokers, whose changes mark no partition here.
+    A follower proves with each fetch of a partition that it is caught up. The preferred replica
+    depends on other brokers, whose changes mark no partition here.
     """
     if reader.follower is not None or reader.rack is not None:
         return None
@@ -256,8 +262,8 @@ def _refuse_denied(
     targets: Sequence[FetchTarget],
     reader: FetchReader,
 ) -> None:
-    """Give each target that may not be read an error. A consumer needs READ on the topic, a follower
-    CLUSTER_ACTION."""
+    """Give each target that may not be read an error. A consumer needs READ on the topic, a
+    follower CLUSTER_ACTION."""
     if reader.follower is not None:
         if not authorizer.allows_cluster(context, Operation.CLUSTER_ACTION):
             # Whether an id is unknown is not shown either.

@@ -1,13 +1,14 @@
 """FindCoordinator (key 10).
 
-Versions  0-6. 1 key type, throttle time · 3 flexible · 4 several keys in one request, with an answer
-          for each · 5 and 6 new key types.
+Versions  0-6. 1 key type, throttle time · 3 flexible · 4 several keys in one request, with an
+          answer for each · 5 and 6 new key types.
 Behaviour The coordinator of a group or transactional id is the leader of its partition of
-          `__consumer_offsets` or `__transaction_state`. It is returned with its endpoint on the request's
-          listener; without one the answer is COORDINATOR_NOT_AVAILABLE. In a cluster a missing topic is
-          then created, and the client retries. With the embedded controller this broker is the
-          coordinator of everything, even before the topic exists. An unknown key type, and share
-          groups (2), get INVALID_REQUEST. librdkafka turns lz4 off if this API is missing.
+          `__consumer_offsets` or `__transaction_state`. It is returned with its endpoint on the
+          request's listener; without one the answer is COORDINATOR_NOT_AVAILABLE. In a cluster a
+          missing topic is then created, and the client retries. With the embedded controller this
+          broker is the coordinator of everything, even before the topic exists. An unknown key
+          type, and share groups (2), get INVALID_REQUEST. librdkafka turns lz4 off if this API is
+          missing.
 Not done  Share groups (KIP-932).
 KIPs      98 · 699 batched keys
 """
@@ -19,20 +20,22 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinator_partition import coordinator_partition
-from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC
+from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
+from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC
+from isotherm.broker.coordinators.transactions.transaction_log import TRANSACTION_STATE_TOPIC
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import NO_LEADER, TopicImage
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
-from isotherm.broker.transactions.transaction_log import TRANSACTION_STATE_TOPIC
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import BrokerId
 
 if TYPE_CHECKING:
-    from isotherm.broker.groups.group_coordinator import GroupCoordinator
-    from isotherm.broker.transactions.transaction_coordinator import TransactionCoordinator
+    from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
+    from isotherm.broker.coordinators.transactions.transaction_coordinator import (
+        TransactionCoordinator,
+    )
 
 FIRST_KEY_TYPE_VERSION = 1
 FIRST_BATCHED_VERSION = 4

@@ -1,12 +1,12 @@
 """IncrementalAlterConfigs (key 44).
 
 Versions  0-1. 1 flexible.
-Behaviour Sets or removes keys of a topic, of this broker or of all brokers (no name), and appends to or
-          subtracts from lists. The changes of a resource are atomic, and durable before the answer. They
-          are in effect when the request is answered, and again after a restart. validate_only checks
-          and changes nothing. Keys of the broker that take effect only at a start get
-          INVALID_REQUEST. Groups, client metrics and broker loggers can be altered too; levels of
-          loggers are not stored and end with the process.
+Behaviour Sets or removes keys of a topic, of this broker or of all brokers (no name), and appends
+          to or subtracts from lists. The changes of a resource are atomic, and durable before the
+          answer. They are in effect when the request is answered, and again after a restart.
+          validate_only checks and changes nothing. Keys of the broker that take effect only at a
+          start get INVALID_REQUEST. Groups, client metrics and broker loggers can be altered too;
+          levels of loggers are not stored and end with the process.
 KIPs      226 dynamic broker keys · 339
 """
 
@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isotherm.broker.configs.config_alteration import answer_alteration
-from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.metadata.configs.config_alteration import answer_alteration
+from isotherm.broker.metadata.controller.config_changes import ConfigChange, ConfigOperation
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

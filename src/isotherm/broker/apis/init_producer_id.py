@@ -3,10 +3,10 @@
 Versions  0-5. 2 flexible · 3 the producer's current id and epoch · 4 PRODUCER_FENCED, which is
           INVALID_PRODUCER_EPOCH before · 5 TRANSACTION_ABORTABLE
 Behaviour An idempotent producer (no transactional id) always gets a new id with epoch 0, whatever
-          it had before, as in Kafka. A transactional id keeps its producer id and gets a higher epoch,
-          which fences the earlier producer. An open transaction of that producer is aborted first,
-          and the answer is CONCURRENT_TRANSACTIONS, after which the client retries. The first
-          transactional id creates `__transaction_state`.
+          it had before, as in Kafka. A transactional id keeps its producer id and gets a higher
+          epoch, which fences the earlier producer. An open transaction of that producer is aborted
+          first, and the answer is CONCURRENT_TRANSACTIONS, after which the client retries. The
+          first transactional id creates `__transaction_state`.
 Not done  Version 6, two-phase commit (KIP-939), which is not stable in Kafka either.
 KIPs      98 · 360 epochs on request · 588 · 890
 """
@@ -18,9 +18,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api, Renamed
-from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
+from isotherm.broker.coordinators.transactions.transaction_state import ProducerIdAndEpoch
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api, Renamed
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch
@@ -47,7 +47,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _check_transactional_id(transactional_id: str | None) -> None:
-    """Raise InvalidRequestError for an empty id, or for one that does not fit into the key of its record."""
+    """Raise InvalidRequestError for an empty id, or for one that does not fit into the key of
+    its record.
+    """
     if transactional_id == "":
         raise InvalidRequestError("a transactional id is not empty")
     size = len((transactional_id or "").encode())

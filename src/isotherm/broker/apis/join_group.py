@@ -2,11 +2,11 @@
 
 Versions  0-9. 1 rebalance timeout · 2 throttle time · 4 MEMBER_ID_REQUIRED · 5 static members ·
           6 flexible · 7 protocol type · 8 reason · 9 skip assignment
-Behaviour Answered when all members have joined the rebalance. The leader's answer has all members with
-          their metadata for the chosen protocol. Version 0 has no rebalance timeout; the session
-          timeout replaces it, as in Kafka. The topic `__consumer_offsets` is created first if it does
-          not exist. In a group of the consumer protocol the request is answered at once, with the
-          member's epoch as generation and without a leader.
+Behaviour Answered when all members have joined the rebalance. The leader's answer has all members
+          with their metadata for the chosen protocol. Version 0 has no rebalance timeout; the
+          session timeout replaces it, as in Kafka. The topic `__consumer_offsets` is created first
+          if it does not exist. In a group of the consumer protocol the request is answered at once,
+          with the member's epoch as generation and without a leader.
 Not done  -
 KIPs      62 · 134 initial delay · 345 static members · 394 known member ids · 559 protocol type ·
           800 reason · 814 skip assignment · 848 members of both protocols
@@ -17,10 +17,10 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from isotherm.broker.groups.classic_protocol import JoinResult, Protocol
-from isotherm.broker.groups.group_coordinator import Joining
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.coordinators.groups.classic_protocol import JoinResult, Protocol
+from isotherm.broker.coordinators.groups.group_coordinator import Joining
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_REBALANCE_TIMEOUT_VERSION = 1

@@ -1,8 +1,8 @@
 """LeaveGroup (key 13).
 
 Versions  0-5. 1 throttle time · 3 several members, with an error for each · 4 flexible · 5 reason
-Behaviour A static member may be removed by its instance id alone. Before version 3 a request has one
-          member, whose error is that of the response.
+Behaviour A static member may be removed by its instance id alone. Before version 3 a request has
+          one member, whose error is that of the response.
 Not done  -
 KIPs      345 static members · 800 reason
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_BATCHED_VERSION = 3

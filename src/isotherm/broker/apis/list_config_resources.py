@@ -1,9 +1,9 @@
 """ListConfigResources (key 74).
 
 Versions  0-1. 0 only client metrics subscriptions (ListClientMetricsResources) · 1 any types.
-Behaviour Returns the names of resources that can have a configuration, by type; no type means all types. Groups
-          and client metrics subscriptions are listed if they have settings. As in Kafka, a type that
-          cannot be listed gets UNSUPPORTED_VERSION.
+Behaviour Returns the names of resources that can have a configuration, by type; no type means all
+          types. Groups and client metrics subscriptions are listed if they have settings. As in
+          Kafka, a type that cannot be listed gets UNSUPPORTED_VERSION.
 Not done  -
 KIPs      714 · 1000 · 1142
 """
@@ -14,9 +14,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.configs.config_resources import ResourceType
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.metadata.configs.config_resources import ResourceType
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_TYPES_VERSION = 1

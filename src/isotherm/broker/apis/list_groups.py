@@ -1,8 +1,9 @@
 """ListGroups (key 16).
 
-Versions  0-5. 1 throttle time · 3 flexible · 4 states, and a filter by them · 5 types, with a filter too
-Behaviour Filters ignore case. While groups are being loaded the answer is COORDINATOR_LOAD_IN_PROGRESS, so
-          that no list lacks a group.
+Versions  0-5. 1 throttle time · 3 flexible · 4 states, and a filter by them · 5 types, with a
+          filter too
+Behaviour Filters ignore case. While groups are being loaded the answer is
+          COORDINATOR_LOAD_IN_PROGRESS, so that no list lacks a group.
 Not done  -
 KIPs      518 states · 848 types
 """
@@ -13,8 +14,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_STATE_VERSION = 4

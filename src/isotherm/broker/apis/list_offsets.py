@@ -2,11 +2,12 @@
 
 Versions  1-11. 2 isolation level · 4 leader epochs · 6 flexible · 7 timestamp -3 · 8 -4 · 9 -5 ·
           10 timeout for lookups in the remote tier · 11 -6
-Behaviour Each partition has its own error. Timestamps are looked up in both tiers. Look-ups in the remote
-          tier run in parallel; the request's timeout or remote.list.offsets.request.timeout.ms bounds
-          them (see isotherm.broker.partitions.offset_lookup). Only the leader answers. For a replica
-          (id >= 0) the latest offset is the log end. A new leader whose high watermark is below the
-          start of its epoch answers OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before version 5). A
+Behaviour Each partition has its own error. Timestamps are looked up in both tiers. Look-ups in the
+          remote tier run in parallel; the request's timeout or
+          remote.list.offsets.request.timeout.ms bounds them (see
+          isotherm.broker.partitions.offset_lookup). Only the leader answers. For a replica (id >=
+          0) the latest offset is the log end. A new leader whose high watermark is below the start
+          of its epoch answers OFFSET_NOT_AVAILABLE (LEADER_NOT_AVAILABLE before version 5). A
           partition that is named twice gets INVALID_REQUEST, a special timestamp that the version
           does not have UNSUPPORTED_VERSION.
 Not done  -
@@ -30,9 +31,9 @@ from isotherm.broker.partitions.offset_lookup import (
     check_timestamp,
     find_offset,
 )
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import IsothermError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -47,7 +48,9 @@ FIRST_TIMEOUT_VERSION = 10
 
 
 class Answer(NamedTuple):
-    """The answer for one partition: an error, an offset (perhaps NOT_FOUND), or an offset that is still awaited."""
+    """The answer for one partition: an error, an offset (perhaps NOT_FOUND), or an offset that
+    is still awaited.
+    """
 
     found: FoundOffset = NOT_FOUND
     error: ErrorCode = ErrorCode.none

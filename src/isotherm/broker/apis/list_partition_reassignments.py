@@ -1,7 +1,8 @@
 """ListPartitionReassignments (key 46).
 
 Versions  0
-Behaviour The list is always empty: with the embedded controller each partition has its one replica here.
+Behaviour The list is always empty: with the embedded controller each partition has its one replica
+          here.
 Not done  -
 KIPs      455
 """
@@ -12,8 +13,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 

@@ -1,9 +1,9 @@
 """ListTransactions (key 66).
 
 Versions  0-2. 1 duration filter · 2 pattern of the transactional id
-Behaviour An absent filter lets everything pass. The answer has the unknown state names of the filter. A
-          duration counts from the start of the last transaction, as in Kafka. Patterns are RE2's, so
-          their time is linear, and match the whole id. An invalid pattern gets
+Behaviour An absent filter lets everything pass. The answer has the unknown state names of the
+          filter. A duration counts from the start of the last transaction, as in Kafka. Patterns
+          are RE2's, so their time is linear, and match the whole id. An invalid pattern gets
           INVALID_REGULAR_EXPRESSION.
 Not done  -
 KIPs      664 · 994 · 1152
@@ -17,9 +17,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
-from isotherm.broker.transactions.transaction_state import TransactionMetadata, TransactionState
+from isotherm.broker.coordinators.transactions.transaction_state import (
+    TransactionMetadata,
+    TransactionState,
+)
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.patterns import matching_names
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -53,7 +56,8 @@ async def _matching(
     found: Sequence[TransactionMetadata],
 ) -> Any:
     ids = [metadata.transactional_id for metadata in found]
-    # Off the event loop: a pattern may be costly, and the import of Arrow takes a tenth of a second.
+    # Off the event loop: a pattern may be costly, and the import of Arrow takes a tenth of a
+    # second.
     loop = asyncio.get_running_loop()
     matching = await loop.run_in_executor(None, matching_names, pattern, ids)
     matched = [each for each in found if each.transactional_id in matching]

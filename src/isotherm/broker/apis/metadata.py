@@ -4,15 +4,16 @@ Versions  0-13. 0 an empty list means all topics, from 1 on null does · 1 inter
           controller · 2 cluster id · 4 auto-creation can be declined · 7 leader epochs · 8
           authorized operations · 9 flexible · 10 topic ids in responses · 12 in requests · 13
           error code for the whole response.
-Behaviour Addresses are those of the request's listener. A broker without an endpoint on it is left out, and
-          not named as leader. Missing topics are created first if auto.create.topics.enable and the
-          client allow it, and the same response has them (Kafka answers a retriable error first). A
-          topic that is named twice is answered once. Without an authorizer every operation is
-          authorized. A partition on a failed log directory has LEADER_NOT_AVAILABLE, no leader, and
-          this broker as offline replica. In a cluster the response has the unfenced brokers; a leader
-          is named even if it is fenced. Replicas are offline if they are fenced, have no endpoint on
-          the listener or lie in an offline directory. This broker is named as controller, since it
-          forwards requests to the active one.
+Behaviour Addresses are those of the request's listener. A broker without an endpoint on it is left
+          out, and not named as leader. Missing topics are created first if
+          auto.create.topics.enable and the client allow it, and the same response has them (Kafka
+          answers a retriable error first). A topic that is named twice is answered once. Without an
+          authorizer every operation is authorized. A partition on a failed log directory has
+          LEADER_NOT_AVAILABLE, no leader, and this broker as offline replica. In a cluster the
+          response has the unfenced brokers; a leader is named even if it is fenced. Replicas are
+          offline if they are fenced, have no endpoint on the listener or lie in an offline
+          directory. This broker is named as controller, since it forwards requests to the active
+          one.
 Not done  -
 KIPs      4 · 78 · 430 authorized operations · 516 topic ids · 1102 re-bootstrap
 """
@@ -25,23 +26,23 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.topic_rules import NewTopic, check_topic_name
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.internal_topics import is_internal
+from isotherm.broker.metadata.controller.topic_rules import NewTopic, check_topic_name
 from isotherm.broker.metadata.image import MetadataImage, PartitionImage, TopicImage
-from isotherm.broker.requests.authorized_operations import (
+from isotherm.broker.metadata.internal_topics import is_internal
+from isotherm.broker.server.requests.authorized_operations import (
     NOT_ASKED_FOR,
     cluster_operations,
     topic_operations,
 )
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.listed_brokers import (
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.listed_brokers import (
     controller_id,
     listed_brokers,
     partition_places,
 )
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -80,8 +81,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _check_ids_allowed(request: Any, version: int) -> None:
-    """Refuse ids before version 12. Versions 10 and 11 have a field for ids in requests, which Kafka does not
-    read."""
+    """Refuse ids before version 12. Versions 10 and 11 have a field for ids in requests, which
+    Kafka does not read."""
     if version >= FIRST_TOPIC_ID_VERSION:
         return
     for topic in request.topics:
@@ -96,7 +97,10 @@ def _allows_creation(request: Any, version: int) -> bool:
 
 
 def _asked_for(request: Any) -> list[Any]:
-    """Each requested topic once. If the request has ids, only these count, and names are ignored."""
+    """Each requested topic once.
+
+    If the request has ids, only these count, and names are ignored.
+    """
     by_id = {topic.topic_id: topic for topic in request.topics if getattr(topic, "topic_id", None)}
     return list(by_id.values()) or list(_distinct(request.topics))
 
@@ -106,7 +110,9 @@ def _distinct(topics: Iterable[Any]) -> Iterable[Any]:
 
 
 async def _create_missing(context: RequestContext, topics: Iterable[Any]) -> dict[str, ErrorCode]:
-    """Create the missing topics that are requested by name; returns the error codes of refused topics."""
+    """Create the missing topics that are requested by name; returns the error codes of refused
+    topics.
+    """
     services = context.services
     names = {
         topic.name

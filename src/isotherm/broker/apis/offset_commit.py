@@ -2,12 +2,12 @@
 
 Versions  2-10. 3 throttle time · 5 without retention time · 6 leader epoch · 7 static members ·
           8 flexible · 9 STALE_MEMBER_EPOCH, GROUP_ID_NOT_FOUND · 10 topic ids
-Behaviour Writes the offsets of all legal partitions in one record batch. A partition that does not exist
-          gets UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID by id). The retention time of versions
-          before 5 is stored with the offset. The topic `__consumer_offsets` is created first if it does
-          not exist, since consumers with a manual assignment commit without joining. A member of the
-          consumer protocol may commit with an earlier epoch, for partitions that it had in that epoch
-          and still has. It needs version 9 or later.
+Behaviour Writes the offsets of all legal partitions in one record batch. A partition that does not
+          exist gets UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID by id). The retention time of
+          versions before 5 is stored with the offset. The topic `__consumer_offsets` is created
+          first if it does not exist, since consumers with a manual assignment commit without
+          joining. A member of the consumer protocol may commit with an earlier epoch, for
+          partitions that it had in that epoch and still has. It needs version 9 or later.
 Not done  -
 KIPs      211 retention · 320 leader epoch · 345 static members · 848 topic ids · 1251 past epochs
 """
@@ -21,11 +21,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.groups.offset_coordinator import Committer
-from isotherm.broker.groups.offsets import OffsetAndMetadata
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.coordinators.groups.offset_coordinator import Committer
+from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_LEADER_EPOCH, TimestampMs, TopicPartition
 
@@ -83,7 +83,10 @@ def _known_offsets(
 
 
 def _resolve(context: RequestContext, topic: Any) -> tuple[str | None, uuid.UUID | None, int]:
-    """The name, id and partition count of a topic in the request; None, None and 0 if it is unknown."""
+    """The name, id and partition count of a topic in the request;
+
+    None, None and 0 if it is unknown.
+    """
     has_id = context.header.api_version >= FIRST_TOPIC_ID_VERSION
     wanted = topic.topic_id if has_id else topic.name
     found = context.services.metadata.image.topic(wanted) if wanted is not None else None

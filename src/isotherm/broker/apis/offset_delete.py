@@ -1,8 +1,9 @@
 """OffsetDelete (key 47).
 
 Versions  0.
-Behaviour Deletes committed offsets. A topic to which a member subscribes gets GROUP_SUBSCRIBED_TO_TOPIC. A
-          group with members of another protocol type gets NON_EMPTY_GROUP.
+Behaviour Deletes committed offsets. A topic to which a member subscribes gets
+          GROUP_SUBSCRIBED_TO_TOPIC. A group with members of another protocol type gets
+          NON_EMPTY_GROUP.
 Not done  -
 KIPs      496
 """
@@ -14,9 +15,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import TopicPartition
 

@@ -4,8 +4,8 @@ Versions  1-10. 2 a null list means all partitions, error of the whole response 
           5 leader epoch · 6 flexible · 7 require stable · 8 several groups · 9 member epoch ·
           10 topic ids
 Behaviour A partition without a committed offset gets offset -1 and no error, also if the group or
-          `__consumer_offsets` does not exist. By id, the offset of an earlier topic of the same name
-          is none.
+          `__consumer_offsets` does not exist. By id, the offset of an earlier topic of the same
+          name is none.
 Not done  -
 KIPs      98 · 320 leader epoch · 447 require stable · 709 several groups · 848 · 1251 topic ids
 """
@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.coordinators.groups.offset_coordinator import FetchedOffset
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.groups.offset_coordinator import FetchedOffset
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, TopicPartition
@@ -143,7 +143,10 @@ def _identity(context: RequestContext, topic: Any) -> dict[str, Any]:
 def _all_topics(
     context: RequestContext, fetched: Mapping[TopicPartition, FetchedOffset]
 ) -> list[dict[str, Any]]:
-    """The fields of all topics with offsets. From version 10 on a deleted topic is left out, since it has no id."""
+    """The fields of all topics with offsets.
+
+    From version 10 on a deleted topic is left out, since it has no id.
+    """
     topics = []
     for name, partitions in itertools.groupby(sorted(fetched), key=lambda each: each.topic):
         found = context.services.metadata.image.topic(name)
@@ -167,7 +170,10 @@ def _partition_fields(index: int, fetched: FetchedOffset) -> dict[str, Any]:
 
 
 def _error_fields(context: RequestContext, asked: Asked, error: ErrorCode) -> dict[str, Any]:
-    """The fields of a failed group. Version 1 has no error of the whole response, so each partition gets it."""
+    """The fields of a failed group.
+
+    Version 1 has no error of the whole response, so each partition gets it.
+    """
     topics: list[dict[str, Any]] = []
     if context.header.api_version < FIRST_TOP_LEVEL_ERROR_VERSION:
         topics = [

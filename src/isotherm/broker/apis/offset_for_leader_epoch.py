@@ -1,10 +1,10 @@
 """OffsetForLeaderEpoch (key 23).
 
 Versions  2-4. 2 current leader epoch · 3 replica id · 4 flexible.
-Behaviour Returns the partition's last epoch up to the requested one, and its end offset; -1 and -1 if it is
-          unknown. With it consumers detect that records which they have read were truncated. Each
-          partition has its own error. A client with an older or newer leader epoch than this broker
-          is refused. Only the leader answers.
+Behaviour Returns the partition's last epoch up to the requested one, and its end offset; -1 and -1
+          if it is unknown. With it consumers detect that records which they have read were
+          truncated. Each partition has its own error. A client with an older or newer leader epoch
+          than this broker is refused. Only the leader answers.
 Not done  -
 KIPs      101 · 279 · 320
 """
@@ -16,9 +16,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import IsothermError
 from isotherm.log.leader_epoch_cache import UNDEFINED_EPOCH_END, EpochEndOffset
 from isotherm.protocol.api_keys import ApiKey, VersionRange

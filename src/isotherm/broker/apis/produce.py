@@ -3,21 +3,21 @@
 Versions  3-13, shown as 0-13 (see API below). 5 log start offset · 7 zstd
           allowed · 8 error message · 9 flexible · 10 current leader · 11 TRANSACTION_ABORTABLE ·
           12 transactions of version 2 · 13 topic ids
-Behaviour Appends to one partition after the other; each has its own error. acks=1 is answered after the
-          append, or after a flush if flush.messages requires one; other requests do not wait for that
-          flush. acks=all is answered when the in-sync replicas have the records too, or after the
-          request's timeout; with one replica it is the same as acks=1. acks=0 has no answer. As in
-          Kafka an error of it closes the connection, since the client would not notice it otherwise.
-          Invalid records are listed one by one, as in Kafka (KIP-467), up to RECORD_FAULTS_MAX.
-          Internal topics take no records from clients, because a record that cannot be decoded would
-          stop every reader of the topic. In a cluster the brokers are clients of the metadata topic.
-          Their batches may state the expected log end offset (conditional_batch.py); if the log
-          ends elsewhere, the answer is OPERATION_NOT_ATTEMPTED.
+Behaviour Appends to one partition after the other; each has its own error. acks=1 is answered after
+          the append, or after a flush if flush.messages requires one; other requests do not wait
+          for that flush. acks=all is answered when the in-sync replicas have the records too, or
+          after the request's timeout; with one replica it is the same as acks=1. acks=0 has no
+          answer. As in Kafka an error of it closes the connection, since the client would not
+          notice it otherwise. Invalid records are listed one by one, as in Kafka (KIP-467), up to
+          RECORD_FAULTS_MAX. Internal topics take no records from clients, because a record that
+          cannot be decoded would stop every reader of the topic. In a cluster the brokers are
+          clients of the metadata topic. Their batches may state the expected log end offset
+          (conditional_batch.py); if the log ends elsewhere, the answer is OPERATION_NOT_ATTEMPTED.
           Transactional records are accepted for partitions that are part of the transaction; from
           version 12 on the request adds the partitions.
 Not done  -
-KIPs      98 idempotence, transactions · 467 error message, record errors · 516 topic ids · 890 · 951 current
-          leader
+KIPs      98 idempotence, transactions · 467 error message, record errors · 516 topic ids · 890 ·
+          951 current leader
 """
 
 from __future__ import annotations
@@ -29,6 +29,15 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.coordinators.transactions.admission import PendingAdmission
+from isotherm.broker.coordinators.transactions.produce_admission import (
+    NO_VERDICTS,
+    Asked,
+    Verdicts,
+    admit_batch,
+    await_admissions,
+    start_admissions,
+)
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.error_mapping import error_message
 from isotherm.broker.partitions.batch_checks import (
@@ -39,20 +48,11 @@ from isotherm.broker.partitions.batch_checks import (
 )
 from isotherm.broker.partitions.delayed_produce import AwaitedAppend, DelayedProduce
 from isotherm.broker.partitions.partition import ACKS_ALL, ACKS_LEADER, Partition
-from isotherm.broker.requests.context import HangUpError, RequestContext
-from isotherm.broker.requests.current_leader import current_leader
-from isotherm.broker.requests.later_response import LaterResponse
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api, Charge
-from isotherm.broker.transactions.admission import PendingAdmission
-from isotherm.broker.transactions.produce_admission import (
-    NO_VERDICTS,
-    Asked,
-    Verdicts,
-    admit_batch,
-    await_admissions,
-    start_admissions,
-)
+from isotherm.broker.server.requests.context import HangUpError, RequestContext
+from isotherm.broker.server.requests.current_leader import current_leader
+from isotherm.broker.server.requests.later_response import LaterResponse
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api, Charge
 from isotherm.errors import (
     CorruptMessageError,
     InvalidRecordError,
@@ -100,8 +100,8 @@ WRITTEN_BY_BROKER_ALONE = frozenset(
     {*REMOTE_LOG_METADATA_TOPICS, "__consumer_offsets", "__transaction_state"}
 )
 
-# Kafka (ReplicaManager.appendToLocalLog) does not meter these errors, which are not failures of the broker, and
-# answers them without the log start offset.
+# Kafka (ReplicaManager.appendToLocalLog) does not meter these errors, which are not failures of the
+# broker, and answers them without the log start offset.
 NOT_COUNTED_AS_FAILED = (
     LogDirFailedError,
     NotLeaderOrFollowerError,
@@ -112,7 +112,10 @@ NOT_COUNTED_AS_FAILED = (
 
 
 class _Appended(NamedTuple):
-    """The answer for one partition. It holds once `unflushed` is flushed and `awaited` is decided."""
+    """The answer for one partition.
+
+    It holds once `unflushed` is flushed and `awaited` is decided.
+    """
 
     response: ProducePartitionResponse
     unflushed: Partition | None = None
@@ -138,10 +141,11 @@ def handle(
 
 
 def _needs_kernels(context: RequestContext, request: ProduceRequest) -> bool:
-    """Whether the records must be checked by the compiled kernels, which then have to be loaded first.
+    """Whether the records must be checked by the compiled kernels, which then have to be loaded
+    first.
 
-    False for a few records that the checks in Python accept. If they refuse any, the kernels give the exact
-    error.
+    False for a few records that the checks in Python accept. If they refuse any, the kernels give
+    the exact error.
     """
     services, left = context.services, FEW_RECORDS_MAX
     for topic in request.topics:
@@ -214,8 +218,8 @@ def _append(
     checks: BatchChecks,
     verdicts: Verdicts,
 ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
-    # Loops instead of comprehensions, each of which costs a function call. The calls of a request have a
-    # budget (docs/decisions/0136).
+    # Loops instead of comprehensions, each of which costs a function call. The calls of a request
+    # have a budget (docs/decisions/0136).
     appended: list[list[_Appended]] = []
     is_safe, has_errors = True, False
     for topic in request.topics:
@@ -231,7 +235,8 @@ def _append(
                 has_errors = True
     if not is_safe:
         return _answer_once_safe(context, request, appended)
-    # Without errors no partition has a leader elsewhere, so most requests skip the look for leaders.
+    # Without errors no partition has a leader elsewhere, so most requests skip the look for
+    # leaders.
     if has_errors:
         return _answer_with_leaders(context, request, appended)
     return _answer(request, appended)
@@ -271,7 +276,10 @@ async def _answer_once_flushed(
 def _decided(
     appended: list[list[_Appended]], outcomes: Sequence[ErrorCode]
 ) -> list[list[_Appended]]:
-    """The answers with their outcomes. `outcomes` has one for each append that waited for in-sync replicas."""
+    """The answers with their outcomes.
+
+    `outcomes` has one for each append that waited for in-sync replicas.
+    """
     left = iter(outcomes)
     return [
         [
@@ -377,7 +385,8 @@ def _produce(
         if isinstance(check, IsothermError):
             raise check
         is_metadata = partition.topic_partition.topic in REMOTE_LOG_METADATA_TOPICS
-        # Read before the append: if this broker stops leading in between, the append must not be acknowledged.
+        # Read before the append: if this broker stops leading in between, the append must not be
+        # acknowledged.
         term = partition.term
         info = partition.append(
             records,
@@ -428,8 +437,8 @@ def _mark_refused(traffic: TopicTraffic, error: IsothermError, size: int) -> Non
 
 
 def _misshapen(records: memoryview) -> IsothermError:
-    """The error for records that do not begin with a whole batch of magic 2. Kafka does not accept them as a
-    batch."""
+    """The error for records that do not begin with a whole batch of magic 2. Kafka does not accept
+    them as a batch."""
     if not records:
         return InvalidRecordError("no record batch")
     if len(records) < HEADER_SIZE:
@@ -455,7 +464,8 @@ def _checked_records(
 ) -> memoryview:
     """Make the checks that depend on the request. The log makes the others."""
     topic = partition.topic_partition.topic
-    # In a cluster each broker writes remote log metadata as a producer, to the leader of its partition.
+    # In a cluster each broker writes remote log metadata as a producer, to the leader of its
+    # partition.
     is_of_brokers = (
         context.services.embedded_controller is None and topic in REMOTE_LOG_METADATA_TOPICS
     )

@@ -1,13 +1,13 @@
 """APIs of features that a Kafka broker can turn off and this broker does not have.
 
 Versions  SaslHandshake (17) 0-1 · SaslAuthenticate (36) 0-2 · CreateDelegationToken (38) 1-3 ·
-          RenewDelegationToken (39), ExpireDelegationToken (40) 1-2 · DescribeDelegationToken (41) 1-3 ·
-          AddRaftVoter (80) 0-1 · RemoveRaftVoter (81) 0 · share groups (76-79, 83-87, 90-92) and
-          streams groups (88, 89) in Kafka's versions
-Behaviour Refused with the error code of a Kafka broker that has the feature turned off: no SASL and no
-          delegation tokens on a PLAINTEXT listener, share.version=0, streams.version=0,
-          kraft.version=0. They are served so that a client gets the reason, and so that a client that
-          derives the Kafka version from the list of APIs is right.
+          RenewDelegationToken (39), ExpireDelegationToken (40) 1-2 · DescribeDelegationToken (41)
+          1-3 · AddRaftVoter (80) 0-1 · RemoveRaftVoter (81) 0 · share groups (76-79, 83-87, 90-92)
+          and streams groups (88, 89) in Kafka's versions
+Behaviour Refused with the error code of a Kafka broker that has the feature turned off: no SASL and
+          no delegation tokens on a PLAINTEXT listener, share.version=0, streams.version=0,
+          kraft.version=0. They are served so that a client gets the reason, and so that a client
+          that derives the Kafka version from the list of APIs is right.
 Not done  All of it.
 KIPs      43, 48, 853, 932, 1071
 """
@@ -19,9 +19,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 

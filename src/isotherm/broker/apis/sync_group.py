@@ -1,8 +1,8 @@
 """SyncGroup (key 14).
 
 Versions  0-5. 1 throttle time · 3 static members · 4 flexible · 5 protocol type and name
-Behaviour The leader's request has the assignments of all members. Each member is answered with its own
-          assignment once it is in the log.
+Behaviour The leader's request has the assignments of all members. Each member is answered with its
+          own assignment once it is in the log.
 Not done  -
 KIPs      345 static members · 559 protocol type and name
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.groups.classic_protocol import SyncRequest, SyncResult
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.coordinators.groups.classic_protocol import SyncRequest, SyncResult
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_STATIC_VERSION = 3

@@ -4,8 +4,8 @@ Versions  0-5. 2 leader epoch; COORDINATOR_LOAD_IN_PROGRESS, which is COORDINATO
           before, since Java's clients of before 2.0 end on it (KAFKA-7296) · 3 flexible; the
           consumer's member and generation · 4 TRANSACTION_ABORTABLE · 5 this request adds the
           group's partition of `__consumer_offsets` to the transaction
-Behaviour The offsets become visible when the transaction commits. A partition that does not exist gets
-          UNKNOWN_TOPIC_OR_PARTITION. Before version 5 the client must have added the group's
+Behaviour The offsets become visible when the transaction commits. A partition that does not exist
+          gets UNKNOWN_TOPIC_OR_PARTITION. Before version 5 the client must have added the group's
           partition to the transaction.
 Not done  -
 KIPs      98 · 320 · 447 fencing by the consumer group · 890
@@ -18,14 +18,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.groups.offset_coordinator import Committer
-from isotherm.broker.groups.offsets import OffsetAndMetadata
-from isotherm.broker.groups.offsets_topic import OFFSETS_TOPIC, Producer
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api, Renamed
-from isotherm.broker.transactions.admission import ClientAbility, admit_records
-from isotherm.broker.transactions.transaction_state import ProducerIdAndEpoch
+from isotherm.broker.coordinators.groups.offset_coordinator import Committer
+from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
+from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC, Producer
+from isotherm.broker.coordinators.transactions.admission import ClientAbility, admit_records
+from isotherm.broker.coordinators.transactions.transaction_state import ProducerIdAndEpoch
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api, Renamed
 from isotherm.errors import ConcurrentTransactionsError, CoordinatorNotAvailableError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_LEADER_EPOCH, TopicPartition
@@ -78,7 +78,8 @@ async def _admit(context: RequestContext, request: Any, producer: ProducerIdAndE
         if pending is not None:
             pending.settle(await pending.wait())
     except ConcurrentTransactionsError as error:
-        # Clients do not expect CONCURRENT_TRANSACTIONS here, but retry on COORDINATOR_NOT_AVAILABLE.
+        # Clients do not expect CONCURRENT_TRANSACTIONS here, but retry on
+        # COORDINATOR_NOT_AVAILABLE.
         raise CoordinatorNotAvailableError(str(error)) from error
 
 

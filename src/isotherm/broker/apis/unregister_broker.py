@@ -1,8 +1,8 @@
 """UnregisterBroker (key 64).
 
 Versions  0
-Behaviour Every other broker gets BROKER_ID_NOT_REGISTERED, as in Kafka. This broker cannot be unregistered,
-          since it is also the cluster's controller.
+Behaviour Every other broker gets BROKER_ID_NOT_REGISTERED, as in Kafka. This broker cannot be
+          unregistered, since it is also the cluster's controller.
 Not done  -
 KIPs      631
 """
@@ -13,8 +13,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 

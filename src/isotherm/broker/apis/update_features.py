@@ -1,10 +1,10 @@
 """UpdateFeatures (key 57).
 
 Versions  0-2. 1 validate_only, types of upgrade · 2 no results by feature.
-Behaviour Sets the levels durably, all or none. The response has the first error with its reason. An unknown
-          feature, an unsupported level and an unrequested downgrade get INVALID_UPDATE_VERSION.
-          metadata.version and remote.log.metadata.compaction are never lowered. A raise of the latter
-          starts the migration of the metadata topic.
+Behaviour Sets the levels durably, all or none. The response has the first error with its reason. An
+          unknown feature, an unsupported level and an unrequested downgrade get
+          INVALID_UPDATE_VERSION. metadata.version and remote.log.metadata.compaction are never
+          lowered. A raise of the latter starts the migration of the metadata topic.
 Not done  The timeout has no effect.
 KIPs      584 · 778 types of upgrade · 1022 feature versions
 """
@@ -17,8 +17,8 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.metadata.features import FeatureUpdate, UpgradeType
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import RejectedError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 

@@ -1,10 +1,10 @@
 """WriteTxnMarkers (key 27).
 
 Versions  1-2. 1 flexible · 2 the client's transaction version
-Behaviour Sent by brokers to each other, and by `kafka-transactions abort` to end a transaction that its
-          coordinator has forgotten. Each partition has its own error, and is answered once its marker
-          is committed. From version 2 on a marker ends only transactions of an earlier epoch than its
-          own; if one of the same epoch is open, the marker is late and is refused.
+Behaviour Sent by brokers to each other, and by `kafka-transactions abort` to end a transaction that
+          its coordinator has forgotten. Each partition has its own error, and is answered once its
+          marker is committed. From version 2 on a marker ends only transactions of an earlier epoch
+          than its own; if one of the same epoch is open, the marker is late and is refused.
 Not done  -
 KIPs      98 · 664 · 890
 """
@@ -17,14 +17,20 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.coordinators.transactions.transaction_endings import (
+    MARKERS_PER_TURN,
+    EndMarker,
+)
+from isotherm.broker.coordinators.transactions.transaction_state import (
+    TRANSACTION_V0,
+    ProducerIdAndEpoch,
+)
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.requests.context import RequestContext
-from isotherm.broker.requests.refusals import Items
-from isotherm.broker.requests.served_api import Api
-from isotherm.broker.requests.split_requests import next_turn
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.split_requests import next_turn
 from isotherm.broker.shared_futures import shared, shared_result
-from isotherm.broker.transactions.transaction_endings import MARKERS_PER_TURN, EndMarker
-from isotherm.broker.transactions.transaction_state import TRANSACTION_V0, ProducerIdAndEpoch
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import TopicPartition
@@ -67,7 +73,8 @@ def _append(
         committed = context.services.transaction_markers.append(marker, partition)
     except IsothermError as error:
         return code_of(error)
-    # Shared: when the coordinator's connection ends, those that were not awaited yet are left unread.
+    # Shared: when the coordinator's connection ends, those that were not awaited yet are left
+    # unread.
     return ErrorCode.none if committed is None else shared(committed)
 
 

@@ -1,10 +1,13 @@
-"""The interface between a broker's parts and its cluster. `node.py` assembles the same parts in both modes.
+"""The interface between a broker's parts and its cluster. `node.py` assembles the same parts in
+both modes.
 
-    embedded_cluster.py   the controller is in this process, and every partition has one replica here
+    embedded_cluster.py   the controller is in this process, and every partition has one replica
+                          here
     member_cluster.py     the controllers are other processes, replicas are on other brokers
 
-The order of calls is `register`; `view` and `open_fetchers` for the partitions; `own_metadata` for the remote
-tier; the rest for requests; `begin` when everything can serve; and `leave` before a stop.
+The order of calls is `register`; `view` and `open_fetchers` for the partitions; `own_metadata` for
+the remote tier; the rest for requests; `begin` when everything can serve; and `leave` before a
+stop.
 """
 
 from __future__ import annotations
@@ -14,19 +17,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from isotherm.broker.authentication.scram_changes import Refused, ScramUpsertion
 from isotherm.broker.cluster.fetchers import Fetchers
-from isotherm.broker.controller.controller import Controller
-from isotherm.broker.coordinator_topic import TopicCreator
-from isotherm.broker.coordinators import TransactionPeers
+from isotherm.broker.coordinators.coordinator_elections import TransactionPeers
+from isotherm.broker.coordinators.coordinator_topic import TopicCreator
+from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.replication.cluster_view import ClusterView
-from isotherm.broker.requests.context import TopicCreationRequests
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.partitions.replication.cluster_view import ClusterView
+from isotherm.broker.server.authentication.scram_changes import Refused, ScramUpsertion
+from isotherm.broker.server.requests.context import TopicCreationRequests
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.tier.remote_tier import OwnMetadata
-from isotherm.broker.transactions.transaction_markers import TransactionMarkers
 from isotherm.log.log_manager import LogManager
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.tasks.tier import RemoteTierAccess
@@ -53,8 +56,8 @@ class ClusterSide(Protocol):
 
     @property
     def partitions_removed_last(self) -> Sequence[TopicIdPartition]:
-        """Tiered partitions of topics that the last records before a stop deleted. The deletion of their
-        remote segments may not have begun."""
+        """Tiered partitions of topics that the last records before a stop deleted. The deletion of
+        their remote segments may not have begun."""
 
     def give_up(self) -> None:
         """Abort the start: end its waits with an error. Any thread."""
@@ -94,7 +97,10 @@ class ClusterSide(Protocol):
     async def record_credential(
         self, control_executor: ThreadPoolExecutor, upsertion: ScramUpsertion
     ) -> Refused | None:
-        """Let the controller record a SCRAM credential. Raises IsothermError if it does not answer."""
+        """Let the controller record a SCRAM credential.
+
+        Raises IsothermError if it does not answer.
+        """
 
     async def begin(self, control_executor: ThreadPoolExecutor) -> None:
         """Report that this broker can serve; returns when the controller has unfenced it. Raises
@@ -104,7 +110,10 @@ class ClusterSide(Protocol):
         """Move leaderships away before a stop, while requests are still served. Bounded in time."""
 
     def end_changes(self) -> None:
-        """After the return no listener of the metadata is called. Must not be called on the control thread."""
+        """After the return no listener of the metadata is called.
+
+        Must not be called on the control thread.
+        """
 
     def note_log_dir_failure(self, path: Path) -> None:
         """Report that a log directory is offline. Any thread."""

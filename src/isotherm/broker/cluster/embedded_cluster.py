@@ -7,22 +7,22 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from isotherm.broker.authentication.scram_changes import Refused, ScramUpsertion
 from isotherm.broker.cluster.fetchers import NothingToStop
-from isotherm.broker.controller.controller import Controller
-from isotherm.broker.coordinator_topic import TopicCreator
-from isotherm.broker.coordinators import (
+from isotherm.broker.coordinators.coordinator_elections import (
     TransactionPeers,
     embedded_topic_creator,
     no_transaction_peers,
 )
+from isotherm.broker.coordinators.coordinator_topic import TopicCreator
+from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
+from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.replication.cluster_view import ClusterView
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.partitions.replication.cluster_view import ClusterView
+from isotherm.broker.server.authentication.scram_changes import Refused, ScramUpsertion
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.startup.local_tier import LocalTier
 from isotherm.broker.tier.remote_tier import OwnMetadata, embedded_metadata
-from isotherm.broker.transactions.transaction_markers import TransactionMarkers
 from isotherm.clock import Clock
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.tasks.tier import RemoteTierAccess
@@ -114,7 +114,9 @@ class EmbeddedCluster:
         """Do nothing: only requests change the metadata, and they have been drained."""
 
     def note_log_dir_failure(self, path: Path) -> None:
-        """Do nothing: the metadata has no directories, and the broker itself takes the partitions offline."""
+        """Do nothing: the metadata has no directories, and the broker itself takes the
+        partitions offline.
+        """
 
     def close(self) -> None:
         self.log_manager.shutdown()

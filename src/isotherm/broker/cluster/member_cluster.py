@@ -1,4 +1,7 @@
-"""A cluster of several brokers with Apache Kafka's controllers. See ClusterSide and QuorumMember."""
+"""A cluster of several brokers with Apache Kafka's controllers.
+
+See ClusterSide and QuorumMember.
+"""
 
 from __future__ import annotations
 
@@ -15,46 +18,55 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import alter_configs, api_versions, incremental_alter_configs
-from isotherm.broker.authentication.scram_changes import Refused, ScramUpsertion
-from isotherm.broker.authentication.unknown_users import recording_request
 from isotherm.broker.background import PeriodicTask
 from isotherm.broker.cluster.fetchers import Fetchers
-from isotherm.broker.coordinator_topic import TopicCreator
-from isotherm.broker.coordinators import TransactionPeers, open_transaction_peers
-from isotherm.broker.dispatch.auto_creation import TopicAutoCreation
-from isotherm.broker.dispatch.config_forwarding import checked_forwarding
-from isotherm.broker.dispatch.forwarding import Forward, Forwarder, forwarding_apis
+from isotherm.broker.coordinators.coordinator_elections import (
+    TransactionPeers,
+    open_transaction_peers,
+)
+from isotherm.broker.coordinators.coordinator_topic import TopicCreator
+from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
 from isotherm.broker.metadata.directory_ids import MIGRATING
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.metadata_records import METADATA_VERSION_FEATURE
 from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
+from isotherm.broker.metadata.quorum.controller_channel import ControllerChannel
+from isotherm.broker.metadata.quorum.member import QuorumMember
+from isotherm.broker.metadata.quorum.quorum_metadata import QuorumMetadata
+from isotherm.broker.metadata.quorum.registration import DECLARED_FEATURES
+from isotherm.broker.metadata.quorum.topic_creation import MemberTopicCreator
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.peers.peer_security import inter_broker_security
-from isotherm.broker.quorum.controller_channel import ControllerChannel
-from isotherm.broker.quorum.member import QuorumMember
-from isotherm.broker.quorum.quorum_metadata import QuorumMetadata
-from isotherm.broker.quorum.registration import DECLARED_FEATURES
-from isotherm.broker.quorum.topic_creation import MemberTopicCreator
-from isotherm.broker.replication.alter_partition import AlterPartitionManager
-from isotherm.broker.replication.cluster_view import ClusterView
-from isotherm.broker.replication.configured_quotas import follower_quota
-from isotherm.broker.replication.high_watermark_checkpoint import high_watermark_checkpoint
-from isotherm.broker.replication.isr_shrinking import isr_shrinking_task
-from isotherm.broker.replication.leader_endpoint import Leader
-from isotherm.broker.replication.replica_fetcher import FetcherContext, LogChange, TierFollower
-from isotherm.broker.replication.replica_fetcher_manager import (
+from isotherm.broker.partitions.replication.alter_partition import AlterPartitionManager
+from isotherm.broker.partitions.replication.cluster_view import ClusterView
+from isotherm.broker.partitions.replication.configured_quotas import follower_quota
+from isotherm.broker.partitions.replication.high_watermark_checkpoint import (
+    high_watermark_checkpoint,
+)
+from isotherm.broker.partitions.replication.isr_shrinking import isr_shrinking_task
+from isotherm.broker.partitions.replication.leader_endpoint import Leader
+from isotherm.broker.partitions.replication.replica_fetcher import (
+    FetcherContext,
+    LogChange,
+    TierFollower,
+)
+from isotherm.broker.partitions.replication.replica_fetcher_manager import (
     ReplicaFetcherManager,
     connect_to_leaders,
 )
-from isotherm.broker.replication.replica_roles import LeaderToFetch
-from isotherm.broker.replication.tier_follower import TierHistoryFollower
-from isotherm.broker.requests.served_api import Api
+from isotherm.broker.partitions.replication.replica_roles import LeaderToFetch
+from isotherm.broker.partitions.replication.tier_follower import TierHistoryFollower
+from isotherm.broker.peers.peer_security import inter_broker_security
+from isotherm.broker.server.authentication.scram_changes import Refused, ScramUpsertion
+from isotherm.broker.server.authentication.unknown_users import recording_request
+from isotherm.broker.server.dispatch.auto_creation import TopicAutoCreation
+from isotherm.broker.server.dispatch.config_forwarding import checked_forwarding
+from isotherm.broker.server.dispatch.forwarding import Forward, Forwarder, forwarding_apis
+from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.startup.identity import read_identity
 from isotherm.broker.startup.local_tier import check_tiered_topics, new_id
 from isotherm.broker.tier.member_metadata import member_metadata
 from isotherm.broker.tier.remote_tier import OwnMetadata
-from isotherm.broker.transactions.transaction_markers import TransactionMarkers
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import RemoteStorageNotReadyError
@@ -80,8 +92,8 @@ FETCHERS_STOP_TIMEOUT_S = 10.0
 # A start waits no longer for the controller to record a credential.
 CREDENTIAL_TIMEOUT_S = 10.0
 
-# One batch may exceed the limit of a fetch. It can be no larger than a produce request, so this is the default of
-# socket.request.max.bytes, 100 MiB.
+# One batch may exceed the limit of a fetch. It can be no larger than a produce request, so this is
+# the default of socket.request.max.bytes, 100 MiB.
 BATCH_BYTES_MAX = 100 * 1024 * 1024
 
 
@@ -99,14 +111,18 @@ class MemberCluster:
         on_log_dir_failure: Callable[[LogDir], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
-        """Opens nothing yet. `on_failure` is called once, on any thread, if the membership ends with an error."""
+        """Opens nothing yet.
+
+        `on_failure` is called once, on any thread, if the membership ends with an error.
+        """
         self._config = config
         self._clock = clock
         self._fs = fs
         self._rng = rng
         self._on_failure = on_failure
         self._is_given_up = threading.Event()
-        # The metadata is looked up late: it comes from one of these logs, and configures the others.
+        # The metadata is looked up late: it comes from one of these logs, and configures the
+        # others.
         self.log_manager = LogManager(
             config.log_dirs,
             config=config,
@@ -124,8 +140,8 @@ class MemberCluster:
     def open(self) -> None:
         """Follow the cluster's metadata, and load the logs with the topics' configurations.
 
-        Blocks until the metadata has caught up, or until `give_up`. Raises IsothermError with the cause, after
-        it has released the locks of the log directories.
+        Blocks until the metadata has caught up, or until `give_up`. Raises IsothermError with the
+        cause, after it has released the locks of the log directories.
         """
         try:
             metadata_log = self.log_manager.open_metadata_log(
@@ -163,7 +179,10 @@ class MemberCluster:
             raise
 
     def give_up(self) -> None:
-        """Abort the start: waits for the controllers end with an error. Any thread, before or after `open`."""
+        """Abort the start: waits for the controllers end with an error.
+
+        Any thread, before or after `open`.
+        """
         self._is_given_up.set()
         if self._member is not None:
             self._member.give_up()
@@ -332,8 +351,8 @@ class MemberCluster:
         return Refused(result.error_code, result.error_message or "")
 
     async def begin(self, control_executor: ThreadPoolExecutor) -> None:
-        # Before the heartbeats, which report the offset of the published image: the controller waits until
-        # that includes this broker's registration.
+        # Before the heartbeats, which report the offset of the published image: the controller
+        # waits until that includes this broker's registration.
         self.member.publish_on(control_executor)
         self.member.start_heartbeats()
         loop = asyncio.get_running_loop()
@@ -361,7 +380,10 @@ class MemberCluster:
 
 
 class _TierSlot:
-    """The TierFollower of the fetchers. They start before the remote tier is open, and use it afterwards."""
+    """The TierFollower of the fetchers.
+
+    They start before the remote tier is open, and use it afterwards.
+    """
 
     def __init__(self) -> None:
         self._tier: TierFollower | None = None
@@ -419,8 +441,8 @@ class _Catalog:
         return topic.topic_id
 
     def was_removed(self, topic_id: uuid.UUID) -> bool:
-        """Whether the topic was deleted while this broker was down. True for every topic that the metadata
-        lacks, since it has caught up."""
+        """Whether the topic was deleted while this broker was down. True for every topic that the
+        metadata lacks, since it has caught up."""
         return topic_id not in self._metadata().image.topics_by_id
 
     def is_elsewhere(self, topic_partition: TopicPartition) -> bool:

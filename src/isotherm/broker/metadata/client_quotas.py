@@ -1,8 +1,8 @@
 """Client quotas: entities, legal changes and filters. Pure.
 
-An entity is a set of (type, name) pairs: a user, a client id, both, or an address. The name None is the default
-entity: it stands for every user, client id or address without a quota. Source: KIP-546; Kafka
-ClientQuotaControlManager, ClientQuotasImage.describe.
+An entity is a set of (type, name) pairs: a user, a client id, both, or an address. The name None is
+the default entity: it stands for every user, client id or address without a quota. Source: KIP-546;
+Kafka ClientQuotaControlManager, ClientQuotasImage.describe.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ def quota_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
 def plan_quota_changes(
     entity: QuotaEntity, changes: Sequence[QuotaChange], current: ClientQuotas
 ) -> list[ClientQuotaRecord]:
-    """The records of the changes that have an effect. Raises InvalidRequestError, which names the wrong key."""
+    """The records of the changes that have an effect.
+
+    Raises InvalidRequestError, which names the wrong key.
+    """
     if len({change.key for change in changes}) != len(changes):
         raise InvalidRequestError("one quota is changed twice in one request")
     keys = _ADDRESS_KEYS if any(kind == IP for kind, _ in entity) else _CLIENT_KEYS
@@ -122,7 +125,8 @@ class QuotaFilter(NamedTuple):
 def matching_quotas(
     quotas: ClientQuotas, filters: Sequence[QuotaFilter], *, strict: bool
 ) -> list[tuple[QuotaEntity, Mapping[str, float]]]:
-    """The entities that pass every filter. With `strict`, an entity has no type besides the filtered ones.
+    """The entities that pass every filter. With `strict`, an entity has no type besides the
+    filtered ones.
 
     Raises InvalidRequestError, or UnsupportedVersionError for an unknown type, as in Kafka.
     """

@@ -1,8 +1,8 @@
 """The broker's current view of the cluster's metadata, and the configurations derived from it.
 
-It is fed by the embedded controller (`isotherm.broker.controller`) or by a KRaft quorum of other processes
-(`isotherm.broker.quorum`). Readers see no difference. Source: Kafka KRaftMetadataCache, with the listeners as
-its MetadataPublisher.
+It is fed by the embedded controller (`isotherm.broker.metadata.controller`) or by a KRaft quorum of
+other processes (`isotherm.broker.metadata.quorum`). Readers see no difference. Source: Kafka
+KRaftMetadataCache, with the listeners as its MetadataPublisher.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from isotherm.broker.authentication.tls import check_key_material
 from isotherm.broker.metadata.image import ConfigResource, MetadataImage, TopicImage
 from isotherm.broker.metadata.metadata_records import BROKER_RESOURCE, TOPIC_RESOURCE
+from isotherm.broker.server.authentication.tls import check_key_material
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.dynamic import with_dynamic_texts
 from isotherm.config.reload import ReloadedConfig, reload_config
@@ -23,11 +23,12 @@ ALL_BROKERS = ""  # the name of the resource with the settings of all brokers
 
 
 class MetadataChange(NamedTuple):
-    """A change of the metadata, as listeners receive it: the new image, and its differences from the last one.
+    """A change of the metadata, as listeners receive it: the new image, and its differences from
+    the last one.
 
-    `grown` are the topics that have more partitions. `moved` are the topics whose replicas, leaders or in-sync
-    replicas differ; only a quorum reports them. `broker_config` is this broker's configuration if it has
-    changed.
+    `grown` are the topics that have more partitions. `moved` are the topics whose replicas, leaders
+    or in-sync replicas differ; only a quorum reports them. `broker_config` is this broker's
+    configuration if it has changed.
     """
 
     image: MetadataImage
@@ -54,7 +55,8 @@ class _CachedTopicConfig(NamedTuple):
 class ClusterMetadata:
     """The image, its listeners and the effective configurations.
 
-    It is changed on the control thread only. `image` and the configurations may be read on any thread.
+    It is changed on the control thread only. `image` and the configurations may be read on any
+    thread.
     """
 
     def __init__(self, config: BrokerConfig, image: MetadataImage) -> None:
@@ -83,7 +85,9 @@ class ClusterMetadata:
         return self._config
 
     def add_listener(self, listener: MetadataListener) -> None:
-        """Call `listener` with every later change, on the thread that makes the change and before that returns."""
+        """Call `listener` with every later change, on the thread that makes the change and
+        before that returns.
+        """
         self._listeners.append(listener)
 
     def texts_of(self, resource: ConfigResource) -> Mapping[str, str]:
@@ -99,8 +103,8 @@ class ClusterMetadata:
         defaults = self._config.topic_defaults
         if not texts:
             return defaults
-        # Any thread. Texts and defaults are never changed in place, so identity shows whether the entry is
-        # current. Two threads may parse the same texts, with equal results.
+        # Any thread. Texts and defaults are never changed in place, so identity shows whether the
+        # entry is current. Two threads may parse the same texts, with equal results.
         cached = self._topic_configs.get(topic)
         if cached is None or cached.texts is not texts or cached.defaults is not defaults:
             config = self._parsed_topic_config(topic, texts, defaults)
@@ -113,8 +117,8 @@ class ClusterMetadata:
         return self.texts_of(ConfigResource(BROKER_RESOURCE, broker))
 
     def reload_broker_config(self, reread: BrokerConfig) -> ReloadedConfig:
-        """Apply the dynamic keys of the configuration file that was read again. Dynamic settings take
-        precedence.
+        """Apply the dynamic keys of the configuration file that was read again. Dynamic settings
+        take precedence.
 
         Raises ConfigError, with nothing changed, if the resulting configuration is invalid.
         """
@@ -134,10 +138,11 @@ class ClusterMetadata:
         return reloaded
 
     def announce_keys_again(self) -> None:
-        """Report the present configuration to the listeners once more, so that they read key files again.
+        """Report the present configuration to the listeners once more, so that they read key files
+        again.
 
-        A setting that names the same file again means, as in Kafka, that the file has new content. Call it on
-        the thread that changes the metadata.
+        A setting that names the same file again means, as in Kafka, that the file has new content.
+        Call it on the thread that changes the metadata.
         """
         self._notify_listeners(MetadataChange(self._image, broker_config=self._config))
 

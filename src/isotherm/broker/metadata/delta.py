@@ -1,9 +1,9 @@
 """Applies records of the metadata log to an image, as Kafka's MetadataDelta.
 
-A record that contradicts the image (a partition of an unknown topic, a second topic with the same name) raises
-CorruptMetadataError: the log is damaged or belongs to another cluster, and to continue would lose the record's
-change. So does a kind of record that has no place in an image. `metadata_loader` itself handles the records that
-begin, end and abort metadata transactions.
+A record that contradicts the image (a partition of an unknown topic, a second topic with the same
+name) raises CorruptMetadataError: the log is damaged or belongs to another cluster, and to continue
+would lose the record's change. So does a kind of record that has no place in an image.
+`metadata_loader` itself handles the records that begin, end and abort metadata transactions.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ T = TypeVar("T")
 
 
 class MetadataDelta:
-    """Applies records to drafts of an image's maps. The next image shares the maps that no record has changed."""
+    """Applies records to drafts of an image's maps.
+
+    The next image shares the maps that no record has changed.
+    """
 
     def __init__(self, image: MetadataImage) -> None:
         self._names = Draft(image.topics_by_name)
@@ -94,7 +97,10 @@ class MetadataDelta:
         apply(self, record)
 
     def set_kraft_version(self, level: int) -> None:
-        """Set kraft.version. It comes from control records of the log; a FeatureLevelRecord for it is ignored."""
+        """Set kraft.version.
+
+        It comes from control records of the log; a FeatureLevelRecord for it is ignored.
+        """
         self._put_feature(KRAFT_VERSION_FEATURE, level)
 
     def apply(self, end_offset: Offset) -> MetadataImage:
@@ -120,7 +126,9 @@ class MetadataDelta:
         )
 
     def tiered_partitions(self, topic_id: uuid.UUID) -> tuple[TopicIdPartition, ...]:
-        """The partitions of an existing topic if remote.storage.enable is true for it, else none."""
+        """The partitions of an existing topic if remote.storage.enable is true for it, else
+        none.
+        """
         name = self._topic(topic_id).name
         texts = self._configs.get(ConfigResource(TOPIC_RESOURCE, name)) or {}
         if texts.get("remote.storage.enable") != "true":
@@ -198,7 +206,8 @@ class MetadataDelta:
             replicas,
             _changed(record.isr, old.isr),
             record.leader if has_leader else old.leader,
-            # A record that names a leader raises the epoch even if that broker leads already, as in Kafka.
+            # A record that names a leader raises the epoch even if that broker leads already, as in
+            # Kafka.
             old.leader_epoch + has_leader,
             old.partition_epoch + 1,
             _changed(record.removing_replicas, old.removing_replicas),

@@ -1,7 +1,7 @@
 """The reserved directory ids in partition records, which stand for no log directory of a broker.
 
-The decoder returns None for a zero id, as for every zero uuid; images have MIGRATING instead. Source: KIP-858;
-Kafka DirectoryId.
+The decoder returns None for a zero id, as for every zero uuid; images have MIGRATING instead.
+Source: KIP-858; Kafka DirectoryId.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import uuid
 from collections.abc import Sequence
 
 MIGRATING = uuid.UUID(int=0)
-"""The broker registered without directory ids. It has a single directory, which contains the log."""
+"""The broker registered without directory ids.
+
+It has a single directory, which contains the log.
+"""
 UNASSIGNED = uuid.UUID(int=1)
 """The broker chooses the directory and reports it (AssignReplicasToDirs)."""
 LOST = uuid.UUID(int=2)
@@ -29,7 +32,8 @@ def directories_of(
 ) -> tuple[uuid.UUID, ...]:
     """The directory of each replica, from the ids in a partition record.
 
-    If all recorded ids are MIGRATING, or there are none, every replica is MIGRATING, whatever the number of ids.
+    If all recorded ids are MIGRATING, or there are none, every replica is MIGRATING, whatever the
+    number of ids.
     """
     if all(each is None or each == MIGRATING for each in recorded):
         return (MIGRATING,) * replica_count

@@ -30,7 +30,10 @@ class Draft(Generic[K, V]):
         self._own()[key] = value
 
     def remove(self, key: K) -> V | None:
-        """Remove a key and return its value, or None if there was none. Removing nothing makes no copy."""
+        """Remove a key and return its value, or None if there was none.
+
+        Removing nothing makes no copy.
+        """
         return self._own().pop(key, None) if key in self._now else None
 
     def finished(self) -> Mapping[K, V]:

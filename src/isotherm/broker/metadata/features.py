@@ -37,8 +37,8 @@ SUPPORTED_FEATURES: Mapping[str, SupportedLevels] = {
     METADATA_COMPACTION_FEATURE: SupportedLevels(0, 1),
 }
 
-# A lower level cannot read the records of a higher one: newer formats in the metadata log, and keyed remote log
-# metadata, from which compaction has removed the events.
+# A lower level cannot read the records of a higher one: newer formats in the metadata log, and
+# keyed remote log metadata, from which compaction has removed the events.
 _NEVER_LOWERED = (METADATA_VERSION_FEATURE, METADATA_COMPACTION_FEATURE)
 
 
@@ -75,8 +75,8 @@ def plan_feature_updates(
 ) -> list[FeatureLevelRecord]:
     """The records that set the levels. A feature that has its level already needs no record.
 
-    Raises InvalidUpdateVersionError for the first update that is not allowed, and InvalidRequestError if a
-    feature is updated twice.
+    Raises InvalidUpdateVersionError for the first update that is not allowed, and
+    InvalidRequestError if a feature is updated twice.
     """
     if len({update.name for update in updates}) != len(updates):
         raise InvalidRequestError("a feature is updated twice in one request")

@@ -32,8 +32,9 @@ class LeaderRecoveryState(enum.IntEnum):
 
 
 class PartitionImage(NamedTuple):
-    """A partition. `isr` may be empty if the leader is NO_LEADER; then `elr` has the replicas that can be
-    elected without data loss (KIP-966). `directories` correspond to `replicas`, in order (see `directory_ids`)."""
+    """A partition. `isr` may be empty if the leader is NO_LEADER; then `elr` has the replicas that
+    can be elected without data loss (KIP-966). `directories` correspond to `replicas`, in order
+    (see `directory_ids`)."""
 
     partition: int
     replicas: tuple[BrokerId, ...]
@@ -49,7 +50,10 @@ class PartitionImage(NamedTuple):
     last_known_elr: tuple[BrokerId, ...] = ()
 
     def directory(self, replica: BrokerId) -> uuid.UUID | None:
-        """The directory id of a replica's log. None if the broker has no replica of this partition."""
+        """The directory id of a replica's log.
+
+        None if the broker has no replica of this partition.
+        """
         if replica not in self.replicas or not self.directories:
             return None
         return self.directories[self.replicas.index(replica)]
@@ -97,7 +101,10 @@ class ScramUser(NamedTuple):
 
 
 class ConfigResource(NamedTuple):
-    """The key of a configuration. `resource_type` has ConfigRecord's numbers (2 topic, 4 broker)."""
+    """The key of a configuration.
+
+    `resource_type` has ConfigRecord's numbers (2 topic, 4 broker).
+    """
 
     resource_type: int
     name: str

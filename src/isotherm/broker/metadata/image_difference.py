@@ -1,8 +1,8 @@
 """The differences between two images of the cluster's metadata. Pure.
 
-Images share unchanged maps and topics. So the cost grows with the number of changes, plus a few nanoseconds per
-existing topic. The new image may also come from a snapshot and share nothing with the old one. Source: Kafka
-TopicsDelta.
+Images share unchanged maps and topics. So the cost grows with the number of changes, plus a few
+nanoseconds per existing topic. The new image may also come from a snapshot and share nothing with
+the old one. Source: Kafka TopicsDelta.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from isotherm.broker.metadata.metadata_records import TOPIC_RESOURCE
 
 
 def change_between(old: MetadataImage, new: MetadataImage) -> MetadataChange:
-    """The change from `old` to `new`. Topics are compared by id: a topic that was deleted and created again
-    under its name is in `deleted` and in `created`.
+    """The change from `old` to `new`. Topics are compared by id: a topic that was deleted and
+    created again under its name is in `deleted` and in `created`.
 
     A topic may be in both `grown` and `moved`. This broker's configuration is not compared.
     """

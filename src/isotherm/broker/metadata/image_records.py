@@ -1,6 +1,7 @@
 """The records that recreate an image: the content of a snapshot. Pure.
 
-The order is that of Kafka's snapshots: features with metadata.version first, then nodes, topics and settings.
+The order is that of Kafka's snapshots: features with metadata.version first, then nodes, topics and
+settings.
 Source: Kafka MetadataImage.write.
 """
 
@@ -30,8 +31,8 @@ _NO_BROKER = -1
 
 
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """The records of `image`. Replayed onto an empty image they make an equal one, except for kraft.version,
-    which a control record of the snapshot holds."""
+    """The records of `image`. Replayed onto an empty image they make an equal one, except for
+    kraft.version, which a control record of the snapshot holds."""
     # metadata.version first: it determines how Kafka reads the records that follow.
     levels = sorted(image.features.items(), key=lambda each: each[0] != METADATA_VERSION_FEATURE)
     for name, level in levels:
@@ -112,7 +113,10 @@ def _partition(topic: TopicImage, partition: PartitionImage) -> PartitionRecord:
 
 
 def _endpoints(endpoints: tuple[Endpoint, ...]) -> tuple[BrokerEndpoint, ...]:
-    """Endpoints with security protocol 0. Images do not keep it: each node uses its own listener map."""
+    """Endpoints with security protocol 0.
+
+    Images do not keep it: each node uses its own listener map.
+    """
     return tuple(
         BrokerEndpoint(name=each.listener_name, host=each.host, port=each.port, security_protocol=0)
         for each in endpoints

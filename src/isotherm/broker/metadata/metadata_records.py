@@ -1,9 +1,10 @@
 """The records of `__cluster_metadata`: Apache Kafka's own, declared in kio's style.
 
-Values are framed as `isotherm.protocol.framed_messages` describes; keys are null. Each class is the newest
-version of its record. If an older version differs only by tagged fields, the newest class reads it too, and
-absent fields have their defaults. If an older version lacks an untagged field, it has its own class. Control
-batches, such as snapshot headers and quorum changes, are not among these records.
+Values are framed as `isotherm.protocol.framed_messages` describes; keys are null. Each class is the
+newest version of its record. If an older version differs only by tagged fields, the newest class
+reads it too, and absent fields have their defaults. If an older version lacks an untagged field, it
+has its own class. Control batches, such as snapshot headers and quorum changes, are not among these
+records.
 
 Source: Kafka metadata/src/main/resources/common/metadata/*.json.
 """
@@ -39,7 +40,8 @@ _BYTES = {"kafka_type": "bytes"}
 _UUID = {"kafka_type": "uuid"}
 
 BrokerIds: TypeAlias = tuple[BrokerId, ...]
-# The zero id, which means MIGRATING here, is decoded as None like every zero uuid (see `directory_ids`).
+# The zero id, which means MIGRATING here, is decoded as None like every zero uuid (see
+# `directory_ids`).
 DirectoryIds: TypeAlias = tuple[uuid.UUID | None, ...]
 
 
@@ -163,8 +165,8 @@ class ConfigRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord(MetadataRecord):
-    """The changed fields of a partition. A record with a leader raises the leader epoch by one, even if that
-    broker leads already."""
+    """The changed fields of a partition. A record with a leader raises the leader epoch by one,
+    even if that broker leads already."""
 
     __api_key__ = 5
     __version__ = 2
@@ -262,7 +264,10 @@ class ProducerIdsRecord(MetadataRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChangeRecord(MetadataRecord):
-    """`fenced` is -1 for unfenced, 0 for unchanged, 1 for fenced. Empty `log_dirs` mean no change."""
+    """`fenced` is -1 for unfenced, 0 for unchanged, 1 for fenced.
+
+    Empty `log_dirs` mean no change.
+    """
 
     __api_key__ = 17
     __version__ = 3
@@ -400,6 +405,9 @@ REGISTRY: Mapping[tuple[int, int], type[Any]] = {
 
 
 def decode_record(value: Buffer) -> MetadataRecord:
-    """The record in a value of the metadata log. Raises CorruptMetadataError if it is malformed or unknown."""
+    """The record in a value of the metadata log.
+
+    Raises CorruptMetadataError if it is malformed or unknown.
+    """
     record: MetadataRecord = decode_framed(value, REGISTRY)
     return record

@@ -1,4 +1,6 @@
-"""The id and log configuration of `__cluster_metadata-0`, the topic partition of the cluster's metadata."""
+"""The id and log configuration of `__cluster_metadata-0`, the topic partition of the cluster's
+metadata.
+"""
 
 from __future__ import annotations
 

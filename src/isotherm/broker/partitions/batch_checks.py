@@ -1,9 +1,10 @@
 """Checks of produced batches that would hold up the event loop, made in another thread.
 
-A batch of some kilobytes may have gigabytes of records when it is decompressed. Whether a request's batches stay below
-LOOP_SIZE_MAX is seen without decompressing them (`compression.decompressed_size_bound`). If they do not, their checks
-are made in a thread, and the append takes the results. Kafka decompresses in the thread of the request
-handler, without a bound (docs/decisions/0205).
+A batch of some kilobytes may have gigabytes of records when it is decompressed. Whether a request's
+batches stay below LOOP_SIZE_MAX is seen without decompressing them
+(`compression.decompressed_size_bound`). If they do not, their checks are made in a thread, and the
+append takes the results. Kafka decompresses in the thread of the request handler, without a bound
+(docs/decisions/0205).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from isotherm.record.compression import COMPRESSION_TYPE_MAX, decompressed_size_
 from isotherm.record.validation import CheckedBatch, check_batch
 
 if TYPE_CHECKING:
-    from isotherm.broker.requests.context import RequestContext
+    from isotherm.broker.server.requests.context import RequestContext
     from isotherm.protocol.produce import ProduceRequest
 
 # Bytes of records that the checks of one request may touch on the event loop: a millisecond or two.
@@ -37,8 +38,8 @@ NO_CHECKS: BatchChecks = {}
 def needs_thread(request: ProduceRequest) -> bool:
     """Whether checks on the event loop could touch more than LOOP_SIZE_MAX bytes of records.
 
-    Raises InvalidRequestError if a partition is repeated. (Kafka stores the last batch and drops the others, without
-    a word.)
+    Raises InvalidRequestError if a partition is repeated. (Kafka stores the last batch and drops
+    the others, without a word.)
     """
     left, count = LOOP_SIZE_MAX, 0
     partitions = set()
@@ -69,8 +70,8 @@ def _size_bound(records: memoryview) -> int:
 async def check_batches(context: RequestContext, request: ProduceRequest) -> BatchChecks:
     """Check the batches of the partitions that this broker leads, in another thread.
 
-    One after the other, each in its turn among those of other requests: a request of many large ones does not hold
-    up another.
+    One after the other, each in its turn among those of other requests: a request of many large
+    ones does not hold up another.
     """
     services, loop = context.services, asyncio.get_running_loop()
     checks: dict[int, CheckedBatch | IsothermError] = {}

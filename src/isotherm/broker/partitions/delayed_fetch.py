@@ -14,10 +14,10 @@ from isotherm.log.log_read import FetchIsolation
 class DelayedFetch:
     """A fetch that found less than min.bytes.
 
-    It adds up the bytes that became readable in its partitions, each limited to what it may add to the
-    response, and completes when the sum reaches min.bytes. The caller then reads everything again. It also
-    completes if a partition is deleted, goes offline or gets a new leader epoch. The result of `future`
-    has no meaning.
+    It adds up the bytes that became readable in its partitions, each limited to what it may add to
+    the response, and completes when the sum reaches min.bytes. The caller then reads everything
+    again. It also completes if a partition is deleted, goes offline or gets a new leader epoch. The
+    result of `future` has no meaning.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class DelayedFetch:
 
 
 def expected_size(target: FetchTarget, reader: FetchReader) -> int:
-    """Estimate the bytes that a read would return now, from the bytes that became readable since the last
-    read. The log is not read."""
+    """Estimate the bytes that a read would return now, from the bytes that became readable since
+    the last read. The log is not read."""
     partition, asked, isolation = target.partition, target.asked, reader.isolation
     assert partition is not None
     if (
@@ -73,8 +73,8 @@ def expected_size(target: FetchTarget, reader: FetchReader) -> int:
         if stable <= asked.fetch_offset:
             return target.read_size
         if target.hidden_from is not None and stable > target.hidden_from:
-            # The end of a transaction makes records readable that were below the high watermark before, so the
-            # counter of visible bytes does not show them.
+            # The end of a transaction makes records readable that were below the high watermark
+            # before, so the counter of visible bytes does not show them.
             return asked.partition_max_bytes
     is_of_follower = isolation is FetchIsolation.LOG_END
     readable = partition.appended_size if is_of_follower else partition.visible_size

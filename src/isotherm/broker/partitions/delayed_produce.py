@@ -1,4 +1,7 @@
-"""Produce requests with acks=all that wait for the in-sync replicas. Source: Kafka DelayedProduce."""
+"""Produce requests with acks=all that wait for the in-sync replicas.
+
+Source: Kafka DelayedProduce.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ class AwaitedAppend(NamedTuple):
 
 
 class DelayedProduce:
-    """Completes when every append is on all in-sync replicas or has failed. `outcomes` has the results."""
+    """Completes when every append is on all in-sync replicas or has failed.
+
+    `outcomes` has the results.
+    """
 
     def __init__(self, awaited: Sequence[AwaitedAppend], loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[object] = loop.create_future()
@@ -34,8 +40,8 @@ class DelayedProduce:
 
     @property
     def outcomes(self) -> list[ErrorCode]:
-        """The error code of each append, once `future` is done. REQUEST_TIMED_OUT for an append that was not
-        decided in time."""
+        """The error code of each append, once `future` is done. REQUEST_TIMED_OUT for an append
+        that was not decided in time."""
         return [
             self._outcomes.get(index, ErrorCode.request_timed_out)
             for index in range(len(self._awaited))

@@ -1,4 +1,5 @@
-"""Reads the partitions of a fetch request from both tiers, within one byte budget (Kafka: ReplicaManager).
+"""Reads the partitions of a fetch request from both tiers, within one byte budget (Kafka:
+ReplicaManager).
 
     read_partitions ──> answered at once if min.bytes are available
           │               else DelayedFetch waits in the purgatory, then everything is read again
@@ -6,9 +7,9 @@
              from memory if it was read ahead, else in other threads, in parallel with other
              partitions, for at most remote.fetch.max.wait.ms
 
-Budget (KIP-74): partitions are read in the order of the request. Each is read up to its own limit and to the
-remaining limit of the request. The first batch found is returned even if it exceeds both limits, so that
-a consumer always makes progress.
+Budget (KIP-74): partitions are read in the order of the request. Each is read up to its own limit
+and to the remaining limit of the request. The first batch found is returned even if it exceeds both
+limits, so that a consumer always makes progress.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from isotherm.types import (
 )
 
 if TYPE_CHECKING:
-    from isotherm.broker.replication.replication_quota import ReplicationQuota
+    from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
     from isotherm.remote.quota import RemoteQuota
     from isotherm.remote.reading.reader_pool import RemoteReaderPool
 
@@ -64,8 +65,9 @@ class RemoteNeed(NamedTuple):
 class PartitionRead(NamedTuple):
     """The result for one partition.
 
-    `size` counts towards min.bytes; for a remote read it is the expected size. `is_at_end`: the fetch offset
-    was at the end of the readable records, so the result stays the same until the partition changes.
+    `size` counts towards min.bytes; for a remote read it is the expected size. `is_at_end`: the
+    fetch offset was at the end of the readable records, so the result stays the same until the
+    partition changes.
     """
 
     response: FetchPartitionResponse
@@ -88,8 +90,8 @@ class PartitionRead(NamedTuple):
 class FetchReads:
     """The results for `targets`, in their order.
 
-    `is_decided`: the request does not wait for min.bytes, because a result must be answered at once or a
-    remote read is pending (`needs_remote`).
+    `is_decided`: the request does not wait for min.bytes, because a result must be answered at once
+    or a remote read is pending (`needs_remote`).
     """
 
     targets: Sequence[FetchTarget]
@@ -107,8 +109,8 @@ class FetchReads:
 class FollowerFetch(NamedTuple):
     """The follower that fetches.
 
-    `broker_epoch` is the epoch of its registration, from the request. `now_ms` is the time of the request.
-    `quota` limits the bytes that this broker sends to out-of-sync replicas.
+    `broker_epoch` is the epoch of its registration, from the request. `now_ms` is the time of the
+    request. `quota` limits the bytes that this broker sends to out-of-sync replicas.
     """
 
     broker_id: BrokerId
@@ -117,8 +119,8 @@ class FollowerFetch(NamedTuple):
     quota: ReplicationQuota | None = None
 
     def is_held_back(self, partition: Partition) -> bool:
-        """Whether the quota withholds records from the follower now. It never does from a member of the ISR,
-        which would fall out of the ISR."""
+        """Whether the quota withholds records from the follower now. It never does from a member of
+        the ISR, which would fall out of the ISR."""
         return (
             self.quota is not None
             and self.broker_id not in partition.isr
@@ -129,9 +131,9 @@ class FollowerFetch(NamedTuple):
 class FetchReader(NamedTuple):
     """The settings for the reads of one request.
 
-    A `follower` reads uncommitted records. It builds its own state of the remote tier and does not read
-    remote records through the leader. `leader_only` refuses partitions that this broker follows. A consumer
-    with a `rack` is directed to a replica in its rack, if there is one.
+    A `follower` reads uncommitted records. It builds its own state of the remote tier and does not
+    read remote records through the leader. `leader_only` refuses partitions that this broker
+    follows. A consumer with a `rack` is directed to a replica in its rack, if there is one.
     """
 
     isolation: FetchIsolation
@@ -144,8 +146,8 @@ class FetchReader(NamedTuple):
     ) -> FetchReads:
         """Read every target, in order. Errors are returned per partition.
 
-        `is_first` is False for the second read, after a wait. Only the first read updates the follower's
-        state: later its fetch offsets are old.
+        `is_first` is False for the second read, after a wait. Only the first read updates the
+        follower's state: later its fetch offsets are old.
         """
         found = FetchReads(targets, [])
         min_one_message = True
@@ -192,9 +194,9 @@ class FetchReader(NamedTuple):
         *,
         is_first: bool,
     ) -> PartitionRead:
-        # The epoch is checked first, as in Kafka: with stale metadata the offset may be of another lineage.
-        # Each check is called only if a comparison shows that it may matter: the calls of a fetch have a
-        # budget (docs/decisions/0136).
+        # The epoch is checked first, as in Kafka: with stale metadata the offset may be of another
+        # lineage. Each check is called only if a comparison shows that it may matter: the calls of
+        # a fetch have a budget (docs/decisions/0136).
         if asked.current_leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch):
             partition.check_leader_epoch(asked.current_leader_epoch)
         if self.leader_only and not partition.is_leader:
@@ -215,8 +217,8 @@ class FetchReader(NamedTuple):
                 min_one_message=min_one_message,
             )
         except OffsetOutOfRangeError:
-            # As in Kafka, the remote tier is considered only after the local read has failed: an offset that
-            # only the remote tier has is rare.
+            # As in Kafka, the remote tier is considered only after the local read has failed: an
+            # offset that only the remote tier has is rare.
             if not is_remote_offset(partition, asked.fetch_offset):
                 raise
             if follower is not None:
@@ -241,7 +243,10 @@ class FetchReader(NamedTuple):
 
 
 def _hidden_from(read: PartitionRead) -> Offset | None:
-    """The offset from which open transactions hide records from read_committed; None if they hide none."""
+    """The offset from which open transactions hide records from read_committed;
+
+    None if they hide none.
+    """
     response = read.response
     stable = response.last_stable_offset
     return stable if stable < response.high_watermark else None
@@ -256,8 +261,8 @@ def is_remote_offset(partition: Partition, offset: Offset) -> bool:
 def _elsewhere(
     partition: Partition, asked: FetchPartition, rack: ConsumerRack | None
 ) -> PartitionRead | None:
-    """The answer without records: a preferred replica for a consumer in another rack, or the diverging epoch
-    for a follower whose log diverges. None if this log must be read."""
+    """The answer without records: a preferred replica for a consumer in another rack, or the
+    diverging epoch for a follower whose log diverges. None if this log must be read."""
     if rack is not None:
         preferred = preferred_replica(partition, asked.fetch_offset, rack)
         if preferred is not None:
@@ -272,8 +277,8 @@ def _elsewhere(
 
 
 def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOffset | None:
-    """The epoch and end offset at which the follower's log diverges from this one (KIP-595); None if it does
-    not diverge."""
+    """The epoch and end offset at which the follower's log diverges from this one (KIP-595); None
+    if it does not diverge."""
     log = partition.log
     epoch, end_offset = log.leader_epochs.end_offset_for(
         asked.last_fetched_epoch, log.log_end_offset
@@ -317,7 +322,9 @@ def _follower_read(
     *,
     is_first: bool,
 ) -> LogRead:
-    """Record the follower's fetch, and return `read`, without records while the quota withholds them."""
+    """Record the follower's fetch, and return `read`, without records while the quota withholds
+    them.
+    """
     if is_first:
         partition.update_follower(
             follower.broker_id,
@@ -334,7 +341,9 @@ def _follower_read(
 
 
 def _moved_read(partition: Partition, asked: FetchPartition) -> PartitionRead:
-    """The answer to a follower whose offset is only in the remote tier, with the offsets to restart from."""
+    """The answer to a follower whose offset is only in the remote tier, with the offsets to
+    restart from.
+    """
     return PartitionRead(
         _response(partition, asked)._replace(
             error_code=ErrorCode.offset_moved_to_tiered_storage, last_stable_offset=-1
@@ -373,7 +382,8 @@ def read_from_memory(
     readers: RemoteReaderPool,
 ) -> list[PartitionRead]:
     """Complete the remote reads whose bytes are in memory; returns all of `reads`."""
-    # Bytes in memory count for the fetch quota too, so no read begins while it is exceeded (KIP-956).
+    # Bytes in memory count for the fetch quota too, so no read begins while it is exceeded
+    # (KIP-956).
     if readers.fetch_quota.throttle_s() > 0:
         return list(reads)
     answered = list(reads)
@@ -395,9 +405,10 @@ async def read_remote(
 ) -> list[PartitionRead]:
     """Complete the remote reads in parallel; returns all of `reads`.
 
-    A read that takes longer than `wait_s_max` returns no records and no error. The client retries while
-    the fetch from the bucket continues. The result is the same if the fetch quota blocks the start. A
-    disconnect of the client cancels this call, and with it the fetches that no other read waits for.
+    A read that takes longer than `wait_s_max` returns no records and no error. The client retries
+    while the fetch from the bucket continues. The result is the same if the fetch quota blocks the
+    start. A disconnect of the client cancels this call, and with it the fetches that no other read
+    waits for.
     """
     futures: dict[int, asyncio.Future[RemoteRead]] = {}
     answered = list(reads)
@@ -413,8 +424,8 @@ async def read_remote(
             )
         except IsothermError as error:
             answered[index] = _failed_read(read, error)
-    # Stays True if the call is cancelled because the client has disconnected: the fetches for it end then.
-    # After a timeout they continue, because the client asks again.
+    # Stays True if the call is cancelled because the client has disconnected: the fetches for it
+    # end then. After a timeout they continue, because the client asks again.
     has_left = True
     try:
         if futures:

@@ -12,16 +12,16 @@ Of a consumer's session only the partitions that may have news are read (docs/de
                  ▲                                              │
                  └── marked ◄── offsets, leader or log change ──┘    sent again, or other terms: unread
 
-This module has no clock and no I/O: the time is a parameter, and partitions mark their changes. Event loop
-thread only, except `FetchSession.marked`.
+This module has no clock and no I/O: the time is a parameter, and partitions mark their changes.
+Event loop thread only, except `FetchSession.marked`.
 
 Invariants:
 - A session's epoch is the epoch that its next request must have.
-- Partitions are read in the order of their session. A partition that returned records moves to the end,
-  so that max.bytes of the request starves none.
+- Partitions are read in the order of their session. A partition that returned records moves to the
+  end, so that max.bytes of the request starves none.
 - A partition that is neither unread nor marked has no news for the client.
-- There are at most `slots_max` sessions with `partitions_max` partitions in total. A session that does not
-  fit is not created; the client gets session id 0 and sends full requests.
+- There are at most `slots_max` sessions with `partitions_max` partitions in total. A session that
+  does not fit is not created; the client gets session id 0 and sends full requests.
 
 Source: Kafka FetchSession.scala, FetchManager.newContext.
 """
@@ -36,8 +36,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.access.principal import Principal
 from isotherm.broker.partitions.fetch_target import FetchTarget, PartitionKey
+from isotherm.broker.server.access.principal import Principal
 from isotherm.log.log_read import FetchIsolation
 from isotherm.protocol.fetch import (
     CONSUMER_REPLICA_ID,
@@ -72,7 +72,10 @@ class FetchTerms(NamedTuple):
 
 
 class PartitionAnswer(Protocol):
-    """The result for a partition. `is_at_end`: a later read has no news until the partition changes."""
+    """The result for a partition.
+
+    `is_at_end`: a later read has no news until the partition changes.
+    """
 
     @property
     def response(self) -> FetchPartitionResponse: ...
@@ -89,9 +92,9 @@ def next_epoch(epoch: int) -> int:
 class FetchSession:
     """A fetch session of one client.
 
-    `unread` has the partitions to read for the next answer. `marked` has the partitions that changed since
-    `targets` last looked; any thread adds to it. `terms` are those of the last request; None if every
-    request reads all partitions.
+    `unread` has the partitions to read for the next answer. `marked` has the partitions that
+    changed since `targets` last looked; any thread adds to it. `terms` are those of the last
+    request; None if every request reads all partitions.
     """
 
     session_id: int
@@ -137,8 +140,9 @@ class FetchSession:
     def targets(self) -> list[FetchTarget]:
         """The partitions to read now, in order."""
         if self.marked:
-            # Both operations on the set are atomic in CPython. A mark that is added between them either is in
-            # the copy already, and the read that follows sees its change, or stays for the next call.
+            # Both operations on the set are atomic in CPython. A mark that is added between them
+            # either is in the copy already, and the read that follows sees its change, or stays for
+            # the next call.
             marked = self.marked.copy()
             self.marked.difference_update(marked)
             for target in marked:
@@ -156,7 +160,8 @@ class FetchSession:
                 news_targets.append(target)
                 news_answers.append(answer)
             if any(map(len, answer.response.records)):
-                # Moved to the end of the session's order, so that other partitions are read first next time.
+                # Moved to the end of the session's order, so that other partitions are read first
+                # next time.
                 self._last_order += 1
                 target.order = self._last_order
             elif answer.is_at_end:
@@ -180,7 +185,9 @@ class FetchContext(Protocol):
         """The targets to read now. Later calls may return more."""
 
     def changeable(self) -> Iterable[FetchTarget]:
-        """The targets that may have more to read than at their last read, for a request that waits."""
+        """The targets that may have more to read than at their last read, for a request that
+        waits.
+        """
 
     @property
     def wait_keys(self) -> Sequence[Hashable]:
@@ -289,7 +296,8 @@ class FullFetch(_Sessionless):
             return FetchResponse(_by_topic(targets, answers))
         session.terms = self._terms
         for target, answer in zip(targets, answers, strict=True):
-            # `add` makes all of them unread: changes since their read were not marked, as no session watched.
+            # `add` makes all of them unread: changes since their read were not marked, as no
+            # session watched.
             target.note_response(answer.response)
             session.add(target)
         return FetchResponse(_by_topic(targets, answers), session_id=session.session_id)
@@ -297,7 +305,10 @@ class FullFetch(_Sessionless):
 
 @dataclass(slots=True, eq=False)
 class IncrementalFetch:
-    """An incremental request. `next_epoch` is the epoch that the session's next request must have."""
+    """An incremental request.
+
+    `next_epoch` is the epoch that the session's next request must have.
+    """
 
     session: FetchSession
     next_epoch: int
@@ -322,7 +333,9 @@ class IncrementalFetch:
         answers: Sequence[PartitionAnswer],
         now_ms: TimestampMs,
     ) -> FetchResponse:
-        """Answers INVALID_FETCH_SESSION_EPOCH if another connection has used the session meanwhile."""
+        """Answers INVALID_FETCH_SESSION_EPOCH if another connection has used the session
+        meanwhile.
+        """
         session = self.session
         if session.epoch != self.next_epoch:
             error = ErrorCode.invalid_fetch_session_epoch
@@ -349,9 +362,9 @@ def _by_topic(
 class FetchSessionCache:
     """The sessions of this broker, and the rules for evicting them.
 
-    A new session may evict one that was unused for longer than `eviction_ms`. A larger session may evict a
-    smaller one that was created before that time. A follower's (privileged) session may evict a consumer's
-    session of any age.
+    A new session may evict one that was unused for longer than `eviction_ms`. A larger session may
+    evict a smaller one that was created before that time. A follower's (privileged) session may
+    evict a consumer's session of any age.
     """
 
     def __init__(
@@ -375,7 +388,10 @@ class FetchSessionCache:
     def context(
         self, request: FetchRequest, version: int, now_ms: TimestampMs, terms: FetchTerms | None
     ) -> FetchContext:
-        """The context that answers `request`. Without `terms` every request of a session reads all partitions."""
+        """The context that answers `request`.
+
+        Without `terms` every request of a session reads all partitions.
+        """
         uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._close(request.session_id)
@@ -426,8 +442,8 @@ class FetchSessionCache:
     def open_session(
         self, size: int, now_ms: TimestampMs, *, is_privileged: bool, uses_topic_ids: bool
     ) -> FetchSession | None:
-        """A new session with room for `size` partitions, which the caller adds. None if `size` is 0 or there is
-        no room."""
+        """A new session with room for `size` partitions, which the caller adds. None if `size` is 0
+        or there is no room."""
         if not size or not self._make_room(size, now_ms, is_privileged=is_privileged):
             return None
         session = FetchSession(self._new_id(), is_privileged, uses_topic_ids, now_ms)

@@ -1,7 +1,8 @@
-"""One partition of a fetch: the request for it, its `Partition`, its last read, and the client's knowledge of it.
+"""One partition of a fetch: the request for it, its `Partition`, its last read, and the client's
+knowledge of it.
 
-A request without a session makes targets of its own. A session keeps its targets, so each partition is
-looked up once and then used until it is gone.
+A request without a session makes targets of its own. A session keeps its targets, so each partition
+is looked up once and then used until it is gone.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class FetchTarget:
 
     - `error`: the reason if `partition` is None.
     - `order`: the place in the session; the lowest is read first.
-    - `leader_epoch`, `size_before`: the partition's leader epoch and its counter of readable bytes, before
-      the last read.
-    - `read_size`, `hidden_from`: the bytes of the last read, and the offset from which open transactions hid
-      records from it.
+    - `leader_epoch`, `size_before`: the partition's leader epoch and its counter of readable bytes,
+      before the last read.
+    - `read_size`, `hidden_from`: the bytes of the last read, and the offset from which open
+      transactions hid records from it.
     - `high_watermark`, `log_start_offset`: the values that the client knows.
     """
 
@@ -65,7 +66,10 @@ class FetchTarget:
             partition.waits.watch(self, self.session)
 
     def lose(self, error: ErrorCode) -> None:
-        """Record why this broker cannot serve the partition to the client. It is looked up before each read."""
+        """Record why this broker cannot serve the partition to the client.
+
+        It is looked up before each read.
+        """
         self.leave()
         self.error = error
 
@@ -83,7 +87,8 @@ class FetchTarget:
     def note_response(self, response: FetchPartitionResponse) -> bool:
         """Record the response as known to the client; returns whether it has news for the client.
 
-        After an error or a diverging epoch, the next successful response counts as news in any case.
+        After an error or a diverging epoch, the next successful response counts as news in any
+        case.
         """
         is_special = bool(response.error_code) or response.diverging_epoch is not None
         is_news = (

@@ -5,9 +5,9 @@
                                                                    ▼
                    on the control thread: close the log, complete the copy, open the copy
 
-The control thread also deletes logs, takes directories offline and changes roles, so none of this can happen
-during the last step. Source: Kafka ReplicaAlterLogDirsManager, ReplicaAlterLogDirsThread. Reasons:
-docs/decisions/0110.
+The control thread also deletes logs, takes directories offline and changes roles, so none of this
+can happen during the last step. Source: Kafka ReplicaAlterLogDirsManager,
+ReplicaAlterLogDirsThread. Reasons: docs/decisions/0110.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from contextlib import ExitStack
 from typing import NamedTuple, TypeAlias
 
 from isotherm.broker.partitions.partition import Partition
-from isotherm.broker.replication.cluster_view import ClusterView
-from isotherm.broker.replication.replication_quota import ReplicationQuota
+from isotherm.broker.partitions.replication.cluster_view import ClusterView
+from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
 from isotherm.clock import Clock
 from isotherm.errors import IsothermError, NotLeaderOrFollowerError
 from isotherm.log.log_copy import CHUNK_SIZE, LogCopy
@@ -48,7 +48,10 @@ class FutureReplica(NamedTuple):
 
 
 class _Move:
-    """One move. A thread holds `lock` while it copies. `copy` is None before the first bytes and after the end."""
+    """One move.
+
+    A thread holds `lock` while it copies. `copy` is None before the first bytes and after the end.
+    """
 
     def __init__(self, partition: Partition, log_dir: LogDir) -> None:
         self.partition = partition
@@ -82,8 +85,8 @@ class LogDirMoves:
     ) -> None:
         """At most `thread_count` threads copy, each one log at a time.
 
-        `on_moved` gets a partition whose log has been replaced, `on_lost` a partition whose log cannot be
-        opened any more. Both are called on the control thread.
+        `on_moved` gets a partition whose log has been replaced, `on_lost` a partition whose log
+        cannot be opened any more. Both are called on the control thread.
         """
         self._log_manager = log_manager
         self._cluster = cluster
@@ -115,8 +118,8 @@ class LogDirMoves:
     # ---- control thread
 
     def move(self, partition: Partition, log_dir: LogDir) -> None:
-        """Begin to move the log to `log_dir`. An earlier move to another directory is cancelled, also if the
-        log already lies in `log_dir`."""
+        """Begin to move the log to `log_dir`. An earlier move to another directory is cancelled,
+        also if the log already lies in `log_dir`."""
         known = self._moves.get(partition.topic_partition)
         if known is not None and known.log_dir is log_dir:
             return
@@ -227,7 +230,8 @@ class LogDirMoves:
 
     def _advance(self, move: _Move) -> int:
         if move.copy is None:
-            # Cleaning is paused, because the cleaner would rewrite segments that are copied already.
+            # Cleaning is paused, because the cleaner would rewrite segments that are copied
+            # already.
             pause = self._log_manager.cleaner_manager.paused(move.place.topic_partition)
             move.holds.enter_context(pause)
             move.copy = self._log_manager.begin_copy(move.partition.log, move.log_dir)
@@ -244,10 +248,11 @@ class LogDirMoves:
         return size
 
     def _is_recorded(self, move: _Move) -> bool:
-        """Whether the controller has recorded the new directory; reports it to the controller if not.
+        """Whether the controller has recorded the new directory; reports it to the controller if
+        not.
 
-        It must be recorded before the log is used there. When a directory fails, the controller removes
-        from the ISR only the replicas that are recorded in it.
+        It must be recorded before the log is used there. When a directory fails, the controller
+        removes from the ISR only the replicas that are recorded in it.
         """
         if self._cluster.is_recorded(move.place, move.log_dir):
             return True

@@ -1,6 +1,7 @@
 """Finds the offset of a timestamp or of a special timestamp (ListOffsets).
 
-    -1 latest          end of the records that the caller may fetch: high watermark or last stable offset
+    -1 latest          end of the records that the caller may fetch: high watermark or last stable
+                       offset
     -2 earliest        log start, in either tier
     -3 max timestamp   of the local tier only, as in Kafka
     -4 earliest local  local log start
@@ -54,7 +55,8 @@ FIRST_VERSIONS: Mapping[int, int] = {
 
 
 class LocalSearch(NamedTuple):
-    """Where the records of local batches are searched for one request: a batch may be large when decompressed.
+    """Where the records of local batches are searched for one request: a batch may be large when
+    decompressed.
 
     `turn` lets one look-up of the request begin after the other, among those of other requests.
     """
@@ -147,10 +149,11 @@ def _visible(
 
 
 def _check_is_known(partition: Partition, isolation: FetchIsolation) -> None:
-    """Raise OffsetNotAvailableError while the high watermark of a new leader is below its epoch's start.
+    """Raise OffsetNotAvailableError while the high watermark of a new leader is below its epoch's
+    start.
 
-    It may then be lower than that of the leader before it, and a consumer would see the end of the log
-    move back (KIP-207).
+    It may then be lower than that of the leader before it, and a consumer would see the end of the
+    log move back (KIP-207).
     """
     if isolation is FetchIsolation.LOG_END:
         return
@@ -172,8 +175,9 @@ def find_offset(
 ) -> FoundOffset | Awaitable[FoundOffset]:
     """Find the first visible record with `timestamp_ms` or a later timestamp, or a special offset.
 
-    Returns an awaitable if records must be searched, in the remote tier if it has offsets that the local log
-    lacks. The awaitable raises RequestTimedOutError after `timeout_s`, and the errors of the tiers.
+    Returns an awaitable if records must be searched, in the remote tier if it has offsets that the
+    local log lacks. The awaitable raises RequestTimedOutError after `timeout_s`, and the errors of
+    the tiers.
     """
     log = partition.log
     if timestamp_ms == SpecialTimestamp.MAX_TIMESTAMP:

@@ -1,4 +1,5 @@
-"""A partition that this broker leads or follows: its log, its role, and its replicas on other brokers.
+"""A partition that this broker leads or follows: its log, its role, and its replicas on other
+brokers.
 
     make_leader ──► append ──► log end ──────────► followers' fetches
                                   │                     │ update_follower
@@ -7,8 +8,9 @@
                                   │
                                   └──► consumers' fetches, producers with acks=all
 
-If this broker has the only replica, an append is committed at once: `append` moves the high watermark to the log
-end. Otherwise `InSyncReplicas` decides. What waits for a change is in `waits`. Source: Kafka Partition.scala. Reasons: docs/decisions/0102.
+If this broker has the only replica, an append is committed at once: `append` moves the high
+watermark to the log end. Otherwise `InSyncReplicas` decides. What waits for a change is in `waits`.
+Source: Kafka Partition.scala. Reasons: docs/decisions/0102.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.image import NO_LEADER, PartitionImage
 from isotherm.broker.partitions.partition_waits import PartitionWaits, WaitingRequests
-from isotherm.broker.partitions.uncommitted_sizes import UncommittedSizes
-from isotherm.broker.replication.cluster_view import ClusterView
-from isotherm.broker.replication.in_sync_replicas import (
+from isotherm.broker.partitions.replication.cluster_view import ClusterView
+from isotherm.broker.partitions.replication.in_sync_replicas import (
     AnswerEffect,
     InSyncReplicas,
     IsrAnswer,
     IsrChange,
 )
-from isotherm.broker.replication.replica_state import ReplicaState, is_stale_fetch
+from isotherm.broker.partitions.replication.replica_state import ReplicaState, is_stale_fetch
+from isotherm.broker.partitions.uncommitted_sizes import UncommittedSizes
 from isotherm.errors import (
     FencedLeaderEpochError,
     LogEndMovedError,
@@ -59,15 +61,16 @@ ACKS_LEADER = 1
 
 
 class Partition:
-    """Thread-safe. Requests append on the event loop, background tasks on their own threads. The control
-    thread changes the role. Answers of the controller come on the thread of `AlterPartitionManager`.
+    """Thread-safe. Requests append on the event loop, background tasks on their own threads. The
+    control thread changes the role. Answers of the controller come on the thread of
+    `AlterPartitionManager`.
 
-    - `appended_size`: the bytes appended since this object was created; `visible_size`: those of them below
-      the high watermark. A waiting fetch compares two readings, and so learns how much it could read
-      without reading the log.
+    - `appended_size`: the bytes appended since this object was created; `visible_size`: those of
+      them below the high watermark. A waiting fetch compares two readings, and so learns how much
+      it could read without reading the log.
     - `is_alone`: this broker leads the partition and has its only replica.
-    - `term`: grows when this broker stops leading. It must not acknowledge records of an earlier term, since
-      another leader may have truncated them.
+    - `term`: grows when this broker stops leading. It must not acknowledge records of an earlier
+      term, since another leader may have truncated them.
     - `image`: the metadata image that was last applied. The ISR may be newer.
     """
 
@@ -80,9 +83,9 @@ class Partition:
     ) -> None:
         """The partition is neither leader nor follower before `make_leader` or `make_follower`.
 
-        `waiting` is notified of this partition and of each watcher after a change of the log end, the high
-        watermark, a follower's log start or the role. The calls come on the thread of the change, without
-        the partition's lock.
+        `waiting` is notified of this partition and of each watcher after a change of the log end,
+        the high watermark, a follower's log start or the role. The calls come on the thread of the
+        change, without the partition's lock.
         """
         self.topic_id_partition = topic_id_partition
         self.topic_partition = topic_id_partition.topic_partition
@@ -124,11 +127,11 @@ class Partition:
     # ---- leader and follower
 
     def make_leader(self, image: PartitionImage) -> bool:
-        """Lead the partition, or take over a new set of followers. An `image` older than the known state is
-        ignored. Returns whether this broker has begun to lead.
+        """Lead the partition, or take over a new set of followers. An `image` older than the known
+        state is ignored. Returns whether this broker has begun to lead.
 
-        A new epoch is recorded at the log end before its first append. A follower that has records of later
-        epochs than this log then truncates to the right offset.
+        A new epoch is recorded at the log end before its first append. A follower that has records
+        of later epochs than this log then truncates to the right offset.
         """
         with self._lock:
             # An equal epoch is applied: an answer of the controller may have brought its ISR here
@@ -162,10 +165,12 @@ class Partition:
         return is_new_leader
 
     def make_follower(self, image: PartitionImage) -> bool:
-        """Follow the leader of `image`, which may be none. An `image` older than the known state is ignored.
+        """Follow the leader of `image`, which may be none. An `image` older than the known state is
+        ignored.
 
-        Returns whether the leader epoch is new: records that were fetched for an older epoch must then not be
-        appended. Requests that wait for appends of this broker as leader end with an error.
+        Returns whether the leader epoch is new: records that were fetched for an older epoch must
+        then not be appended. Requests that wait for appends of this broker as leader end with an
+        error.
         """
         with self._lock:
             if image.partition_epoch < self._replicas.partition_epoch:
@@ -180,7 +185,9 @@ class Partition:
         return is_new_epoch
 
     def leave(self) -> None:
-        """Complete waiting requests, because the partition is deleted, goes offline or leaves this broker."""
+        """Complete waiting requests, because the partition is deleted, goes offline or leaves
+        this broker.
+        """
         with self._lock:
             self.term += self.is_leader
             self.is_leader = self.is_alone = False
@@ -190,7 +197,8 @@ class Partition:
     def replace_log(self, replace: Callable[[], PartitionLog]) -> PartitionLog:
         """Replace the log by the one that `replace` returns: the same log in another directory.
 
-        The lock is held during the call, so nothing is appended meanwhile. Raises what `replace` raises.
+        The lock is held during the call, so nothing is appended meanwhile. Raises what `replace`
+        raises.
         """
         with self._lock:
             self.log = log = replace()
@@ -214,11 +222,13 @@ class Partition:
         """Append as leader. `records` is modified in place (offsets, leader epoch).
 
         With `expected_end` the append succeeds only if the log ends there. Otherwise it raises
-        LogEndMovedError. `checked` is the result of `check_batch` for the records, if they are checked already.
+        LogEndMovedError. `checked` is the result of `check_batch` for the records, if they are
+        checked already.
 
-        Records of a coordinator (origin COORDINATOR) have no sequence numbers and may be markers. They are
-        flushed on return if flush.messages requires it. For records of a client the caller flushes before
-        it answers (`AppendInfo.needs_flush`) and waits for the replicas (`acks_outcome`).
+        Records of a coordinator (origin COORDINATOR) have no sequence numbers and may be markers.
+        They are flushed on return if flush.messages requires it. For records of a client the caller
+        flushes before it answers (`AppendInfo.needs_flush`) and waits for the replicas
+        (`acks_outcome`).
 
         Raises what `PartitionLog.append_as_leader` raises, NotLeaderOrFollowerError, and
         NotEnoughReplicasError if acks=all requires more in-sync replicas than there are.
@@ -226,8 +236,8 @@ class Partition:
         with self._lock:
             if expected_end is not None:
                 self._check_end(expected_end)
-            # The only comparison on the hot path (docs/decisions/0102). Without other replicas the log itself
-            # raises the high watermark, under the lock that it holds.
+            # The only comparison on the hot path (docs/decisions/0102). Without other replicas the
+            # log itself raises the high watermark, under the lock that it holds.
             if self.is_alone:
                 info = self.log.append_as_leader(
                     records,
@@ -244,7 +254,8 @@ class Partition:
         # Flushed outside the lock, so that other appends do not wait for the disk.
         if info.needs_flush and origin is AppendOrigin.COORDINATOR:
             self.log.flush()
-        # As `waits.changed`, but each call only if there is something to wake: most appends wake nothing.
+        # As `waits.changed`, but each call only if there is something to wake: most appends wake
+        # nothing.
         waits = self.waits
         if self.topic_partition in waits.requests.watched:
             waits.requests.notify(self.topic_partition)
@@ -255,7 +266,10 @@ class Partition:
         return info
 
     def _check_end(self, expected: Offset) -> None:
-        """Check the log end. The caller holds the lock until its append, so the log end cannot move meanwhile."""
+        """Check the log end.
+
+        The caller holds the lock until its append, so the log end cannot move meanwhile.
+        """
         self.check_is_leader()
         if self.log.log_end_offset != expected:
             raise LogEndMovedError(
@@ -289,7 +303,9 @@ class Partition:
         return info
 
     def note_replicated(self, size: int) -> None:
-        """Wake waiting requests: this follower's log has grown by `size` bytes or has another high watermark."""
+        """Wake waiting requests: this follower's log has grown by `size` bytes or has another
+        high watermark.
+        """
         with self._lock:
             if size:
                 self.appended_size += size
@@ -320,8 +336,8 @@ class Partition:
         if high_watermark > self._counted_to:
             self._counted_to = high_watermark
             committed = self._uncommitted.committed_size(high_watermark)
-            # At least one byte more, so that a waiting fetch wakes: bytes that were in the log before this
-            # object was created are not counted.
+            # At least one byte more, so that a waiting fetch wakes: bytes that were in the log
+            # before this object was created are not counted.
             self.visible_size = max(committed or 0, self.visible_size + 1)
         else:
             self._counted_to = high_watermark  # lower after the truncation of a follower
@@ -329,8 +345,8 @@ class Partition:
     # ---- producers that wait for the in-sync replicas
 
     def acks_outcome(self, end_offset: Offset, term: int) -> ErrorCode | None:
-        """The error code for a producer with acks=all whose records end at `end_offset` and were appended in
-        `term`. None while in-sync replicas lack some of the records."""
+        """The error code for a producer with acks=all whose records end at `end_offset` and were
+        appended in `term`. None while in-sync replicas lack some of the records."""
         with self._lock:
             if not self.is_leader or self.term != term:
                 return ErrorCode.not_leader_or_follower
@@ -343,12 +359,12 @@ class Partition:
             return ErrorCode.none
 
     def when_committed(self, end_offset: Offset, term: int) -> asyncio.Future[None] | None:
-        """A future that is done when the high watermark has reached `end_offset`. None if it has already
-        reached it, as always with one replica.
+        """A future that is done when the high watermark has reached `end_offset`. None if it has
+        already reached it, as always with one replica.
 
         `term` is the partition's term, read before the append. The future fails with
-        NotLeaderOrFollowerError if this broker stops leading, or has stopped since the append. Event loop
-        thread only.
+        NotLeaderOrFollowerError if this broker stops leading, or has stopped since the append.
+        Event loop thread only.
         """
         with self._lock:
             is_led = self.is_leader and self.term == term
@@ -401,8 +417,8 @@ class Partition:
     def check_follower(self, follower: BrokerId, requested_epoch: LeaderEpoch) -> None:
         """Refuse a broker that has no replica of the partition.
 
-        A broker that sends the right leader epoch may know an assignment that has not arrived here yet.
-        UnknownLeaderEpochError makes it retry.
+        A broker that sends the right leader epoch may know an assignment that has not arrived here
+        yet. UnknownLeaderEpochError makes it retry.
         """
         # Without the lock: `lead` and `follow` replace the mapping as a whole.
         if follower in self._replicas.followers:
@@ -430,14 +446,15 @@ class Partition:
     ) -> None:
         """Record a follower's fetch, which proves that it has all records below `fetch_offset`.
 
-        The follower may join the ISR, and the high watermark may rise. `leader_end_offset` is the log end
-        before the read for this fetch. `leader_epoch` is that of the request: an offset of another epoch may
-        be of another history. Raises what `check_leader_epoch` raises, and NotLeaderOrFollowerError if the
-        fetch is of an earlier registration of that broker.
+        The follower may join the ISR, and the high watermark may rise. `leader_end_offset` is the
+        log end before the read for this fetch. `leader_epoch` is that of the request: an offset of
+        another epoch may be of another history. Raises what `check_leader_epoch` raises, and
+        NotLeaderOrFollowerError if the fetch is of an earlier registration of that broker.
         """
         find_broker = self._cluster.find_broker
         with self._lock:
-            # Checked again under the lock: another broker may have led since the request was checked and read.
+            # Checked again under the lock: another broker may have led since the request was
+            # checked and read.
             self.check_leader_epoch(leader_epoch)
             known = self._replicas.followers.get(follower)
             if known is None or not self.is_leader:
@@ -481,7 +498,8 @@ class Partition:
                 now_ms=now_ms,
                 broker_epoch=self._cluster.broker_epoch(),
             )
-            # A follower outside the ISR that kept up may have held the high watermark back, and is late now.
+            # A follower outside the ISR that kept up may have held the high watermark back, and is
+            # late now.
             is_raised = self._raise_high_watermark(now_ms)
         if is_raised:
             self.waits.changed()
@@ -524,7 +542,10 @@ class Partition:
     # ---- deletion of records
 
     def low_watermark(self) -> Offset:
-        """The lowest log start of the replicas on unfenced brokers. Raises NotLeaderOrFollowerError."""
+        """The lowest log start of the replicas on unfenced brokers.
+
+        Raises NotLeaderOrFollowerError.
+        """
         with self._lock:
             self.check_is_leader()
             return self._replicas.low_watermark(
@@ -536,8 +557,9 @@ class Partition:
     def check_leader_epoch(self, requested: LeaderEpoch) -> None:
         """Refuse a client whose leader epoch is older or newer than this broker's.
 
-        FencedLeaderEpochError (older) makes the client refresh its metadata; UnknownLeaderEpochError (newer)
-        makes it retry. A client that sends no epoch (-1) is accepted.
+        FencedLeaderEpochError (older) makes the client refresh its metadata;
+        UnknownLeaderEpochError (newer) makes it retry. A client that sends no epoch (-1) is
+        accepted.
         """
         if requested in (NO_LEADER_EPOCH, self.leader_epoch):
             return
@@ -548,7 +570,9 @@ class Partition:
         )
 
     def check_is_leader(self) -> None:
-        """Raise NotLeaderOrFollowerError if this broker does not lead; the client then refreshes its metadata."""
+        """Raise NotLeaderOrFollowerError if this broker does not lead; the client then refreshes
+        its metadata.
+        """
         if not self.is_leader:
             raise NotLeaderOrFollowerError(
                 f"another broker leads partition={self.topic_partition} leader={self.leader}"

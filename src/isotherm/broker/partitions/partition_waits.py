@@ -1,11 +1,12 @@
 """What waits for changes of a partition: requests, fetch sessions, and coordinators.
 
     requests    fetches and producers with acks=all, in the purgatory; notified by partition
-    sessions    fetch sessions that have the partition; it is marked in each, and the session notified
+    sessions    fetch sessions that have the partition; it is marked in each, and the session
+                notified
     commits     records of a coordinator; done when the high watermark has reached them
 
-Any thread may change a partition. Requests and sessions pass to the event loop by the purgatory, commits by
-the loop of their future. Source: Kafka DelayedOperations in Partition.scala.
+Any thread may change a partition. Requests and sessions pass to the event loop by the purgatory,
+commits by the loop of their future. Source: Kafka DelayedOperations in Partition.scala.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from isotherm.types import Offset, TopicPartition
 
 
 class WaitingRequests(Protocol):
-    """The requests that wait for changes: a purgatory. A key that is not `watched` need not be notified."""
+    """The requests that wait for changes: a purgatory.
+
+    A key that is not `watched` need not be notified.
+    """
 
     @property
     def watched(self) -> Container[Any]: ...
@@ -49,7 +53,8 @@ class _CommitWait(NamedTuple):
 class PartitionWaits:
     """Call `changed` after each change, without the partition's lock.
 
-    `requests`, `watchers` and `commits` may be read by a caller that has no time for a call if nothing waits.
+    `requests`, `watchers` and `commits` may be read by a caller that has no time for a call if
+    nothing waits.
     """
 
     __slots__ = ("_is_committed", "_topic_partition", "commits", "requests", "watchers")
@@ -60,12 +65,13 @@ class PartitionWaits:
         requests: WaitingRequests,
         is_committed: Callable[[Offset, int], bool],
     ) -> None:
-        """`is_committed` returns whether all records below an offset, appended in a term, are committed. It
-        raises NotLeaderOrFollowerError if another term has begun."""
+        """`is_committed` returns whether all records below an offset, appended in a term, are
+        committed. It raises NotLeaderOrFollowerError if another term has begun."""
         self._topic_partition = topic_partition
         self._is_committed = is_committed
         self.requests = requests
-        # By mark. One entry per session that has this partition, so the fetch session cache bounds them.
+        # By mark. One entry per session that has this partition, so the fetch session cache bounds
+        # them.
         self.watchers: dict[Hashable, PartitionWatcher] = {}
         # Event loop thread only.
         self.commits: list[_CommitWait] = []
@@ -78,8 +84,9 @@ class PartitionWaits:
             self.wake_commits()
 
     def watch(self, mark: Hashable, watcher: PartitionWatcher) -> None:
-        """Add `mark` to the watcher's `marked` after each later change that a consumer could notice: of
-        offsets, of the leader, or of the log. A change is readable before its mark is set."""
+        """Add `mark` to the watcher's `marked` after each later change that a consumer could
+        notice: of offsets, of the leader, or of the log. A change is readable before its mark is
+        set."""
         self.watchers[mark] = watcher
 
     def unwatch(self, mark: Hashable) -> None:
@@ -87,7 +94,8 @@ class PartitionWaits:
 
     def mark(self) -> None:
         """Mark the partition for every watcher. Any thread, with or without the log's lock."""
-        # A copy, which CPython makes atomically: the event loop adds and removes watchers meanwhile.
+        # A copy, which CPython makes atomically: the event loop adds and removes watchers
+        # meanwhile.
         for mark, watcher in self.watchers.copy().items():
             watcher.marked.add(mark)
             self.requests.notify(watcher)

@@ -1,9 +1,10 @@
 """Holds delayed operations until a partition changes (Kafka: DelayedOperationPurgatory).
 
-An operation is watched under one or more keys. Code that changes the object of a key calls `notify(key)`,
-from any thread. The event loop then tries the operations of that key, once for all notifications of one
-loop iteration. Nothing polls: an operation ends by a notification, by its timer, or because its request
-was cancelled. Invariant: an operation whose future is done leaves the purgatory in the next loop iteration.
+An operation is watched under one or more keys. Code that changes the object of a key calls
+`notify(key)`, from any thread. The event loop then tries the operations of that key, once for all
+notifications of one loop iteration. Nothing polls: an operation ends by a notification, by its
+timer, or because its request was cancelled. Invariant: an operation whose future is done leaves the
+purgatory in the next loop iteration.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class DelayedOperation(Protocol[Key_contra]):
 class Purgatory(Generic[Key]):
     """Holds delayed operations until they end.
 
-    It holds at most `operations_max`. An operation above the limit expires at once; its client gets what is
-    available and retries. Event loop thread only, except `notify`.
+    It holds at most `operations_max`. An operation above the limit expires at once; its client gets
+    what is available and retries. Event loop thread only, except `notify`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, operations_max: int) -> None:
@@ -45,7 +46,10 @@ class Purgatory(Generic[Key]):
         self._loop_thread = threading.get_ident()
         self._operations_max = operations_max
         self.watched: dict[Key, dict[DelayedOperation[Key], None]] = {}
-        """The operations by key. A key that is not in it need not be notified; any thread may look."""
+        """The operations by key.
+
+        A key that is not in it need not be notified; any thread may look.
+        """
         self._operation_count = 0
         self._lock = threading.Lock()
         self._notified: set[Key] = set()
@@ -58,8 +62,9 @@ class Purgatory(Generic[Key]):
     ) -> None:
         """Hold `operation` until one of `keys` completes it or `timeout_s` has passed.
 
-        The caller has found the operation incomplete in the same loop iteration. It is tried once more here,
-        because a change by another thread since then was not notified: the key was not watched.
+        The caller has found the operation incomplete in the same loop iteration. It is tried once
+        more here, because a change by another thread since then was not notified: the key was not
+        watched.
         """
         if self._operation_count >= self._operations_max:
             operation.expire()
@@ -86,8 +91,8 @@ class Purgatory(Generic[Key]):
     def notify(self, key: Key) -> None:
         """Try the operations of `key`, whose object has changed. Any thread."""
         if key not in self.watched:
-            # No change is missed: `watch` tries its operation after it has added the key. Without this check
-            # each append of a follower would wake the loop, even when no request waits.
+            # No change is missed: `watch` tries its operation after it has added the key. Without
+            # this check each append of a follower would wake the loop, even when no request waits.
             return
         with self._lock:
             # One callback serves all notifications of a loop iteration.

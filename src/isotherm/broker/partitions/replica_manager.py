@@ -1,9 +1,10 @@
 """The partitions of this broker, by topic name and topic id, and the purgatory of waiting requests.
 
-Metadata changes arrive on the control thread, as plans of `replica_roles`. Requests look partitions up on
-the event loop. A change replaces the `HostedTopic` of a topic as a whole, so a look-up needs no lock and sees
-the state before or after it. A partition with a failed log directory is offline until the broker restarts; one
-with a damaged log until the log is repaired. Look-ups of an offline partition raise an error.
+Metadata changes arrive on the control thread, as plans of `replica_roles`. Requests look partitions
+up on the event loop. A change replaces the `HostedTopic` of a topic as a whole, so a look-up needs
+no lock and sees the state before or after it. A partition with a failed log directory is offline
+until the broker restarts; one with a damaged log until the log is repaired. Look-ups of an offline
+partition raise an error.
 Source: Kafka ReplicaManager.scala.
 """
 
@@ -20,8 +21,8 @@ from isotherm.broker.metadata.image import PartitionImage, TopicImage
 from isotherm.broker.partitions.log_dir_moves import FutureReplica, LogDirMoves, RunControl
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.purgatory import Purgatory
-from isotherm.broker.replication.cluster_view import ClusterView
-from isotherm.broker.replication.replication_quota import ReplicationQuota
+from isotherm.broker.partitions.replication.cluster_view import ClusterView
+from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
 from isotherm.clock import Clock
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import (
@@ -49,7 +50,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostedTopic:
-    """A topic of this broker. `partitions` are served; `offline` has the indexes of those that are not."""
+    """A topic of this broker.
+
+    `partitions` are served; `offline` has the indexes of those that are not.
+    """
 
     name: str
     topic_id: uuid.UUID
@@ -59,8 +63,8 @@ class HostedTopic:
 
 
 class TakenRole(NamedTuple):
-    """A partition whose image was applied. `is_news`: this broker has begun to lead it, or follows it in a new
-    leader epoch."""
+    """A partition whose image was applied. `is_news`: this broker has begun to lead it, or follows
+    it in a new leader epoch."""
 
     partition: Partition
     image: PartitionImage
@@ -74,7 +78,9 @@ class ReplicaManager:
         purgatory: Purgatory[Hashable],
         cluster: ClusterView,
     ) -> None:
-        """`purgatory` holds requests by the partition, or the fetch session, whose changes they wait for."""
+        """`purgatory` holds requests by the partition, or the fetch session, whose changes they
+        wait for.
+        """
         self.purgatory = purgatory
         self._log_manager = log_manager
         self._cluster = cluster
@@ -93,8 +99,9 @@ class ReplicaManager:
     ) -> Partition:
         """Find a partition by topic id if the request has one, else by name.
 
-        Raises UnknownTopicIdError, UnknownTopicOrPartitionError, NotLeaderOrFollowerError (only other brokers
-        have it), which make the client refresh its metadata, and LogDirFailedError (it is offline).
+        Raises UnknownTopicIdError, UnknownTopicOrPartitionError, NotLeaderOrFollowerError (only
+        other brokers have it), which make the client refresh its metadata, and LogDirFailedError
+        (it is offline).
         """
         if topic is None:
             topic = self._name_of(topic_id)
@@ -162,8 +169,8 @@ class ReplicaManager:
     def start_moves(
         self, run_control: RunControl, quota: ReplicationQuota, clock: Clock, *, thread_count: int
     ) -> LogDirMoves:
-        """Continue the moves between directories that the last process did not finish. The caller stops the
-        returned object."""
+        """Continue the moves between directories that the last process did not finish. The caller
+        stops the returned object."""
         self._moves = LogDirMoves(
             self._log_manager,
             self._cluster,
@@ -183,9 +190,9 @@ class ReplicaManager:
     def move_replica(self, topic_partition: TopicPartition, log_dir: LogDir) -> None:
         """Begin to move a replica to this directory, which is online.
 
-        Raises NotLeaderOrFollowerError if the replica is not here; the directory is then kept for a future
-        replica. Raises LogDirFailedError while any directory is offline, as in Kafka, because that directory
-        may have another copy. Raises as `find_partition` does.
+        Raises NotLeaderOrFollowerError if the replica is not here; the directory is then kept for a
+        future replica. Raises LogDirFailedError while any directory is offline, as in Kafka,
+        because that directory may have another copy. Raises as `find_partition` does.
         """
         assert self._moves is not None, "start_moves was called"
         try:
@@ -211,7 +218,8 @@ class ReplicaManager:
     def start_tiering(self, remote_log_manager: RemoteLogManager) -> None:
         """Hand every tiered partition to `remote_log_manager`, now and in the future.
 
-        Called after the roles are taken, since one of the topics stores the metadata of the remote tier.
+        Called after the roles are taken, since one of the topics stores the metadata of the remote
+        tier.
         """
         self._remote_log_manager = remote_log_manager
         for topic in self.topics():
@@ -227,9 +235,10 @@ class ReplicaManager:
     ) -> list[TakenRole]:
         """Lead or follow these partitions of a topic, as their images say. Creates missing logs.
 
-        A partition whose log may be in an offline directory is offline too, because a new, empty log would
-        hide its records. That is possible if the directory in the metadata is not online, or if the metadata
-        names no directory and the topic is not new. A partition with a damaged log is offline as well.
+        A partition whose log may be in an offline directory is offline too, because a new, empty
+        log would hide its records. That is possible if the directory in the metadata is not online,
+        or if the metadata names no directory and the topic is not new. A partition with a damaged
+        log is offline as well.
         """
         known = self._topics.get(topic.name) or HostedTopic(topic.name, topic.topic_id, config, {})
         if known.topic_id != topic.topic_id:
@@ -300,7 +309,8 @@ class ReplicaManager:
         return TakenRole(partition, image, partition.make_follower(image))
 
     def bring_online(self, topic: TopicImage, index: int) -> TakenRole | None:
-        """Serve a partition whose damaged log was repaired. Returns None if it is not here any more.
+        """Serve a partition whose damaged log was repaired. Returns None if it is not here any
+        more.
 
         Raises CorruptDataError if the log is still damaged, and LogDirFailedError.
         """
@@ -309,8 +319,8 @@ class ReplicaManager:
     def begin_anew(self, topic: TopicImage, index: int) -> TakenRole | None:
         """Serve a partition with a damaged log again, with a new, empty log in the same directory.
 
-        The directory of the damaged log gets the suffix `-stray`. Returns None if the partition is not here
-        any more. Raises LogDirFailedError.
+        The directory of the damaged log gets the suffix `-stray`. Returns None if the partition is
+        not here any more. Raises LogDirFailedError.
         """
 
         def replace_log(topic_partition: TopicPartition) -> PartitionLog:
@@ -364,7 +374,8 @@ class ReplicaManager:
         for name, lost in by_topic.items():
             topic = self._topics[name]
             served = {i: each for i, each in topic.partitions.items() if i not in lost}
-            # Replaced before waiting requests wake: their second read must find the partition offline.
+            # Replaced before waiting requests wake: their second read must find the partition
+            # offline.
             self._topics[name] = replace(
                 topic, partitions=served, offline=topic.offline | lost.keys()
             )
@@ -387,11 +398,11 @@ class ReplicaManager:
             self._moves.cancel(topic_partition)
 
     def stop_partitions(self, stopped: Iterable[TopicIdPartition], *, delete_remote: bool) -> None:
-        """Stop serving these partitions and delete their logs. Partitions of a topic that was created again
-        under the same name, with another id, are left alone.
+        """Stop serving these partitions and delete their logs. Partitions of a topic that was
+        created again under the same name, with another id, are left alone.
 
-        With `delete_remote` their remote segments are deleted too, in the background, since that may take
-        long or need retries.
+        With `delete_remote` their remote segments are deleted too, in the background, since that
+        may take long or need retries.
         """
         by_topic: dict[str, list[TopicIdPartition]] = {}
         for each in stopped:
@@ -431,8 +442,8 @@ class ReplicaManager:
     def update_config(self, name: str, config: TopicConfig) -> None:
         """Apply a topic's new configuration to its logs. Tiering starts if it is now enabled.
 
-        If tiering was disabled, the leader deletes the remote segments, and the log start moves to the local
-        log start (KIP-950, remote.log.delete.on.disable).
+        If tiering was disabled, the leader deletes the remote segments, and the log start moves to
+        the local log start (KIP-950, remote.log.delete.on.disable).
         """
         newly_tiered, untiered = [], []
         if name not in self._topics:

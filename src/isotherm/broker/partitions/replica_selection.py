@@ -1,4 +1,5 @@
-"""Selects the replica that a consumer reads from (KIP-392): one in its rack, if the leader is in another.
+"""Selects the replica that a consumer reads from (KIP-392): one in its rack, if the leader is in
+another.
 
 Source: Kafka ReplicaManager.findPreferredReadReplica, RackAwareReplicaSelector.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from isotherm.broker.partitions.partition import Partition
-from isotherm.broker.replication.in_sync_replicas import FindBroker
+from isotherm.broker.partitions.replication.in_sync_replicas import FindBroker
 from isotherm.types import BrokerId, Offset
 
 
@@ -36,8 +37,9 @@ def preferred_replica(
 ) -> BrokerId | None:
     """The follower that the consumer should read from; None to read from this broker.
 
-    Candidates are in-sync followers that have the offset. The one with the highest log end offset wins, then
-    the one that was caught up last. A consumer would leave a lagging follower, and be sent back to it.
+    Candidates are in-sync followers that have the offset. The one with the highest log end offset
+    wins, then the one that was caught up last. A consumer would leave a lagging follower, and be
+    sent back to it.
     """
     if not partition.is_leader or partition.is_alone or rack.has(rack.broker_id):
         return None

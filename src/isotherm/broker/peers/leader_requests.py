@@ -1,7 +1,7 @@
 """Sends requests to the leaders of partitions in this cluster. Blocking, for threads.
 
-Each request takes the leader and its address from the current metadata image. If the leader has moved, the request
-fails, and the caller retries later with a newer image.
+Each request takes the leader and its address from the current metadata image. If the leader has
+moved, the request fails, and the caller retries later with a newer image.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def partition_image(image: MetadataImage, topic_partition: TopicPartition) -> Pa
 def leader_endpoint(
     image: MetadataImage, topic_partition: TopicPartition, listener_name: str
 ) -> tuple[BrokerId, Endpoint]:
-    """The leader and its endpoint. Raises NotLeaderOrFollowerError if there is no leader with an endpoint."""
+    """The leader and its endpoint.
+
+    Raises NotLeaderOrFollowerError if there is no leader with an endpoint.
+    """
     leader = partition_image(image, topic_partition).leader
     broker = image.brokers.get(leader) if leader != NO_LEADER else None
     endpoint = broker.endpoint(listener_name) if broker is not None else None

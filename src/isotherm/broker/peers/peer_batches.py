@@ -1,7 +1,7 @@
 """Sends items to other brokers in batches, with one request in flight per broker.
 
-Items that are submitted while a request is in flight are sent together with the next request. Each broker has its
-own thread and connection, so a broker that does not answer delays no other.
+Items that are submitted while a request is in flight are sent together with the next request. Each
+broker has its own thread and connection, so a broker that does not answer delays no other.
 Source: Kafka InterBrokerSendThread, as its TransactionMarkerChannelManager and
 AddPartitionsToTxnManager use it.
 """
@@ -54,7 +54,10 @@ class _Destination(Generic[Item, Result]):
             self._has_work.notify()
 
     def stop(self) -> None:
-        """End the request in flight and all queued items with an error. Does not wait for the thread."""
+        """End the request in flight and all queued items with an error.
+
+        Does not wait for the thread.
+        """
         with self._has_work:
             self._is_stopped = True
             self._has_work.notify()
@@ -74,7 +77,8 @@ class _Destination(Generic[Item, Result]):
             except Exception as error:  # noqa: BLE001
                 outcomes = [(answer, error) for answer in answers]
             self._batches.deliver(outcomes)
-        # Read without the lock: after its `stop` a destination is out of reach, so nothing calls `put`.
+        # Read without the lock: after its `stop` a destination is out of reach, so nothing calls
+        # `put`.
         stopped = PeerDisconnectedError(f"the connection is closed peer={self.address}")
         self._batches.deliver([(answer, stopped) for _, answer in self._queue])
         self._connection.close()
@@ -90,7 +94,9 @@ class _Destination(Generic[Item, Result]):
 
 
 class PeerBatches(Generic[Item, Result]):
-    """Event loop thread only, except `exchange` and `deliver`, which the threads of destinations call."""
+    """Event loop thread only, except `exchange` and `deliver`, which the threads of destinations
+    call.
+    """
 
     def __init__(
         self,
@@ -101,8 +107,8 @@ class PeerBatches(Generic[Item, Result]):
         queued_max: int,
         batch_max: int,
     ) -> None:
-        """`exchange` sends items and returns a result for each, in order; it may raise. At most `queued_max`
-        items wait per broker, and at most `batch_max` are in one request."""
+        """`exchange` sends items and returns a result for each, in order; it may raise. At most
+        `queued_max` items wait per broker, and at most `batch_max` are in one request."""
         self.name = name
         self.connect = connect
         self.exchange = exchange
@@ -114,8 +120,8 @@ class PeerBatches(Generic[Item, Result]):
     def submit(
         self, broker_id: BrokerId, address: PeerAddress, item: Item
     ) -> asyncio.Future[Result]:
-        """Queue an item. The future fails with PeerDisconnectedError, PeerTimeoutError, NotEnoughMemoryError
-        if too many items wait for that broker, or an error of `exchange`."""
+        """Queue an item. The future fails with PeerDisconnectedError, PeerTimeoutError,
+        NotEnoughMemoryError if too many items wait for that broker, or an error of `exchange`."""
         answer: asyncio.Future[Result] = shared(self._loop.create_future())
         destination = self._destinations.get(broker_id)
         if destination is None or destination.address != address:
@@ -136,7 +142,8 @@ class PeerBatches(Generic[Item, Result]):
     async def stop(self) -> None:
         destinations = tuple(self._destinations.values())
         self._destinations.clear()
-        # All connections are closed before the first join, so that the threads end at the same time.
+        # All connections are closed before the first join, so that the threads end at the same
+        # time.
         for each in destinations:
             each.stop()
         for each in destinations:

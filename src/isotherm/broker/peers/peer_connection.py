@@ -1,9 +1,10 @@
 """A connection to another node of the cluster: blocking, with one request in flight.
 
-No ApiVersions request is sent: as for Kafka's replica fetchers, the cluster's metadata.version determines the
-versions that every node serves. The first request, and the first after each failure, opens the socket, so a
-connection survives restarts of the node. Before a SASL session ends (`connections.max.reauth.ms` of the node)
-a new socket with a new session replaces it. Source: Kafka NetworkClientUtils, BrokerBlockingSender.
+No ApiVersions request is sent: as for Kafka's replica fetchers, the cluster's metadata.version
+determines the versions that every node serves. The first request, and the first after each failure,
+opens the socket, so a connection survives restarts of the node. Before a SASL session ends
+(`connections.max.reauth.ms` of the node) a new socket with a new session replaces it. Source: Kafka
+NetworkClientUtils, BrokerBlockingSender.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from isotherm.protocol.tls_stream import Stream, TlsStream
 _SIZE = struct.Struct(">i")
 _CORRELATION_ID_SIZE = 4
 _CORRELATION_IDS = 2**31
-# The share of a session's lifetime after which a new session begins, well before the end as in Kafka's clients.
+# The share of a session's lifetime after which a new session begins, well before the end as in
+# Kafka's clients.
 _SESSION_PART = 0.85
 
 
@@ -67,7 +69,9 @@ class ReceiveBuffer:
 
 
 class PeerConnection:
-    """One thread at a time may call `send` or `exchange`; any thread may call `close` at any time."""
+    """One thread at a time may call `send` or `exchange`; any thread may call `close` at any
+    time.
+    """
 
     def __init__(
         self,
@@ -80,8 +84,9 @@ class PeerConnection:
         security: NodeSecurity = PLAINTEXT,
         clock: Clock | None = None,
     ) -> None:
-        """Opens nothing yet. A response above `response_bytes_max` bytes ends the connection. Opening includes
-        the TLS handshake and the login; `connect_timeout_s` bounds each wait of them."""
+        """Opens nothing yet. A response above `response_bytes_max` bytes ends the connection.
+        Opening includes the TLS handshake and the login; `connect_timeout_s` bounds each wait of
+        them."""
         self.address = address
         self._client_id = client_id
         self._connect_timeout_s = connect_timeout_s
@@ -97,10 +102,11 @@ class PeerConnection:
         self._guard = threading.Lock()  # guards the three fields above
 
     def send(self, request: Any) -> Any:
-        """Send a kio entity and return the response. The entity's class determines the API and version.
+        """Send a kio entity and return the response. The entity's class determines the API and
+        version.
 
-        Raises PeerDisconnectedError or PeerTimeoutError. The socket is then closed, and the next call opens
-        another one.
+        Raises PeerDisconnectedError or PeerTimeoutError. The socket is then closed, and the next
+        call opens another one.
         """
         request_type = type(request)
         body = bytearray()
@@ -122,7 +128,8 @@ class PeerConnection:
         is_flexible: bool,
         buffer: ReceiveBuffer | None = None,
     ) -> memoryview:
-        """Send an encoded request body; returns the body of the response. Raises what `send` raises.
+        """Send an encoded request body; returns the body of the response. Raises what `send`
+        raises.
 
         The response lies in `buffer`, or without one in new memory, which the caller may keep.
         """
@@ -134,7 +141,8 @@ class PeerConnection:
                 deadline_s = self._clock.monotonic_s() + self._request_timeout_s
                 self._send_all(connection, frame, deadline_s)
                 payload = self._receive_frame(connection, deadline_s, buffer or ReceiveBuffer())
-                # An ApiVersions response has header version 0, so that clients of any version can read it.
+                # An ApiVersions response has header version 0, so that clients of any version can
+                # read it.
                 has_tags = is_flexible and api_key != ApiKey.API_VERSIONS
                 answered_id, answer = self._response(payload, has_tags=has_tags)
                 if answered_id != correlation_id:
@@ -148,7 +156,8 @@ class PeerConnection:
         return answer
 
     def close(self) -> None:
-        """Close for good: a `send` in progress and every later one raise PeerDisconnectedError. Any thread.
+        """Close for good: a `send` in progress and every later one raise PeerDisconnectedError. Any
+        thread.
 
         The resolution of a host name cannot be interrupted; a `send` in it ends after it.
         """
@@ -157,14 +166,17 @@ class PeerConnection:
             if not self._is_in_use:
                 self._drop_socket()
             elif self._socket is not None:
-                # Only the user's thread closes the socket. If it were closed here, its file descriptor could
-                # belong to another socket before that thread wakes up.
+                # Only the user's thread closes the socket. If it were closed here, its file
+                # descriptor could belong to another socket before that thread wakes up.
                 with contextlib.suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     @contextlib.contextmanager
     def _in_use(self) -> Iterator[None]:
-        """Mark the socket as in use. A failure closes it, since the position in the stream of frames is lost."""
+        """Mark the socket as in use.
+
+        A failure closes it, since the position in the stream of frames is lost.
+        """
         with self._guard:
             if self._is_closed:
                 raise self._lost("this side has closed it")
@@ -225,13 +237,15 @@ class PeerConnection:
     def _connected(self) -> socket.socket:
         found = socket.getaddrinfo(*self.address, type=socket.SOCK_STREAM)
         failure: OSError | None = None
-        # A host name may have several addresses, such as IPv6 and IPv4. The first that accepts is used.
+        # A host name may have several addresses, such as IPv6 and IPv4. The first that accepts is
+        # used.
         for family, kind, protocol, _, address in found:
             candidate = self._new_socket(family, kind, protocol)
             try:
                 candidate.settimeout(self._connect_timeout_s)
                 candidate.connect(address)
-                # One request is in flight at a time, so delaying a small one would only add latency.
+                # One request is in flight at a time, so delaying a small one would only add
+                # latency.
                 candidate.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:
                 failure = error

@@ -1,9 +1,10 @@
-"""The TLS and login settings of a broker's own connections, from the settings of the listener that it dials.
+"""The TLS and login settings of a broker's own connections, from the settings of the listener that
+it dials.
 
-As in Kafka, a broker that dials a listener uses its own settings for a listener of that name: the key store for
-its certificate, the trust store, and `username` and `password` of the login module in
-`listener.name.NAME.MECHANISM.sasl.jaas.config`. The controllers' listener has such settings too, although
-a member does not open it. Source: Kafka ChannelBuilders.clientChannelBuilder, JaasContext.
+As in Kafka, a broker that dials a listener uses its own settings for a listener of that name: the
+key store for its certificate, the trust store, and `username` and `password` of the login module in
+`listener.name.NAME.MECHANISM.sasl.jaas.config`. The controllers' listener has such settings too,
+although a member does not open it. Source: Kafka ChannelBuilders.clientChannelBuilder, JaasContext.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ _WITH_SASL = (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
 def inter_broker_security(config: BrokerConfig) -> NodeSecurity:
-    """The security of connections to other brokers. Raises ConfigError, whose text has no secret."""
+    """The security of connections to other brokers.
+
+    Raises ConfigError, whose text has no secret.
+    """
     layout = config.listener_layout
     protocol = next(each.protocol for each in layout.brokers if each.name == layout.inter_broker)
     mechanism = config.security.sasl_mechanism_inter_broker_protocol
@@ -51,7 +55,10 @@ def inter_broker_security(config: BrokerConfig) -> NodeSecurity:
 
 
 def controller_security(config: BrokerConfig) -> NodeSecurity:
-    """The security of connections to the controllers. Raises ConfigError, whose text has no secret."""
+    """The security of connections to the controllers.
+
+    Raises ConfigError, whose text has no secret.
+    """
     protocol = config.listener_layout.controller_protocol
     assert protocol is not None, "there are controllers elsewhere"
     name = config.controller_listener_names[0]

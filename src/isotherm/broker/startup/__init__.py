@@ -1,1 +1,3 @@
-"""The steps of a start before the first request, and the tools for a stopped broker's directories."""
+"""The steps of a start before the first request, and the tools for a stopped broker's
+directories.
+"""

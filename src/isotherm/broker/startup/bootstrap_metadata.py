@@ -1,11 +1,12 @@
-"""`bootstrap.checkpoint`: the first records of a new cluster's metadata, written by the formatting tool.
+"""`bootstrap.checkpoint`: the first records of a new cluster's metadata, written by the formatting
+tool.
 
     metadata.log.dir/bootstrap.checkpoint     a snapshot: header, records, footer
 
-At its first start, when the metadata log is empty, the embedded controller takes the users' credentials from it.
-Later it does not read the file. Both Kafka's tool and this one can write it. Feature levels in it are ignored: a
-new cluster of this broker has its own. Source: Kafka BootstrapDirectory, BatchFileWriter,
-ActivationRecordsGenerator.
+At its first start, when the metadata log is empty, the embedded controller takes the users'
+credentials from it. Later it does not read the file. Both Kafka's tool and this one can write it.
+Feature levels in it are ignored: a new cluster of this broker has its own. Source: Kafka
+BootstrapDirectory, BatchFileWriter, ActivationRecordsGenerator.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from isotherm.broker.metadata.metadata_records import (
     UserScramCredentialRecord,
     decode_record,
 )
-from isotherm.broker.quorum.snapshots import PartialSnapshot, write_snapshot
+from isotherm.broker.metadata.quorum.snapshots import PartialSnapshot, write_snapshot
 from isotherm.errors import CorruptMetadataError, CorruptRecordError
 from isotherm.log.fs import FileSystem
 from isotherm.record.batch import iterate_batches, read_records, verify_batch_crc
@@ -32,7 +33,10 @@ BOOTSTRAP_FILE = "bootstrap.checkpoint"
 def write_bootstrap(
     fs: FileSystem, directory: Path, credentials: Sequence[UserScramCredentialRecord]
 ) -> None:
-    """Write the file, and replace an existing one. Raises OSError; then an existing file is unchanged."""
+    """Write the file, and replace an existing one.
+
+    Raises OSError; then an existing file is unchanged.
+    """
     path = directory / BOOTSTRAP_FILE
     partial = path.with_name(path.name + ".tmp")
     fs.remove(partial)
@@ -49,8 +53,8 @@ def write_bootstrap(
 def read_bootstrap_credentials(
     fs: FileSystem, directory: Path
 ) -> Sequence[UserScramCredentialRecord]:
-    """The credentials in the file; none without a file. Raises CorruptMetadataError if it is damaged, or
-    OSError."""
+    """The credentials in the file; none without a file. Raises CorruptMetadataError if it is
+    damaged, or OSError."""
     path = directory / BOOTSTRAP_FILE
     if not fs.exists(path):
         return ()

@@ -1,9 +1,10 @@
 """Formats the log directories of a broker, and describes formatted ones.
 
-Formatting assigns a broker to a cluster: each directory gets a `meta.properties` with the cluster id, the node
-id and a directory id of its own. Kafka's tool and this one write the same file, and each accepts the other's.
-The first metadata of a cluster is written to the metadata directory of a broker with the embedded controller,
-and to no other. Source: Kafka StorageTool, Formatter, MetaPropertiesEnsemble.
+Formatting assigns a broker to a cluster: each directory gets a `meta.properties` with the cluster
+id, the node id and a directory id of its own. Kafka's tool and this one write the same file, and
+each accepts the other's. The first metadata of a cluster is written to the metadata directory of a
+broker with the embedded controller, and to no other. Source: Kafka StorageTool, Formatter,
+MetaPropertiesEnsemble.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ def format_directories(
     ignore_formatted: bool,
     first_credentials: tuple[Path, Sequence[UserScramCredentialRecord]] | None = None,
 ) -> list[Path]:
-    """Format the new directories and return them. Nothing is written if one of `directories` is refused.
+    """Format the new directories and return them. Nothing is written if one of `directories` is
+    refused.
 
-    `first_credentials` are the metadata log's directory and the credentials of the users that a new cluster has.
-    They are not written if that directory is formatted already.
+    `first_credentials` are the metadata log's directory and the credentials of the users that a new
+    cluster has. They are not written if that directory is formatted already.
 
-    Raises ConfigError for directories of another node or cluster and, unless `ignore_formatted`, for formatted
-    ones. Raises CorruptCheckpointError for a damaged file, and OSError.
+    Raises ConfigError for directories of another node or cluster and, unless `ignore_formatted`,
+    for formatted ones. Raises CorruptCheckpointError for a damaged file, and OSError.
     """
     if not cluster_id.strip():
         raise ConfigError("You must specify the cluster id.")
@@ -58,7 +60,8 @@ def format_directories(
     new = [path for path, properties in found.items() if properties is None]
     for path in new:
         fs.make_directory(path)
-        # Before meta.properties: after a crash in between, the directory is still new and is formatted again.
+        # Before meta.properties: after a crash in between, the directory is still new and is
+        # formatted again.
         if first_credentials is not None and path == first_credentials[0]:
             write_bootstrap(fs, *first_credentials)
         save_meta_properties(fs, path, MetaProperties(cluster_id, node_id, uuid_to_text(new_id())))
@@ -66,8 +69,8 @@ def format_directories(
 
 
 class StorageInfo(NamedTuple):
-    """The result of `storage_info`. `metadata` is the content of the first `meta.properties`; None if there is
-    none."""
+    """The result of `storage_info`. `metadata` is the content of the first `meta.properties`; None
+    if there is none."""
 
     directories: list[Path]
     metadata: Mapping[str, str] | None

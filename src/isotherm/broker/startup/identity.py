@@ -1,7 +1,8 @@
 """The identity of log directories: `meta.properties`, as Kafka writes it.
 
-All directories of a broker have its node id and its cluster id. Each has its own directory id. A directory
-without the file is new and gets the cluster id of the others. If no directory has the file, the cluster is new.
+All directories of a broker have its node id and its cluster id. Each has its own directory id. A
+directory without the file is new and gets the cluster id of the others. If no directory has the
+file, the cluster is new.
 Source: Kafka MetaPropertiesEnsemble.
 """
 
@@ -39,9 +40,10 @@ def establish_identity(
 ) -> str:
     """Return the cluster id, and write `meta.properties` to new directories.
 
-    Call it with the directories locked. Raises ConfigError if one belongs to another node or cluster, since
-    writing there would damage that broker's data. Raises CorruptCheckpointError if a directory with logs has a
-    damaged file or none. A directory that cannot be read or written goes offline.
+    Call it with the directories locked. Raises ConfigError if one belongs to another node or
+    cluster, since writing there would damage that broker's data. Raises CorruptCheckpointError if a
+    directory with logs has a damaged file or none. A directory that cannot be read or written goes
+    offline.
     """
     found: dict[Path, MetaProperties | None] = {}
     new_dirs = []
@@ -63,8 +65,8 @@ def establish_identity(
 
 
 def directory_id_of(fs: FileSystem, directory: Path) -> uuid.UUID | None:
-    """The id of a directory; None if it was formatted by Kafka before 3.7. Raises CorruptCheckpointError and
-    OSError."""
+    """The id of a directory; None if it was formatted by Kafka before 3.7. Raises
+    CorruptCheckpointError and OSError."""
     properties = load_meta_properties(fs, directory)
     if properties is None or properties.directory_id is None:
         return None
@@ -79,12 +81,13 @@ def read_identity(
     *,
     metadata_log_dir: Path,
 ) -> NodeIdentity:
-    """The identity of a member of a quorum's cluster, whose directories were formatted for that cluster.
+    """The identity of a member of a quorum's cluster, whose directories were formatted for that
+    cluster.
 
-    A directory that was added later gets a file. Call it with the directories locked. Raises ConfigError if none
-    is formatted, if one belongs to another node or cluster, or if the metadata log is in another directory than
-    `metadata_log_dir`. Raises CorruptCheckpointError like `establish_identity`. Source: Kafka
-    KafkaRaftServer.initializeLogDirs.
+    A directory that was added later gets a file. Call it with the directories locked. Raises
+    ConfigError if none is formatted, if one belongs to another node or cluster, or if the metadata
+    log is in another directory than `metadata_log_dir`. Raises CorruptCheckpointError like
+    `establish_identity`. Source: Kafka KafkaRaftServer.initializeLogDirs.
     """
     dirs = {log_dir.path: log_dir for log_dir in log_dirs}
     found: dict[Path, MetaProperties | None] = {}
@@ -145,12 +148,12 @@ def _directory_ids(found: Mapping[Path, MetaProperties | None]) -> Mapping[Path,
 
 
 def _check_unused(fs: FileSystem, directory: Path) -> None:
-    """Refuse a directory that has logs but no `meta.properties`: it may belong to any broker. Kafka does the
-    same."""
+    """Refuse a directory that has logs but no `meta.properties`: it may belong to any broker. Kafka
+    does the same."""
     for name in fs.list_names(directory):
         parsed = parse_partition_directory(name)
-        # The first start opens the metadata log before it writes the file. So an empty metadata log is allowed:
-        # it is left when that start was interrupted.
+        # The first start opens the metadata log before it writes the file. So an empty metadata log
+        # is allowed: it is left when that start was interrupted.
         if parsed is not None and (
             parsed.topic_partition.topic != CLUSTER_METADATA_TOPIC
             or any(
@@ -166,13 +169,19 @@ def _check_unused(fs: FileSystem, directory: Path) -> None:
 
 @contextmanager
 def _left_out(log_dir: LogDir) -> Iterator[None]:
-    """Skip a directory that fails. Its failure is logged, it goes offline, and the other directories are used."""
+    """Skip a directory that fails.
+
+    Its failure is logged, it goes offline, and the other directories are used.
+    """
     with suppress(LogDirFailedError), log_dir.errors_fail_it("identify the broker"):
         yield
 
 
 def agreed_cluster_id(found: Mapping[Path, MetaProperties | None], node_id: int) -> str | None:
-    """The cluster id in all formatted directories; None if all are new. Raises ConfigError if they disagree."""
+    """The cluster id in all formatted directories;
+
+    None if all are new. Raises ConfigError if they disagree.
+    """
     cluster_id: str | None = None
     for path, properties in found.items():
         if properties is None:

@@ -1,12 +1,13 @@
 """Loads the compiled kernels that validate produced records, and compiles them if needed.
 
-Loading takes 0.2 s of CPU time, and more memory than the rest of an idle broker. So the start does not wait for
-it, and a broker without producers never loads them. The first produce request starts the loading but does not
-wait for it: small requests are validated without kernels (`isotherm.record.few_records`). Requests with more
-records wait here, without blocking the event loop.
+Loading takes 0.2 s of CPU time, and more memory than the rest of an idle broker. So the start does
+not wait for it, and a broker without producers never loads them. The first produce request starts
+the loading but does not wait for it: small requests are validated without kernels
+(`isotherm.record.few_records`). Requests with more records wait here, without blocking the event
+loop.
 
-If no machine code is cached, another process compiles all kernels, so that compiling takes neither time nor
-memory of this process.
+If no machine code is cached, another process compiles all kernels, so that compiling takes neither
+time nor memory of this process.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def _load_kernels() -> None:
 
 
 class KernelWarmUp:
-    """Loads the kernels on demand. Event loop thread only. The loading thread is a daemon: a stop does not wait
-    for it.
+    """Loads the kernels on demand. Event loop thread only. The loading thread is a daemon: a stop
+    does not wait for it.
 
     `is_ready` is True once requests need not wait any more.
     """
@@ -56,7 +57,10 @@ class KernelWarmUp:
             asyncio.get_running_loop().call_later(LOAD_DELAY_S, self._begin)
 
     async def wait(self) -> None:
-        """Return when the kernels are loaded. The first call starts the loading. Raises its error."""
+        """Return when the kernels are loaded.
+
+        The first call starts the loading. Raises its error.
+        """
         # A request whose client disconnects must not cancel the loading that others wait for.
         await shared_result(shared(asyncio.wrap_future(self._begin())))
 
@@ -74,8 +78,8 @@ class KernelWarmUp:
             self._load()
         except BaseException as error:  # noqa: BLE001 - raised again by waiting requests
             failure = error
-        # Before the waiting requests are woken, so that they do not wait again. Also after an error: requests
-        # then import the kernels themselves and raise it.
+        # Before the waiting requests are woken, so that they do not wait again. Also after an
+        # error: requests then import the kernels themselves and raise it.
         self.is_ready = True
         if failure is None:
             loaded.set_result(None)

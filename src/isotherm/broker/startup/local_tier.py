@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Callable
 from typing import NamedTuple
 
-from isotherm.broker.controller.controller import Controller
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.startup.bootstrap_metadata import read_bootstrap_credentials
 from isotherm.broker.startup.identity import directory_id_of, establish_identity
@@ -116,7 +116,9 @@ class _Catalog:
 
 
 def new_id(rng: random.Random) -> uuid.UUID:
-    """A random id whose text does not begin with `-`, as in Kafka, so that tools accept it as an argument."""
+    """A random id whose text does not begin with `-`, as in Kafka, so that tools accept it as an
+    argument.
+    """
     while True:
         made = uuid.UUID(int=rng.getrandbits(128), version=4)
         if not uuid_to_text(made).startswith("-"):

@@ -1,11 +1,12 @@
 """Migrates the `__remote_log_metadata` of a stopped broker to level 1, in its log directories.
 
-The order of the steps makes a crash at any point harmless: the broker can start, and the migration can be
-repeated.
+The order of the steps makes a crash at any point harmless: the broker can start, and the migration
+can be repeated.
 
 1. Write the live state as keyed records and verify it, partition by partition. 2. Set the feature
-`remote.log.metadata.compaction` to 1. From the next start on every event is keyed, and that start adds what is
-missing. 3. Create the audit topic. 4. Compact the topic from the next start of the broker on.
+`remote.log.metadata.compaction` to 1. From the next start on every event is keyed, and that start
+adds what is missing. 3. Create the audit topic. 4. Compact the topic from the next start of the
+broker on.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
-from isotherm.broker.controller.controller import Controller
+from isotherm.broker.metadata.controller.config_changes import ConfigChange, ConfigOperation
+from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.delta import MetadataDelta
 from isotherm.broker.metadata.features import (
     METADATA_COMPACTION_FEATURE,
@@ -70,7 +71,8 @@ from isotherm.types import (
 
 _logger = logging.getLogger(__name__)
 
-# Called after each step with a metadata partition, the records written to it, and the records to write.
+# Called after each step with a metadata partition, the records written to it, and the records to
+# write.
 Progress = Callable[[int, int, int], None]
 
 
@@ -84,11 +86,12 @@ def migrate_log_dirs(
     on_corrupt: OnCorrupt = refuse,
     audit_retention_ms: int | None = None,
 ) -> list[PartitionSurvey]:
-    """Migrate a stopped broker's log directories to level 1, and return the survey of each partition.
+    """Migrate a stopped broker's log directories to level 1, and return the survey of each
+    partition.
 
-    A second call has no effect. Raises LogDirFailedError if a broker is running on the directories, and
-    PolicyViolationError if they are not Isotherm's. Raises CorruptMetadataError if a record is malformed or if
-    the written records do not match the events; then the level is unchanged.
+    A second call has no effect. Raises LogDirFailedError if a broker is running on the directories,
+    and PolicyViolationError if they are not Isotherm's. Raises CorruptMetadataError if a record is
+    malformed or if the written records do not match the events; then the level is unchanged.
     """
     settings = TopicBasedSettings.from_config(config.remote.rlmm_config)
     with _opened(config, clock, fs, rng) as tier:

@@ -6,12 +6,12 @@
     <topic>-<partition>/leader-epoch-checkpoint    the epochs of the history
     log-start-offset-checkpoint                    the start of each history
 
-With such a directory, a broker leads a partition whose local log begins where the history ends. It serves lower
-offsets from the remote tier, and appends continue after the history. The files are Kafka's own. Missing indexes
-are created when the log is opened.
+With such a directory, a broker leads a partition whose local log begins where the history ends. It
+serves lower offsets from the remote tier, and appends continue after the history. The files are
+Kafka's own. Missing indexes are created when the log is opened.
 
-A transaction without a tiered end is aborted: its marker was lost with the local log, and no coordinator would
-ever end it.
+A transaction without a tiered end is aborted: its marker was lost with the local log, and no
+coordinator would ever end it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from isotherm.types import NO_LEADER_EPOCH, Offset, TimestampMs, TopicIdPartitio
 class RebuiltPartition:
     """A partition with the history [log_start, log_end) in the bucket.
 
-    `epochs` are in ascending order. There are none if the metadata of every segment names only epochs that begin
-    behind it, which is damage.
+    `epochs` are in ascending order. There are none if the metadata of every segment names only
+    epochs that begin behind it, which is damage.
     """
 
     owner: TopicIdPartition
@@ -68,7 +68,8 @@ def write_partition_directories(
 ) -> None:
     """Write directories that an operator moves into the log directories of a stopped broker.
 
-    Raises ConfigError unless `folder` is new or empty, since it must not be a broker's log directory.
+    Raises ConfigError unless `folder` is new or empty, since it must not be a broker's log
+    directory.
     """
     if fs.exists(folder) and fs.list_names(folder):
         raise ConfigError(

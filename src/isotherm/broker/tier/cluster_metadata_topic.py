@@ -1,14 +1,14 @@
 """`__remote_log_metadata` of a cluster: the MetadataTopic of a member of a KRaft quorum.
 
-The topic is replicated like any other. Events are appended at the leader of their metadata partition with
-acks=all. Records are read from this broker's replica if it has one, because that costs no request, and else from
-the leader. A replica may be behind. Therefore `offsets` asks the leader, and a reader that needs all records
-compares its position with that end.
+The topic is replicated like any other. Events are appended at the leader of their metadata
+partition with acks=all. Records are read from this broker's replica if it has one, because that
+costs no request, and else from the leader. A replica may be behind. Therefore `offsets` asks the
+leader, and a reader that needs all records compares its position with that end.
 
-Errors are those of any request to another broker. The caller repeats a call whose outcome it does not know: an
-event that is appended twice leads to the same state. A conditional append is sent to the leader as a batch that
-contains its condition (conditional_batch.py). Source: Kafka TopicBasedRemoteLogMetadataManager, ProducerManager,
-ConsumerTask.
+Errors are those of any request to another broker. The caller repeats a call whose outcome it does
+not know: an event that is appended twice leads to the same state. A conditional append is sent to
+the leader as a batch that contains its condition (conditional_batch.py). Source: Kafka
+TopicBasedRemoteLogMetadataManager, ProducerManager, ConsumerTask.
 """
 
 from __future__ import annotations
@@ -90,16 +90,17 @@ class ClusterMetadataTopic:
         request_timeout_ms: int,
         topic: str = REMOTE_LOG_METADATA_TOPIC,
     ) -> None:
-        """`partition_count` is from this broker's configuration. `count_now` returns the topic's count in the
-        cluster, None while the topic does not exist. If they differ, every call raises ConfigError: other
-        brokers would not find this broker's events."""
+        """`partition_count` is from this broker's configuration. `count_now` returns the topic's
+        count in the cluster, None while the topic does not exist. If they differ, every call raises
+        ConfigError: other brokers would not find this broker's events."""
         self._host = host
         self._leaders = leaders
         self._partition_count = partition_count
         self._count_now = count_now
         self._request_timeout_ms = request_timeout_ms
         self._topic = topic
-        # By partition without a local replica: the highest high watermark that its leader has reported.
+        # By partition without a local replica: the highest high watermark that its leader has
+        # reported.
         self._read_floors: dict[int, Offset] = {}
         self._read_floors_lock = threading.Lock()
 

@@ -1,10 +1,10 @@
 """`__remote_log_metadata` or its audit topic on this broker: a MetadataTopic over local partitions.
 
-remote_tier.py creates the topics through the controller. Their partition count is fixed from then on, because it
-determines the partition of a segment's events.
+remote_tier.py creates the topics through the controller. Their partition count is fixed from then
+on, because it determines the partition of a segment's events.
 
-A record is flushed before `append` returns. Kafka relies on replicas instead. Here, a power failure must not
-lose the metadata of segments whose local copies have been deleted. Source: Kafka
+A record is flushed before `append` returns. Kafka relies on replicas instead. Here, a power failure
+must not lose the metadata of segments whose local copies have been deleted. Source: Kafka
 TopicBasedRemoteLogMetadataManager, ProducerManager, ConsumerTask.
 """
 

@@ -1,11 +1,12 @@
-"""Restores leader epochs that are lost below a partition's first local segment, from the remote tier.
+"""Restores leader epochs that are lost below a partition's first local segment, from the remote
+tier.
 
-Every copied segment has the leader-epoch-checkpoint of the log up to its end. The restorer takes the checkpoint
-of the segment with the last offset before the local log, adds the epochs of the local batches, and stores the
-result. Then the partition becomes leader or follower again. Nothing is guessed: if no segment has that offset,
-or if the remote tier contradicts itself or the local log, the partition stays offline. There is one exception: a
-follower whose log the controller will not elect starts again with an empty log and fetches from its leader
-(docs/decisions/0120).
+Every copied segment has the leader-epoch-checkpoint of the log up to its end. The restorer takes
+the checkpoint of the segment with the last offset before the local log, adds the epochs of the
+local batches, and stores the result. Then the partition becomes leader or follower again. Nothing
+is guessed: if no segment has that offset, or if the remote tier contradicts itself or the local
+log, the partition stays offline. There is one exception: a follower whose log the controller will
+not elect starts again with an empty log and fetches from its leader (docs/decisions/0120).
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ class OfflineRoles(Protocol):
 
 
 class LineageRestorer:
-    """Restores all partitions with lost epochs. Call `run` until `has_work` is False, from one thread at a time."""
+    """Restores all partitions with lost epochs.
+
+    Call `run` until `has_work` is False, from one thread at a time.
+    """
 
     def __init__(
         self,
@@ -90,7 +94,10 @@ class LineageRestorer:
         self._cancelled.set()
 
     def run(self) -> None:
-        """Try each partition once. If its metadata or the bucket cannot be read, a later run tries again."""
+        """Try each partition once.
+
+        If its metadata or the bucket cannot be read, a later run tries again.
+        """
         for topic_partition, lost in self._lost():
             topic = self._cluster_metadata.image.topics_by_name.get(topic_partition.topic)
             if self._cancelled.is_set():
@@ -165,11 +172,12 @@ class LineageRestorer:
         segment: RemoteLogSegmentMetadata,
     ) -> None:
         """Control thread only: it also deletes topics, so the log cannot be replaced in between."""
-        # While the tier was read, the topic may have been deleted, and one of the same name created. The path then
-        # has the checkpoint of the new log.
+        # While the tier was read, the topic may have been deleted, and one of the same name
+        # created. The path then has the checkpoint of the new log.
         if not any(each.reason is lost for each in self._damaged_logs()):
             return
-        # Stored before the partition is served, because a restart would otherwise find the epochs lost again.
+        # Stored before the partition is served, because a restart would otherwise find the epochs
+        # lost again.
         self._fs.write_atomically(lost.path, encode_leader_epoch_checkpoint(lineage))
         logger.warning(
             "leader epochs were restored from the remote tier file=%s segment=%s epochs=%d",
@@ -196,7 +204,8 @@ def segment_before(
 ) -> RemoteLogSegmentMetadata:
     """The finished segment with the last offset before the local log.
 
-    Raises CorruptLogError if there is none, or if the segments with that offset belong to different lineages.
+    Raises CorruptLogError if there is none, or if the segments with that offset belong to different
+    lineages.
     """
     local_start = lost.local_start
     holding = [
@@ -215,7 +224,8 @@ def segment_before(
         tuple(each for each in segment.segment_leader_epochs.items() if each[1] < local_start)[-1:]
         for segment in holding
     }
-    # Epochs that begin inside the local log must be the local ones. A follower's log may end before the segment.
+    # Epochs that begin inside the local log must be the local ones. A follower's log may end before
+    # the segment.
     beyond = {
         EpochEntry(*each)
         for segment in holding

@@ -1,9 +1,9 @@
 """The remote tier's metadata of a cluster member, in the cluster's `__remote_log_metadata`.
 
-A new cluster in which all brokers support level 1 starts at level 1. Otherwise the topic has Kafka's own records
-and stays at level 0 for ever, because the consumer of a Kafka broker fails at a null value. At level 1, each
-broker cleans up the leftovers of the partitions that it leads. The leader of a metadata partition resumes
-deletions of partitions (docs/decisions/0103). Source: Kafka
+A new cluster in which all brokers support level 1 starts at level 1. Otherwise the topic has
+Kafka's own records and stays at level 0 for ever, because the consumer of a Kafka broker fails at a
+null value. At level 1, each broker cleans up the leftovers of the partitions that it leads. The
+leader of a metadata partition resumes deletions of partitions (docs/decisions/0103). Source: Kafka
 TopicBasedRemoteLogMetadataManager.initializeResources.
 """
 
@@ -18,12 +18,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.background import PeriodicTask
-from isotherm.broker.coordinator_topic import InternalTopic
+from isotherm.broker.coordinators.coordinator_topic import InternalTopic
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.metadata.quorum.topic_creation import creation_request
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.leader_requests import LeaderRequests
 from isotherm.broker.peers.peer_security import inter_broker_security
-from isotherm.broker.quorum.topic_creation import creation_request
 from isotherm.broker.tier.cluster_metadata_topic import ClusterMetadataTopic
 from isotherm.broker.tier.member_metadata_levels import MemberMetadataLevels
 from isotherm.broker.tier.remote_metadata_topics import compacted_settings, deleted_settings
@@ -48,7 +48,8 @@ from isotherm.types import (
 _logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_MS = 30_000
-# The interval of creation requests. They fail until enough brokers for the topic's replicas have joined.
+# The interval of creation requests. They fail until enough brokers for the topic's replicas have
+# joined.
 CREATION_INTERVAL_S = 1.0
 
 Send = Callable[[Any, float], Future[Any]]
@@ -64,8 +65,8 @@ def member_metadata(
     clock: Clock,
     metrics: Metrics,
 ) -> OwnMetadata:
-    """The metadata manager and its tasks. `send` sends a request to the active controller, with a timeout in
-    seconds.
+    """The metadata manager and its tasks. `send` sends a request to the active controller, with a
+    timeout in seconds.
 
     Leaders of metadata partitions are reached at their listener `listener_name`.
     """
@@ -147,9 +148,9 @@ def _metadata_topics(
 
 
 def client_key_warnings(config: BrokerConfig) -> list[str]:
-    """A warning for each client key in the configuration. Kafka's manager reads and writes the topic with
-    clients; here requests go to the topic's leaders on the listener between brokers, so such keys have no
-    effect."""
+    """A warning for each client key in the configuration. Kafka's manager reads and writes the
+    topic with clients; here requests go to the topic's leaders on the listener between brokers, so
+    such keys have no effect."""
     listener = config.listener_layout.inter_broker
     remote = config.remote
     keys = [
@@ -164,8 +165,8 @@ def client_key_warnings(config: BrokerConfig) -> list[str]:
 
 
 class MetadataTopicCreation:
-    """Asks the controller for the topic until the metadata has it. At level 1 it asks for the audit topic first,
-    so that the compacted topic never exists without it."""
+    """Asks the controller for the topic until the metadata has it. At level 1 it asks for the audit
+    topic first, so that the compacted topic never exists without it."""
 
     def __init__(
         self,

@@ -1,9 +1,12 @@
-"""The level of the remote tier's metadata in a cluster of KRaft controllers, which do not know the level.
+"""The level of the remote tier's metadata in a cluster of KRaft controllers, which do not know the
+level.
 
-    declared    by each broker in its registration: the feature remote.log.metadata.compaction, 0 to 1
+    declared    by each broker in its registration: the feature remote.log.metadata.compaction, 0 to
+                1
     chosen      when the topics are created: level 1 if every registered broker declares it
-    stored      as topics in the controllers' metadata: `__remote_log_metadata` is compacted and its audit
-                topic exists. Final, because compaction has removed the events that level 0 needs
+    stored      as topics in the controllers' metadata: `__remote_log_metadata` is compacted and its
+                audit topic exists. Final, because compaction has removed the events that level 0
+                needs
 
 Source: docs/decisions/0103.
 """
@@ -46,18 +49,20 @@ class MemberMetadataLevels:
         return int(self._is_compacted)
 
     def first_level(self, wanted: int, replication_factor: int) -> int | None:
-        """The level at which the topics are to be created: 1 if it is wanted and every registered broker
-        supports it.
+        """The level at which the topics are to be created: 1 if it is wanted and every registered
+        broker supports it.
 
-        None while there are fewer brokers than replicas, because the controller could not create the topics yet.
+        None while there are fewer brokers than replicas, because the controller could not create
+        the topics yet.
         """
         if len(self._cluster_metadata.image.brokers) < replication_factor:
             return None
         return 0 if self._brokers_without() else min(wanted, 1)
 
     def check_writable(self) -> None:
-        """Raises RemoteStorageNotReadyError while a registered broker does not support level 1. Such a broker
-        could not read the records and, as leader, would ignore the condition of an append."""
+        """Raises RemoteStorageNotReadyError while a registered broker does not support level 1.
+        Such a broker could not read the records and, as leader, would ignore the condition of an
+        append."""
         brokers = self._brokers_without()
         if not brokers:
             self._reported = []

@@ -1,4 +1,7 @@
-"""Batches of metadata records, and reads of them from a partition's log. Shared by all MetadataTopics."""
+"""Batches of metadata records, and reads of them from a partition's log.
+
+Shared by all MetadataTopics.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ _OFFSET_MAX = 2**63 - 1
 
 
 DECIDED_AT = "decided.at"
-"""A header of an audited event: the end offset of the metadata partition when it was decided, as i64."""
+"""A header of an audited event: the end offset of the metadata partition when it was decided, as
+i64.
+"""
 
 _DECIDED_AT_VALUE = struct.Struct(">q")
 
@@ -48,7 +53,8 @@ def read_metadata_records(
     while True:
         batches = _read(log, position, max_bytes)
         records, next_offset = records_of_batches(batches, partition, start_offset)
-        # The cleaner may leave batches without records. They are skipped, since no records would mean the end.
+        # The cleaner may leave batches without records. They are skipped, since no records would
+        # mean the end.
         if records or next_offset <= position:
             return records
         position = next_offset
@@ -57,7 +63,9 @@ def read_metadata_records(
 def records_of_batches(
     batches: memoryview, partition: int, start_offset: Offset
 ) -> tuple[list[MetadataTopicRecord], Offset]:
-    """The records from `start_offset` on, and the offset after the last batch; 0 without batches."""
+    """The records from `start_offset` on, and the offset after the last batch; 0 without
+    batches.
+    """
     records = [
         MetadataTopicRecord(
             partition,

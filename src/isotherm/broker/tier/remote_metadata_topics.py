@@ -4,9 +4,10 @@
     0       events, cleanup.policy=delete, kept for ever    does not exist
     1       states by key, cleanup.policy=compact           events, cleanup.policy=delete
 
-The feature `remote.log.metadata.compaction` is the target level of the cluster. A metadata partition is
-written at level 1 once the topic is compacted, or once its own live state has been migrated. Until then
-its records without keys are needed, and additional ones are harmless (docs/decisions/0027).
+The feature `remote.log.metadata.compaction` is the target level of the cluster. A metadata
+partition is written at level 1 once the topic is compacted, or once its own live state has been
+migrated. Until then its records without keys are needed, and additional ones are harmless
+(docs/decisions/0027).
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from isotherm.broker.controller.config_changes import ConfigChange, ConfigOperation
-from isotherm.broker.controller.controller import Controller
-from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.metadata.controller.config_changes import ConfigChange, ConfigOperation
+from isotherm.broker.metadata.controller.controller import Controller
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.metadata.features import METADATA_COMPACTION_FEATURE
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import UNLIMITED, TopicConfig
@@ -44,7 +45,10 @@ class MetadataLevels:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether the whole topic is at level 1. Final, because its records cannot be read at level 0."""
+        """Whether the whole topic is at level 1.
+
+        Final, because its records cannot be read at level 0.
+        """
         if not self._is_compacted and self.feature_level > 0:
             self._is_compacted = self._controller.topic_config(REMOTE_LOG_METADATA_TOPIC).compacts
         return self._is_compacted
@@ -53,7 +57,10 @@ class MetadataLevels:
         return int(self.is_compacted or metadata_partition in self._migrated)
 
     def set_migrated(self, metadata_partition: int) -> None:
-        """Note that the live state exists as keyed records. The caller excludes writers until this returns."""
+        """Note that the live state exists as keyed records.
+
+        The caller excludes writers until this returns.
+        """
         self._migrated.add(metadata_partition)
 
 
@@ -62,8 +69,8 @@ def ensure_metadata_topics(
 ) -> None:
     """Create the topics that the feature level needs. Control thread only.
 
-    Raises ConfigError if one exists with another partition count, because events would be looked for in the
-    wrong partition.
+    Raises ConfigError if one exists with another partition count, because events would be looked
+    for in the wrong partition.
     """
     is_keyed = levels.feature_level > 0
     _ensure(
@@ -86,8 +93,8 @@ def ensure_metadata_topics(
 def metadata_topic_warnings(
     prefix: str, explicit: Mapping[str, str], topic: TopicConfig, audit_topic: TopicConfig | None
 ) -> list[str]:
-    """Warnings about keys and topics with unexpected effects. `explicit` has the configured keys without
-    `prefix`.
+    """Warnings about keys and topics with unexpected effects. `explicit` has the configured keys
+    without `prefix`.
 
     `audit_topic` is None at level 0.
     """
@@ -133,7 +140,10 @@ def warn_of_metadata_topics(
 
 
 def compact_metadata_topic(controller: Controller, settings: TopicBasedSettings) -> None:
-    """Enable compaction. Call it once every live state exists as a keyed record. Control thread only."""
+    """Enable compaction.
+
+    Call it once every live state exists as a keyed record. Control thread only.
+    """
     changes = [
         ConfigChange(name, ConfigOperation.SET, value)
         for name, value in compacted_settings(settings).items()

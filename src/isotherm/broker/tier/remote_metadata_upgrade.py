@@ -1,9 +1,9 @@
 """Migrates the metadata topic of a running broker to feature level 1, partition by partition.
 
-While a partition is migrated, events are still written to it at level 0. Only the last pass, over the events
-since the previous one, blocks writers of that partition. When all partitions are at level 1, the topic is
-compacted, and a later start relies on that. After an earlier restart the migration is repeated, most of which
-then finds nothing to do. docs/decisions/0027.
+While a partition is migrated, events are still written to it at level 0. Only the last pass, over
+the events since the previous one, blocks writers of that partition. When all partitions are at
+level 1, the topic is compacted, and a later start relies on that. After an earlier restart the
+migration is repeated, most of which then finds nothing to do. docs/decisions/0027.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from isotherm.broker.controller.controller import Controller
+from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.broker.tier.remote_metadata_topics import (
     MetadataLevels,
@@ -31,8 +31,8 @@ _logger = logging.getLogger(__name__)
 
 
 class MetadataUpgrade:
-    """The migration. No effect unless the feature level is above the topic's. Call `run` from one thread at a
-    time."""
+    """The migration. No effect unless the feature level is above the topic's. Call `run` from one
+    thread at a time."""
 
     def __init__(
         self,
@@ -89,7 +89,8 @@ class MetadataUpgrade:
                 )
             # Within the lock: an event of level 0 after the comparison would have no keyed record.
             self._levels.set_migrated(number)
-        # Closes the segment, so that the next cleaning can remove the events without waiting for segment.ms.
+        # Closes the segment, so that the next cleaning can remove the events without waiting for
+        # segment.ms.
         self._topic.roll(number)
         _logger.info("metadata partition is at level 1 metadata_partition=%d", number)
 

@@ -31,7 +31,10 @@ class Upkeep(NamedTuple):
 
 
 class RemoteMetadataUpkeep:
-    """Starts and stops the tasks. Call `start` once, and `stop` before the remote log manager is closed."""
+    """Starts and stops the tasks.
+
+    Call `start` once, and `stop` before the remote log manager is closed.
+    """
 
     def __init__(self, work: Sequence[Upkeep]) -> None:
         self._work = work
@@ -75,8 +78,8 @@ class UpkeepTasks:
         metadata: TopicBasedRemoteLogMetadataManager,
         keeps: Callable[[int], bool],
     ) -> Upkeep:
-        """Removes leftovers in the metadata topic. `keeps(n)` is whether this broker is responsible for metadata
-        partition n now."""
+        """Removes leftovers in the metadata topic. `keeps(n)` is whether this broker is responsible
+        for metadata partition n now."""
         cleanup = RemoteMetadataCleanupManager(
             topic,
             TierCleanupTarget(

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
-from isotherm.broker.controller.controller import Controller
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.image import TopicImage
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
@@ -110,10 +110,11 @@ def open_remote_tier(
 ) -> RemoteTier:
     """Create the remote tier and assign the partitions to it. The caller closes it.
 
-    `open_own_metadata` is called unless the metadata manager is a plug-in. `roles` bring partitions online whose
-    leader epochs were restored, on the control thread, which `run_control` uses. Call this function on that
-    thread, or before that thread has work. Raises ConfigError with the wrong key, the unusable class or the
-    fault of the bucket, and RemoteStorageError if the store does not answer.
+    `open_own_metadata` is called unless the metadata manager is a plug-in. `roles` bring partitions
+    online whose leader epochs were restored, on the control thread, which `run_control` uses. Call
+    this function on that thread, or before that thread has work. Raises ConfigError with the wrong
+    key, the unusable class or the fault of the bucket, and RemoteStorageError if the store does not
+    answer.
     """
     parts = _open_parts(config, cluster_id, open_own_metadata, clock)
     own, metadata, storage = parts.own, parts.metadata, checked_storage(parts.storage, clock)
@@ -159,9 +160,9 @@ def open_remote_tier(
 
 
 class _Parts(NamedTuple):
-    """The metadata and storage managers, each a plug-in or Isotherm's own. `own` is set if the metadata is on a
-    topic of this cluster. `storage` is not wrapped by `checked_storage` yet, because compaction asks for its
-    class."""
+    """The metadata and storage managers, each a plug-in or Isotherm's own. `own` is set if the
+    metadata is on a topic of this cluster. `storage` is not wrapped by `checked_storage` yet,
+    because compaction asks for its class."""
 
     own: OwnMetadata | None
     metadata: RemoteLogMetadataManager
@@ -210,7 +211,8 @@ def _upkeep(
     """The periodic tasks of the metadata and of compactions in the bucket."""
     own = parts.own
     work = [] if own is None else own.upkeep(remote_log_manager)
-    # With other brokers, compaction must look up and record in one step. A plug-in need not support that.
+    # With other brokers, compaction must look up and record in one step. A plug-in need not support
+    # that.
     if own is not None or config.has_embedded_controller:
         tasks = UpkeepTasks(
             remote_log_manager,
@@ -265,7 +267,9 @@ def embedded_metadata(
 
 
 def _publish_counters(metrics: Metrics) -> None:
-    """Register the counters of errors and repairs, so that they are exported as 0 before the first event."""
+    """Register the counters of errors and repairs, so that they are exported as 0 before the
+    first event.
+    """
     for name, text in (
         (FOLLOW_ERRORS, FOLLOW_ERRORS_TEXT),
         (SKIPPED_RECORDS, SKIPPED_RECORDS_TEXT),

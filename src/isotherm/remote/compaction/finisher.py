@@ -72,8 +72,8 @@ class ReplacementTarget(Protocol):
 
     def replace(self, old: RemoteLogSegmentId, compacted: RemoteLogSegmentMetadata) -> Replaced:
         """Replace the old segment in the metadata, and no other. The look-up and the record are one
-        step, across brokers. Raises UnsupportedVersionError at feature level 0, the errors of reads of
-        the metadata, and RemoteResourceNotFoundError also if this broker no longer has the
+        step, across brokers. Raises UnsupportedVersionError at feature level 0, the errors of reads
+        of the metadata, and RemoteResourceNotFoundError also if this broker no longer has the
         partition."""
 
     def forget_indexes(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None: ...

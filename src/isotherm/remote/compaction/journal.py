@@ -207,8 +207,9 @@ def encode_journal(journal: CompactionJournal) -> bytes:
 
 
 def decode_journal(data: bytes) -> CompactionJournal:
-    """Decode a journal. Raises CorruptMetadataError for anything else, and UnknownObjectVersionError
-    for a journal of another version. The caller adds the object's key to the error."""
+    """Decode a journal. Raises CorruptMetadataError for anything else, and
+    UnknownObjectVersionError for a journal of another version. The caller adds the object's key to
+    the error."""
     try:
         members = json.loads(data)
         version = members["version"]

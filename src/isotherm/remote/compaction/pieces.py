@@ -38,8 +38,8 @@ class Piece:
     `number` is dense over all pieces of a job, and rises with the offsets of a partition.
     `aborted` are the aborted transactions that touch the piece, by the offset of their markers;
     `last_records` the producers whose last record is in the piece, or is a marker anywhere. A piece
-    that is not `is_cleaned` lies above the offsets that may be cleaned: all of it stays, and its keys
-    supersede no record.
+    that is not `is_cleaned` lies above the offsets that may be cleaned: all of it stays, and its
+    keys supersede no record.
     """
 
     number: int
@@ -113,8 +113,8 @@ def _check_headers(chunk: Chunk) -> None:
 
 
 def _check_epochs(chunk: Chunk, expected: ExpectedEpochs) -> None:
-    """Raise CorruptRecordError for a batch with another leader epoch than the metadata say. The epochs decide which of
-    several segments is the log."""
+    """Raise CorruptRecordError for a batch with another leader epoch than the metadata say. The
+    epochs decide which of several segments is the log."""
     base_offsets = chunk.batches["base_offset"]
     is_wrong = expected.wrong(leader_epochs(chunk.data, chunk.batches), base_offsets)
     if is_wrong.any():

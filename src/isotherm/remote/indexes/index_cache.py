@@ -193,8 +193,8 @@ class RemoteIndexCache:
         with self._lock, self._disk_errors():
             self._check_open()
             self._store(path, content, durably=True)
-            # The new size counts, also of a segment that was evicted meanwhile, and the entry in memory, which
-            # has the old content, goes.
+            # The new size counts, also of a segment that was evicted meanwhile, and the entry in
+            # memory, which has the old content, goes.
             self._settle(files, None)
         self._report_removals()
 

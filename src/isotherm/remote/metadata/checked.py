@@ -160,8 +160,8 @@ class CheckedMetadataManager:
                 lambda: self._inner.next_segment_with_txn_index(partition, leader_epoch, offset),
             ),
         )
-        # If the plug-in returned an earlier segment, the caller would look up the same offset again,
-        # for ever.
+        # If the plug-in returned an earlier segment, the caller would look up the same offset
+        # again, for ever.
         is_right = found is None or (
             found.end_offset_inclusive >= offset and not found.txn_index_empty
         )

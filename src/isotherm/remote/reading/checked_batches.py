@@ -180,8 +180,8 @@ def check_place(
 
 
 def _right_headers(window: memoryview) -> BatchTable:
-    """The complete batches before a header that no writer produces. Raises CorruptRecordError if that
-    is the first header."""
+    """The complete batches before a header that no writer produces. Raises CorruptRecordError if
+    that is the first header."""
     try:
         return read_batch_table(window)[0]
     except CorruptRecordError:

@@ -30,8 +30,8 @@ class LogDescription(NamedTuple):
 def describe_log(
     client: ObjectClient, key: str, size: int, start_offset: Offset
 ) -> LogDescription | None:
-    """Read a `.log` object of `size` bytes. None unless all of it are sound batches, whose offsets and
-    leader epochs rise, from `start_offset` on. Raises RemoteStorageError if the store fails."""
+    """Read a `.log` object of `size` bytes. None unless all of it are sound batches, whose offsets
+    and leader epochs rise, from `start_offset` on. Raises RemoteStorageError if the store fails."""
     try:
         return _described(client, key, size, start_offset)
     except UnreadableDataError:

@@ -348,8 +348,8 @@ class ReadAhead:
         if position < held.plan_from:
             return None
         held.plan_from = position + reading.size // _PLANS_PER_RANGE
-        # The first range of a run may serve a single read. So nothing is fetched ahead until a quarter
-        # of it is read.
+        # The first range of a run may serve a single read. So nothing is fetched ahead until a
+        # quarter of it is read.
         if run.range_count == 1 and position - reading.start <= reading.size // 4:
             return None
         run_count = max(1, self._active_run_count())

@@ -10,8 +10,8 @@ Differences from Kafka:
 - An answer ends before damage. The read that begins at the damaged batch gets the error.
 - A reader that continues where it stopped needs no index.
 - An answer may be shorter than requested while the rest is in flight (ANSWER_SIZE_MIN).
-- Where the remote tier has no further record, the local log answers. Kafka's answer is empty then, and
-  the consumer stays where it is.
+- Where the remote tier has no further record, the local log answers. Kafka's answer is empty then,
+  and the consumer stays where it is.
 """
 
 from __future__ import annotations
@@ -224,8 +224,8 @@ class RemoteLogReader:
         return [], next_offset
 
     def _check_local_log_goes_on(self, asked: ReadRequest, offset: Offset) -> None:
-        """Raise the error for an offset that no segment holds, unless the look-up has passed segments
-        without a record up to the local log."""
+        """Raise the error for an offset that no segment holds, unless the look-up has passed
+        segments without a record up to the local log."""
         if offset == asked.offset or offset < asked.log.local_log_start_offset:
             raise self._no_segment_error(asked, offset)
 
@@ -414,8 +414,8 @@ class RemoteLogReader:
     def _aborted_in_remote_tier(
         self, asked: ReadRequest, end_offset: Offset
     ) -> tuple[set[AbortedTransaction], bool]:
-        """The aborted transactions with markers in the remote tier, and whether no later segment can
-        have another one."""
+        """The aborted transactions with markers in the remote tier, and whether no later segment
+        can have another one."""
         found: set[AbortedTransaction] = set()
         for metadata in self._segments_with_transactions(asked):
             _check_may_fetch_index(asked)

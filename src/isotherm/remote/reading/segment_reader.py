@@ -48,9 +48,9 @@ class BatchRun(NamedTuple):
 
 
 class _LooseBatch(NamedTuple):
-    """A batch after a gap. Records may be missing before it, or its base offset is wrong, which no CRC
-    covers. With a wrong base offset it overlaps the batch after it. `offset` is the end of the batch
-    before it."""
+    """A batch after a gap. Records may be missing before it, or its base offset is wrong, which no
+    CRC covers. With a wrong base offset it overlaps the batch after it. `offset` is the end of the
+    batch before it."""
 
     position: Position
     offset: Offset
@@ -268,8 +268,8 @@ class RemoteSegmentReader:
 
 
 def _check_order(checked: CheckedBatches, position: Position, next_offset: Offset) -> None:
-    """Raise CorruptRecordError if the batch at `position` begins below `next_offset`, the end of the
-    batches before it.
+    """Raise CorruptRecordError if the batch at `position` begins below `next_offset`, the end of
+    the batches before it.
 
     Ranges are checked apart, and no CRC covers the base offset. Either batch may be the wrong
     one, so neither is returned."""
@@ -291,8 +291,8 @@ def _loose_end(
     checked: CheckedBatches, first: int, last: int, next_offset: Offset
 ) -> _LooseBatch | None:
     """The batch `last` if its base offset is not proven: it does not begin at the end of the batch
-    before it, and the batch after it is not checked yet. `next_offset` is the end of the batch before
-    `first`."""
+    before it, and the batch after it is not checked yet. `next_offset` is the end of the batch
+    before `first`."""
     if last + 1 < len(checked.positions):
         return None
     before = int(checked.next_offsets[last - 1]) if last > first else next_offset

@@ -1,4 +1,6 @@
-"""Searches and reads across the border between the tiers, which local retention may move meanwhile."""
+"""Searches and reads across the border between the tiers, which local retention may move
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,8 @@ def read_local_log(asked: ReadRequest, offset: Offset) -> RemoteRead:
     """Answer a read of the remote tier from the local log at `offset`: the tier has no record from
     the requested offset up to there.
 
-    An answer without records would bring the same request again. Raises OffsetOutOfRangeError if the
-    log start has passed `offset`, and RemoteStorageError if its segment has left the local log.
+    An answer without records would bring the same request again. Raises OffsetOutOfRangeError if
+    the log start has passed `offset`, and RemoteStorageError if its segment has left the local log.
     """
     log = asked.log
     try:

@@ -205,8 +205,8 @@ def check_epochs(
 
 def check_same_batches(batches: LogBatches, others: LogBatches, whose: str) -> list[Problem]:
     """Batches with the same offsets and epoch in two segments must be equal: a leader writes one.
-    Batches of cleaned segments are not compared, because a cleaner rewrites them. Of batches that a damaged log
-    repeats the first one is compared: the repetition is another problem."""
+    Batches of cleaned segments are not compared, because a cleaner rewrites them. Of batches that a
+    damaged log repeats the first one is compared: the repetition is another problem."""
     if batches.is_cleaned or others.is_cleaned:
         return []
     _, rows, other_rows = np.intersect1d(

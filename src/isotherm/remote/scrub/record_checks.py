@@ -37,7 +37,8 @@ def check_records(data: memoryview, batches: BatchTable, start: Position) -> lis
         except CorruptRecordError as error:
             if len(chunk) > 1:
                 # Rare: decode one batch at a time to find the damaged one.
-                # Of `batches`: a failed call may have pointed the rows of `chunk` elsewhere already.
+                # Of `batches`: a failed call may have pointed the rows of `chunk` elsewhere
+                # already.
                 singles = (batches[i : i + 1] for i in range(row, len(batches)))
                 each = (check_records(data, single, start) for single in singles)
                 return problems + [problem for found in each for problem in found]

@@ -94,10 +94,11 @@ class StoredObjects:
     def check(
         self, segment: RemoteLogSegmentMetadata, found: Callable[..., None]
     ) -> Described | None:
-        """Check the objects of a segment. None if its log cannot be read. Raises CorruptMetadataError
-        for custom metadata that names no place."""
+        """Check the objects of a segment. None if its log cannot be read. Raises
+        CorruptMetadataError for custom metadata that names no place."""
         log_key = self.layout.log_key(segment)
-        # First: it raises for custom metadata that is no key, which would look like damaged objects.
+        # First: it raises for custom metadata that is no key, which would look like damaged
+        # objects.
         log_size = self._size(log_key, found)
         manifest = self._manifest(segment, found)
         expected = segment.segment_size_in_bytes

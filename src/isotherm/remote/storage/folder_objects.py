@@ -1,8 +1,8 @@
 """Objects of a store that is a local folder. Writes are atomic and durable.
 
     <folder>/<key>       an object
-    <folder>/<key>#<n>   one that is being written, or was when a crash came; obstore, by which objects
-                         are found, shows none of these in a listing
+    <folder>/<key>#<n>   one that is being written, or was when a crash came; obstore, by which
+                         objects are found, shows none of these in a listing
 
 An object's bytes are synced before it gets its name, and its name and those of the folders above it
 are synced before `store_object` returns. Otherwise a broker could delete its local copy of a

@@ -374,9 +374,9 @@ def fetch_manifest(client: ObjectClient, key: str) -> SegmentManifest:
 
 
 def describes_another(metadata: RemoteLogSegmentMetadata, manifest: SegmentManifest) -> bool:
-    """Whether the manifest names another segment: its sizes, positions and key are not those of this
-    one. Under custom metadata the topic id may be another: `isotherm pipeline rebuild` gives the
-    objects of a topic to a new one of its name."""
+    """Whether the manifest names another segment: its sizes, positions and key are not those of
+    this one. Under custom metadata the topic id may be another: `isotherm pipeline rebuild` gives
+    the objects of a topic to a new one of its name."""
     named = manifest.segment
     if named is None:
         return False

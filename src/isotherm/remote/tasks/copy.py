@@ -1,7 +1,8 @@
 """Copies the closed segments of one partition to the remote tier, oldest first.
 
     STARTED stored and read back -> objects copied -> FINISHED stored and read back
-      -> log.highest_offset_in_remote_storage raised; only then may local retention delete the segment
+      -> log.highest_offset_in_remote_storage raised; only then may local retention delete the
+      segment
 
 The local data stays after every failure. The objects of a failed copy are deleted; if that fails
 too, the expiration task deletes them. While it is unknown whether FINISHED was stored, the task
@@ -120,8 +121,8 @@ class CopyTask:
             self._tier.clock.now_ms(),
         )
         for candidate in candidates:
-            # A segment without records is copied like any other, as in Kafka: its copy says that the
-            # log has none there (docs/decisions/0194).
+            # A segment without records is copied like any other, as in Kafka: its copy says that
+            # the log has none there (docs/decisions/0194).
             size = candidate.segment.size_in_bytes
             cancelled = self._cancellation.event
             if cancelled.is_set() or not self._tier.copy_quota.admit(size, cancelled):

@@ -79,8 +79,8 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """Records [start_offset, end_offset) of a metadata partition. With None the slice ends where the
-    log ends when a task reads it."""
+    """Records [start_offset, end_offset) of a metadata partition. With None the slice ends where
+    the log ends when a task reads it."""
 
     number: int
     start_offset: Offset
@@ -264,8 +264,8 @@ def until_time(runs: Iterator[RecordRun], as_of_ms: TimestampMs | None) -> Itera
 def as_events(topic: str, run: RecordRun) -> RecordRun:
     """Convert records of the audit topic to those that the fold expects.
 
-    Records of the audit topic have the keys of the states in the compacted topic. An update is not a
-    state, so its key is dropped.
+    Records of the audit topic have the keys of the states in the compacted topic. An update is not
+    a state, so its key is dropped.
     """
     if topic != REMOTE_LOG_METADATA_AUDIT_TOPIC:
         return run

@@ -1,13 +1,15 @@
-"""Stores the projection of a metadata topic: its live segments, as Parquet files in a folder or bucket.
+"""Stores the projection of a metadata topic: its live segments, as Parquet files in a folder or
+bucket.
 
     projection.json                      version, and identity of the topic
-    segments/<partition>/<offset>.parquet    the live segments of a metadata partition (segment_fold.SEGMENTS),
-                                         after all records before that offset
+    segments/<partition>/<offset>.parquet    the live segments of a metadata partition
+                                         (segment_fold.SEGMENTS), after all records before that
+                                         offset
 
 The newest file of a metadata partition is its state. Older files are removed only after a newer one
 is stored, so an interrupted run leaves nothing to undo. A file's footer contains the rest of the
-fold's state. An object appears whole or not at all, so a reader always sees a complete state of each
-partition.
+fold's state. An object appears whole or not at all, so a reader always sees a complete state of
+each partition.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ _FILE = re.compile(r"segments/(\d+)/(\d{20})\.parquet")
 _OBJECT_SIZE_MAX = 2**31 - 1
 _FOOTER = b"isotherm.fold"
 REPLACED_FILES_MAX = 10
-"""Files of one metadata partition, each replaced by a run before it was read. A run removes only files
-that are older than the one that it has stored, so one is usual."""
+"""Files of one metadata partition, each replaced by a run before it was read. A run removes only
+files that are older than the one that it has stored, so one is usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ class Projection:
 
     def identity(self) -> LogIdentity | None:
         """The identity of the topic, or None if there is no projection yet. Raises
-        UnknownObjectVersionError for another version, CorruptObjectError for a damaged projection."""
+        UnknownObjectVersionError for another version, CorruptObjectError for a damaged projection.
+        """
         try:
             head = json.loads(self._client.get(_HEAD, 1 << 20))
             if head["version"] != VERSION:
@@ -87,8 +90,8 @@ class Projection:
             ) from error
 
     def begin(self, source: LogIdentity) -> None:
-        """Create the projection of `source`, unless it exists. Raises ConfigError if the place has a
-        projection of another topic, or other objects."""
+        """Create the projection of `source`, unless it exists. Raises ConfigError if the place has
+        a projection of another topic, or other objects."""
         if self.identity() is None:
             if any(self._client.list_objects("")):
                 raise ConfigError(
@@ -174,9 +177,9 @@ def read_segments(
 ) -> Iterator[pa.Table]:
     """The rows of a projection, one table for each metadata partition.
 
-    Raises ConfigError if there is no projection. If a run replaces a file before it is read, the new
-    file is read. Raises RemoteResourceNotFoundError if a file is gone and there is no newer one, or after
-    REPLACED_FILES_MAX such files.
+    Raises ConfigError if there is no projection. If a run replaces a file before it is read, the
+    new file is read. Raises RemoteResourceNotFoundError if a file is gone and there is no newer
+    one, or after REPLACED_FILES_MAX such files.
     """
     projection = Projection(settings)
     if projection.identity() is None:

@@ -135,11 +135,12 @@ class UsersSegmentSource:
 
 class BucketSegmentSource:
     """`SegmentSource` over the objects in the bucket. A segment with a commit mark that is not
-    complete raises CorruptObjectError, or with failOnDataLoss=false logs a warning. A `BlankSegment`
-    then takes the place of a segment whose manifest cannot be read. Its log is read, to describe it.
+    complete raises CorruptObjectError, or with failOnDataLoss=false logs a warning. A
+    `BlankSegment` then takes the place of a segment whose manifest cannot be read. Its log is read,
+    to describe it.
 
-    With `by_name`, and if the listing allows it, only the manifests of the last two segments of each
-    partition are read; all but the last segment are `ListedSegment`s. A later call reads only
+    With `by_name`, and if the listing allows it, only the manifests of the last two segments of
+    each partition are read; all but the last segment are `ListedSegment`s. A later call reads only
     manifests that are new.
     """
 
@@ -210,8 +211,8 @@ class BucketSegmentSource:
         for outcome in found:
             if isinstance(outcome, DamagedSegment):
                 self._report(outcome)
-                # It stays part of the history. Otherwise records of an older leader would be read in
-                # its place.
+                # It stays part of the history. Otherwise records of an older leader would be read
+                # in its place.
                 segment = outcome.segment or self._blank(outcome.objects)
                 described[outcome.objects.segment_id] = segment
             elif outcome is not None:

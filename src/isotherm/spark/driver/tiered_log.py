@@ -1,8 +1,9 @@
-"""The offsets of a query's topics that can be read now, from either tier, and the tasks that read them.
+"""The offsets of a query's topics that can be read now, from either tier, and the tasks that read
+them.
 
 The order of the requests joins the tiers without a gap: first the segments, then the brokers'
-offsets. Records of a segment that is finished in between are read from the brokers, which serve them
-from either tier.
+offsets. Records of a segment that is finished in between are read from the brokers, which serve
+them from either tier.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ REPLANS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """The readable part of a partition: the pieces of its history, and its offsets. `blanks` are the
-    segments whose manifest cannot be read, ascending by start offset."""
+    """The readable part of a partition: the pieces of its history, and its offsets. `blanks` are
+    the segments whose manifest cannot be read, ascending by start offset."""
 
     pieces: Sequence[SegmentPiece]
     bounds: OffsetBounds
@@ -110,8 +111,8 @@ class TieredLog:
             seen.add(name)
             return options.selects_topic(name)
 
-        # List the segments before the brokers' offsets are read below. In the other order, a segment
-        # that is uploaded in between could end beyond the end offset.
+        # List the segments before the brokers' offsets are read below. In the other order, a
+        # segment that is uploaded in between could end beyond the end offset.
         segments = self._segment_source.visible_segments(selects_topic, partitions)
         histories = newest_histories(segments)
         chosen = choose_partitions(
@@ -162,7 +163,8 @@ class TieredLog:
         self, pieces: Mapping[TopicPartition, Sequence[SegmentPiece]]
     ) -> CommittedHistory:
         hides = not self._options.fail_on_data_loss
-        # Without the tail the log just ends at the last stable offset, so a wrong one would go unnoticed.
+        # Without the tail the log just ends at the last stable offset, so a wrong one would go
+        # unnoticed.
         is_short_in_silence = self._options.fail_on_data_loss and not self._options.reads_tail
         return CommittedHistory(
             self._storage,
@@ -248,8 +250,8 @@ class TieredLog:
     def tasks(
         self, ranges: Sequence[OffsetRange], views: Mapping[TopicPartition, PartitionView]
     ) -> list[ReadTask]:
-        """The tasks that together read every record of `ranges` once. The ranges must lie inside the
-        `views`."""
+        """The tasks that together read every record of `ranges` once. The ranges must lie inside
+        the `views`."""
         options = self._options
         if options.max_records_per_partition is not None:
             ranges = limit_range_sizes(ranges, options.max_records_per_partition)
@@ -299,8 +301,8 @@ class TieredLog:
     ) -> dict[TopicPartition, Offset | None]:
         """The offsets for the times of `limit`: from the bucket, else from the brokers' tail.
 
-        With `is_end` a range ends before the first segment whose manifest cannot be read, since that
-        segment may contain the first record of the time.
+        With `is_end` a range ends before the first segment whose manifest cannot be read, since
+        that segment may contain the first record of the time.
         """
         times = {p: time for p, time in timestamps_to_find(limit, views).items() if p in views}
 
@@ -429,11 +431,11 @@ def choose_partitions(
     known: Collection[str] = (),
     may_lack_topics: bool = False,
 ) -> list[TopicPartition]:
-    """The partitions of `existing` that a query reads. `known` has further topic names, for the error
-    message.
+    """The partitions of `existing` that a query reads. `known` has further topic names, for the
+    error message.
 
-    Raises UnknownTopicOrPartitionError if a topic or partition that the options name does not exist,
-    or a pattern matches no topic, unless `may_lack_topics`.
+    Raises UnknownTopicOrPartitionError if a topic or partition that the options name does not
+    exist, or a pattern matches no topic, unless `may_lack_topics`.
     """
     if options.assigned:
         missing = sorted(map(str, options.assigned - set(existing)))

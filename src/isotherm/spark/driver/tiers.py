@@ -1,4 +1,6 @@
-"""Opens the parts that a query's driver uses, from its options: the tier, its metadata, the brokers."""
+"""Opens the parts that a query's driver uses, from its options: the tier, its metadata, the
+brokers.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ def read_settings(options: SourceOptions, layout: str | None = None) -> ObjectSt
 def tier_settings(options: SourceOptions, layout: str | None = None) -> ObjectStoreSettings:
     """The store that `path` names. Its layout is `layout`, else the option, else detected.
 
-    Raises ConfigError for settings that contradict each other, and for a folder that does not exist.
+    Raises ConfigError for settings that contradict each other, and for a folder that does not
+    exist.
     """
     settings = named_store(options)
     return replace(settings, layout=layout or options.layout or detect_layout(settings))

@@ -1,4 +1,6 @@
-"""Plans tasks for the records of a topic that a job has not read yet: those after its stored offsets."""
+"""Plans tasks for the records of a topic that a job has not read yet: those after its stored
+offsets.
+"""
 
 from __future__ import annotations
 

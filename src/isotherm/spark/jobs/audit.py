@@ -56,8 +56,8 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """`now_ms` is the time with which retention and the age of leftovers are computed. An unfinished
-    state older than `grace_ms` counts as left over."""
+    """`now_ms` is the time with which retention and the age of leftovers are computed. An
+    unfinished state older than `grace_ms` counts as left over."""
 
     now_ms: TimestampMs
     grace_ms: int = 3_600_000
@@ -328,7 +328,9 @@ class Audit:
         return self.replay.segments.where(f"state = '{FINISHED.name}'")
 
     def _segment_lives(self) -> DataFrame:
-        """One row for each segment in the events, with the time at which it first had each state."""
+        """One row for each segment in the events, with the time at which it first had each
+        state.
+        """
         state, time = sql.col("state"), sql.col("event_timestamp_ms")
         moments = [
             sql.min(sql.when(state == wanted.value, time)).alias(name)
@@ -355,7 +357,10 @@ def _seconds(start: str, end: str) -> Column:
 
 
 def _with_remote_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Replace the column custom_metadata by the size in it. Null unless it is the Aiven layout's."""
+    """Replace the column custom_metadata by the size in it.
+
+    Null unless it is the Aiven layout's.
+    """
     for batch in batches:
         sizes = [_remote_size(each) for each in batch.column("custom_metadata").to_pylist()]
         columns = [batch.column(name) for name in batch.schema.names[:-1]]

@@ -62,8 +62,8 @@ _TASKS_PER_SLOT = 4
 
 @dataclass(frozen=True, slots=True)
 class ListingPlan:
-    """The folders that tasks list recursively, the objects found beside these folders, and the number
-    of LIST requests so far."""
+    """The folders that tasks list recursively, the objects found beside these folders, and the
+    number of LIST requests so far."""
 
     directories: tuple[str, ...]
     objects: tuple[StoredObject, ...]

@@ -1,10 +1,11 @@
 """Compacts a tiered topic by key (KIP-534's rules), in place or into another bucket or prefix.
 
     plan       find the pieces of the log, and which of them can be cleaned (compact_plan)
-    stage      write new segments to the target, without manifests, in two Spark passes (compact_passes)
+    stage      write new segments to the target, without manifests, in two Spark passes
+               (compact_passes)
     copy       for a copy, the driver stores the manifests, oldest first
-    in place   the topic's broker takes over the journal: it commits and publishes each segment under
-               its key, and deletes the old segments (remote/compaction/finisher.py)
+    in place   the topic's broker takes over the journal: it commits and publishes each segment
+               under its key, and deletes the old segments (remote/compaction/finisher.py)
 
 The target contains a journal from the first new object to the last step. After an interrupted run
 the journal shows the state of the run, and `recover` finishes or undoes the run
@@ -108,9 +109,10 @@ class CompactionSettings:
 class PartitionReport:
     """The counts of one partition.
 
-    `segments` and `bytes` are those of the whole partition. `changed` counts the rewritten segments,
-    in a copy all of them, and `uncleanable` the segments above the cleanable part. The records
-    (including control records) and bytes before and after are those of the rewritten segments.
+    `segments` and `bytes` are those of the whole partition. `changed` counts the rewritten
+    segments, in a copy all of them, and `uncleanable` the segments above the cleanable part. The
+    records (including control records) and bytes before and after are those of the rewritten
+    segments.
     """
 
     partition: TopicIdPartition
@@ -154,9 +156,9 @@ def read_plan(options: SourceOptions, settings: CompactionSettings) -> Compactio
     are left out if brokers report the log start.
 
     Raises CorruptObjectError if a manifest cannot be read, even with failOnDataLoss=false: the
-    compacted log would lack that segment. Raises SegmentReadError, for a copy, if the leader epochs of
-    a partition are not proven: the copy would have records of a deposed leader. In place nothing of
-    that partition is cleaned.
+    compacted log would lack that segment. Raises SegmentReadError, for a copy, if the leader epochs
+    of a partition are not proven: the copy would have records of a deposed leader. In place nothing
+    of that partition is cleaned.
     """
     brokers = open_brokers(options)
     owners: list[TopicIdPartition] | None = None

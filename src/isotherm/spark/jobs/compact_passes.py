@@ -1,9 +1,10 @@
 """The two passes of a compaction on Spark.
 
     pass 1   pieces -> (partition, key, place): the newest place of each key, and the transactions
-             that each piece leaves open. The shuffle is on the keys themselves: hashes could collide
-    pass 2   places -> the pieces that contain them, by a shuffle of 12 bytes for each key. Each piece
-             is rewritten and staged
+             that each piece leaves open. The shuffle is on the keys themselves: hashes could
+             collide
+    pass 2   places -> the pieces that contain them, by a shuffle of 12 bytes for each key. Each
+             piece is rewritten and staged
 
 Both passes read each segment once, in ranges. No record becomes a Python object, and the driver
 gets nothing that grows with the number of keys. A task of pass 2 has in memory the places of one
@@ -307,8 +308,8 @@ def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
 
 
 def _producers_of(piece_number: int) -> int:
-    """The `owner` of rows about a piece's producers. It is negative, so that it is never the owner of
-    rows about keys."""
+    """The `owner` of rows about a piece's producers. It is negative, so that it is never the owner
+    of rows about keys."""
     return -1 - piece_number
 
 

@@ -10,8 +10,8 @@ The cleanable part begins at the log start. It ends at the first of these offset
 
 Records that are only on the brokers supersede nothing: docs/decisions/0050.
 
-Of a partition whose leader epochs are not proven, nothing is cleaned. A deposed leader's records would
-supersede those of the log.
+Of a partition whose leader epochs are not proven, nothing is cleaned. A deposed leader's records
+would supersede those of the log.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from isotherm.types import Offset, ProducerId, TopicIdPartition, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """`pieces` are numbered by their index. Those of a partition are adjacent and ascending. `unproven` has the
-    partitions of which nothing is cleaned, with the reason."""
+    """`pieces` are numbered by their index. Those of a partition are adjacent and ascending.
+    `unproven` has the partitions of which nothing is cleaned, with the reason."""
 
     pieces: Sequence[Piece]
     unproven: Mapping[TopicPartition, SegmentReadError] = field(default_factory=dict)
@@ -57,8 +57,9 @@ def unproven_histories(
     storage: RemoteStorageManager,
     segments: Mapping[TopicPartition, Sequence[RemoteLogSegmentMetadata]],
 ) -> dict[TopicPartition, SegmentReadError]:
-    """The partitions whose segments have other leader epochs than their metadata say, or cannot be read to show that
-    they have not, with the reason. Fetches batches only where segments overlap."""
+    """The partitions whose segments have other leader epochs than their metadata say, or cannot be
+    read to show that they have not, with the reason. Fetches batches only where segments overlap.
+    """
     found = {}
     for partition, history in segments.items():
         try:
@@ -75,8 +76,8 @@ def plan_compaction(
     in_place: bool,
     unproven: Mapping[TopicPartition, SegmentReadError] | None = None,
 ) -> CompactionPlan:
-    """Plan the compaction of `histories`, the pieces of each partition from `lineage_pieces`. Of the partitions in
-    `unproven` (from `unproven_histories`) nothing is cleaned.
+    """Plan the compaction of `histories`, the pieces of each partition from `lineage_pieces`. Of
+    the partitions in `unproven` (from `unproven_histories`) nothing is cleaned.
 
     Fetches indexes. Raises CorruptObjectError, which names the segment, for a missing or damaged
     index.

@@ -78,8 +78,8 @@ def parallel_tasks(spark: SparkSession) -> int:
 def cost_of_reading(
     segments: DataFrame, *, fetch_bytes: int, requests_per_segment: int, tasks: int
 ) -> Cost:
-    """The cost to read the logs of these segments in ranges, and `requests_per_segment` small objects
-    of each."""
+    """The cost to read the logs of these segments in ranges, and `requests_per_segment` small
+    objects of each."""
     from pyspark.sql import functions as sql
 
     row = segments.agg(

@@ -1,8 +1,8 @@
 """Turns the failure of a Spark job into one of Isotherm's errors.
 
 Tasks raise in other processes. The driver gets a text with a traceback of Python, of Java, or both.
-An Isotherm error in the text gets its class back. Anything else becomes a SparkJobError with the last
-message of Python or Spark, and a hint if the cause is known.
+An Isotherm error in the text gets its class back. Anything else becomes a SparkJobError with the
+last message of Python or Spark, and a hint if the cause is known.
 """
 
 from __future__ import annotations

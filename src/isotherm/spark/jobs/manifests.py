@@ -39,9 +39,9 @@ _FINDING_FIELDS = ("topic", "topic_id", "partition", "segment_id", "start_offset
 
 
 class ManifestsRead(NamedTuple):
-    """`segments` are those with a sound manifest. `findings` (columns of a Finding) are about damaged
-    manifests, and manifests that contradict the listing. Both come from `rows`, which is persisted;
-    the caller unpersists it."""
+    """`segments` are those with a sound manifest. `findings` (columns of a Finding) are about
+    damaged manifests, and manifests that contradict the listing. Both come from `rows`, which is
+    persisted; the caller unpersists it."""
 
     segments: DataFrame
     findings: DataFrame
@@ -49,7 +49,8 @@ class ManifestsRead(NamedTuple):
 
 
 def read_manifests(listing: DataFrame, settings: ObjectStoreSettings) -> ManifestsRead:
-    """Read the manifest of every committed segment of a listing (bucket_listing), with one GET each.
+    """Read the manifest of every committed segment of a listing (bucket_listing), with one GET
+    each.
 
     Raises UnsupportedVersionError for a layout without manifests. A segment that was deleted since
     the listing is in neither DataFrame.

@@ -1,7 +1,8 @@
-"""Merges small files of a table to fewer, larger ones: one task for each group, without rows in the JVM.
+"""Merges small files of a table to fewer, larger ones: one task for each group, without rows in the
+JVM.
 
-The rows of a group are merged in the order of partitions and offsets. A file is opened only when the
-merge reaches its first row, so files that follow one another are open one at a time.
+The rows of a group are merged in the order of partitions and offsets. A file is opened only when
+the merge reaches its first row, so files that follow one another are open one at a time.
 """
 
 from __future__ import annotations

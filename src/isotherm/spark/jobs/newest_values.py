@@ -1,7 +1,7 @@
 """Keeps the newest value of each key in the files of a table and those that a run has just written.
 
-1. Tasks read the partition, offset and key of every row. Spark finds the superseded rows: those with
-   a later row of the same key and partition. Only keys pass through the JVM.
+1. Tasks read the partition, offset and key of every row. Spark finds the superseded rows: those
+   with a later row of the same key and partition. Only keys pass through the JVM.
 2. One task for each file with such rows rewrites it without them. Other files stay.
 
 Files that lose no row are not read again. So the cost of a run is that of the table's keys, and of
@@ -42,7 +42,10 @@ _NAN_BITS = 0x7FF8000000000000
 
 @dataclass(frozen=True)
 class KeyedFile:
-    """A file of rows with keys. A file of tombstones is in no table: its rows only delete others."""
+    """A file of rows with keys.
+
+    A file of tombstones is in no table: its rows only delete others.
+    """
 
     name: str
     is_of_tombstones: bool = False
@@ -55,8 +58,8 @@ def without_superseded(
     schema: pa.Schema,
     name: str,
 ) -> dict[str, list[PutFile]]:
-    """Rewrite the files that have superseded or deleted rows, and return the new files by the name of
-    the old one. `schema` is that of the new files, whose names begin with `name`."""
+    """Rewrite the files that have superseded or deleted rows, and return the new files by the name
+    of the old one. `schema` is that of the new files, whose names begin with `name`."""
 
     def rewrite(lost: pa.Table) -> pa.Table:
         number = lost.column("file")[0].as_py()
@@ -114,8 +117,8 @@ def _superseded(
 
 
 def compared_keys(column: Any) -> Any:
-    """The keys as Spark has to compare them: doubles as their bits, because Spark takes -0.0 for 0.0, and maps as
-    lists of entries by key, because Spark compares no maps."""
+    """The keys as Spark has to compare them: doubles as their bits, because Spark takes -0.0 for
+    0.0, and maps as lists of entries by key, because Spark compares no maps."""
     kind = column.type
     if types.is_float64(kind):
         nan = _scalar(_NAN_BITS, pa.int64())
@@ -133,7 +136,9 @@ def compared_keys(column: Any) -> Any:
 
 
 def _inner(column: Any, inner: Any) -> Any:
-    """The part of `inner`, the elements of all lists, that lies in the lists of `column`, which may be a slice."""
+    """The part of `inner`, the elements of all lists, that lies in the lists of `column`, which
+    may be a slice.
+    """
     return inner[column.offsets[0].as_py() : column.offsets[-1].as_py()]
 
 
@@ -155,8 +160,8 @@ def _entries_by_key(column: Any) -> Any:
 
 
 def _is_in(batch: pa.RecordBatch, lost: pa.Table) -> npt.NDArray[np.bool_]:
-    """Whether each row of `batch` is in `lost`. Partitions are compared too, since a file may have rows
-    of several."""
+    """Whether each row of `batch` is in `lost`. Partitions are compared too, since a file may have
+    rows of several."""
     partitions, offsets = (lost.column(name).to_numpy() for name in ("partition", "offset"))
     own_partitions, own_offsets = (batch.column(n).to_numpy() for n in ("partition", "offset"))
     found = np.zeros(batch.num_rows, np.bool_)

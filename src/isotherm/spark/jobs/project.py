@@ -86,7 +86,8 @@ def project(spark: SparkSession, log: MetadataLog, target: ObjectStoreSettings) 
         wanted = slices[number]
         yield from _project_slice(log, wanted, count, target, known.get(wanted.number))
 
-    # A second action would run the tasks again and put their objects twice, so this is the only one.
+    # A second action would run the tasks again and put their objects twice, so this is the only
+    # one.
     rows = each_of(spark, len(slices), work, _REPORT).collect()
     done = [row for row in rows if row.kind == _DONE]
     found = [row for row in rows if row.kind != _DONE]

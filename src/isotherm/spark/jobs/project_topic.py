@@ -39,8 +39,8 @@ _PATIENCE = RequestSettings(retries=100, retry_interval_ms=100)
 
 @dataclass(frozen=True, slots=True)
 class TopicProjection:
-    """The number of records that a run wrote, and of live segments in the topic. `damaged` names the
-    records of the metadata topic that were skipped."""
+    """The number of records that a run wrote, and of live segments in the topic. `damaged` names
+    the records of the metadata topic that were skipped."""
 
     states: int
     tombstones: int
@@ -57,8 +57,8 @@ def project_to_topic(
     """Update the topic `target` to the states in `source`, or create it. Only one run may be active
     at a time.
 
-    Raises PolicyViolationError for the cluster's own metadata topic, and ConfigError for a topic with
-    another number of partitions.
+    Raises PolicyViolationError for the cluster's own metadata topic, and ConfigError for a topic
+    with another number of partitions.
     """
     check_is_own_topic(target)
     with closing(KafkaMetadataTopic(client_properties, topic=source)) as topic:

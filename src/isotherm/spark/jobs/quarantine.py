@@ -2,9 +2,9 @@
 
     isotherm-quarantine/<time of the sweep>/<key>
 
-Each object is moved independently. A repetition after a crash does no harm: if there is a copy and no
-original, the object was moved already. An object stays if it has changed since the listing, or if by
-now its segment is complete or the metadata refers to it (recheck.py).
+Each object is moved independently. A repetition after a crash does no harm: if there is a copy and
+no original, the object was moved already. An object stays if it has changed since the listing, or
+if by now its segment is complete or the metadata refers to it (recheck.py).
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ def _taken(
                 "outcome": "is whole now: left alone",
                 "size": size,
             }
-    # Copy, compare, then delete: a crash in between leaves both objects, and the next run copies again.
+    # Copy, compare, then delete: a crash in between leaves both objects, and the next run copies
+    # again.
     if target is not None:
         client.copy(key, target)
         copied = client.object_size(target)

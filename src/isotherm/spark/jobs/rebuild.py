@@ -6,10 +6,10 @@ A user's RemoteStorageManager has no manifests. It lists its segments itself, if
 (ListsSegments).
 
 A segment is left out, with a finding, if others hold all of its offsets: no reader would use it.
-A partition is left out whose segments overlap and have other leader epochs than their manifests say.
-These decide which segment is the log, and a deposed leader's records would be served.
-`write_to_topic` writes the events to a topic that the caller names. isotherm.broker.log_dir_rebuild
-writes them to the log directories of an Isotherm broker.
+A partition is left out whose segments overlap and have other leader epochs than their manifests
+say. These decide which segment is the log, and a deposed leader's records would be served.
+`write_to_topic` writes the events to a topic that the caller names.
+isotherm.broker.startup.log_dir_rebuild writes them to the log directories of an Isotherm broker.
 
 Topics keep their ids, unless a mapping gives them new ones. Object keys contain the old id. So with
 a new id, each event also contains the place of its segment's objects, as custom metadata (KIP-917),
@@ -131,8 +131,8 @@ def rebuild(listing: DataFrame, store: ObjectStoreSettings) -> Rebuilt:
 
 
 def rebuild_from(segments: DataFrame, store: ObjectStoreSettings | SourceOptions) -> Rebuilt:
-    """Rebuild metadata from finished segments (segment_frames). `store` is the bucket that has them,
-    or options that name a user's RemoteStorageManager."""
+    """Rebuild metadata from finished segments (segment_frames). `store` is the bucket that has
+    them, or options that name a user's RemoteStorageManager."""
     groups = segments.groupBy("topic_id", "partition")
     kept = groups.applyInArrow(
         lambda group: kept_segments(group, store), from_arrow_schema(SEGMENT_ARROW)
@@ -149,7 +149,10 @@ def rebuild_from(segments: DataFrame, store: ObjectStoreSettings | SourceOptions
 
 
 def kept_segments(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -> pa.Table:
-    """The segments of one partition that are its log, as rows. None if their leader epochs contradict their batches."""
+    """The segments of one partition that are its log, as rows.
+
+    None if their leader epochs contradict their batches.
+    """
     segments = _segments(group)
     pieces = lineage_pieces(segments) if _contradiction(segments, store) is None else []
     kept = {piece.segment.segment_id.id: piece.segment for piece in pieces}
@@ -170,8 +173,8 @@ def findings_of(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -> 
 def _contradiction(
     segments: list[RemoteLogSegmentMetadata], store: ObjectStoreSettings | SourceOptions
 ) -> WrongRowsError | None:
-    """The first segment whose batches have other leader epochs than its metadata, among those that overlap. A segment
-    that cannot be read contradicts nothing."""
+    """The first segment whose batches have other leader epochs than its metadata, among those that
+    overlap. A segment that cannot be read contradicts nothing."""
     try:
         prove_epochs(contested_epochs(segments), storage_of_job(store), may_be_unreadable=True)
     except WrongRowsError as error:

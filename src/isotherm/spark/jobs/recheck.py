@@ -4,7 +4,8 @@ Minutes pass between the listing and the deletion, while brokers copy and delete
 
     kind of finding                               is deletable only while the metadata
     failed copy                                   says COPY_SEGMENT_STARTED, or nothing
-    unfinished deletion                           says DELETE_SEGMENT_STARTED or _FINISHED, or nothing
+    unfinished deletion                           says DELETE_SEGMENT_STARTED or _FINISHED, or
+                                                  nothing
     deleted, unknown, partial, unknown topic      says DELETE_SEGMENT_FINISHED, or nothing
 
 An object also stays while the last event of an audit partition finishes its copy. A broker that
@@ -42,8 +43,8 @@ _DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 @dataclass(frozen=True, slots=True)
 class MetadataNow:
-    """`segments` has `segment_id` (as text) and `state` of every live segment. `finished_last` is the
-    result of `segments_finished_last`."""
+    """`segments` has `segment_id` (as text) and `state` of every live segment. `finished_last` is
+    the result of `segments_finished_last`."""
 
     segments: DataFrame
     finished_last: Collection[str] = ()

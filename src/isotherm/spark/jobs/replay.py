@@ -2,8 +2,8 @@
 
 A task reads one partition of the topic and folds it with the kernels that a broker uses at its
 start. There is no shuffle: a task has in memory one run of records and the live segments of its
-partition. With `spread`, several tasks read the files of one partition in parallel, and Spark groups
-the records by user partition and sorts them by offset.
+partition. With `spread`, several tasks read the files of one partition in parallel, and Spark
+groups the records by user partition and sorts them by offset.
 
 Damage in the topic does not end the job. It becomes a finding: a row with the offset and a text.
 """
@@ -122,8 +122,8 @@ def replay(
 
 
 def cost_of_log(log: MetadataLog, positions: Mapping[int, Offset] | None = None) -> Cost:
-    """The cost to read a log from `positions`, by default from its beginning. The bytes are the sizes
-    of its files, or without files an estimate from the number of records."""
+    """The cost to read a log from `positions`, by default from its beginning. The bytes are the
+    sizes of its files, or without files an estimate from the number of records."""
     gets = size = 0
     slices = log.slices()
     for each in slices:

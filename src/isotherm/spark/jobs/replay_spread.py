@@ -1,8 +1,8 @@
 """Replays a metadata topic with several tasks for each of its partitions.
 
 Tasks read files in parallel. Spark groups the records by user partition, sorts them by offset, and
-spills to disk if needed. Other tasks fold them. The fold of a user partition depends only on its own
-records, so the result is that of the plain replay.
+spills to disk if needed. Other tasks fold them. The fold of a user partition depends only on its
+own records, so the result is that of the plain replay.
 """
 
 from __future__ import annotations

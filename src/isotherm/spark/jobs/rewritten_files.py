@@ -1,5 +1,5 @@
-"""Rewrites files of a table without some of their rows, directly from Arrow batches. One task rewrites
-one file, and returns the new files to the driver.
+"""Rewrites files of a table without some of their rows, directly from Arrow batches. One task
+rewrites one file, and returns the new files to the driver.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _FIELDS: list[Any] = [
     ("size", pa.int64()),
 ]
 PUT_SCHEMA = pa.schema(_FIELDS)
-"""One row for each new file, with the number of the old file or group of files. If no row is left, there is
-one row without a new file."""
+"""One row for each new file, with the number of the old file or group of files. If no row is left,
+there is one row without a new file."""
 
 
 def rewrite_file(

@@ -1,4 +1,5 @@
-"""Reads a bucket's objects from an S3 Inventory instead of a listing: `manifest.json` and its files.
+"""Reads a bucket's objects from an S3 Inventory instead of a listing: `manifest.json` and its
+files.
 
 S3 writes an inventory daily or weekly, and reading it needs no LIST request. CSV (gzip) and Parquet
 are supported, ORC is refused. An inventory shows the bucket at its creation time, so ages are
@@ -66,8 +67,8 @@ class InventoryManifest:
 
 
 def read_inventory_manifest(store: ObjectStoreSettings, place: str) -> InventoryManifest:
-    """Read a manifest. `place` is a local file or a key in the store. Raises CorruptMetadataError if
-    the file is not an inventory's manifest, and UnsupportedVersionError for ORC."""
+    """Read a manifest. `place` is a local file or a key in the store. Raises CorruptMetadataError
+    if the file is not an inventory's manifest, and UnsupportedVersionError for ORC."""
     path = Path(place)
     if path.is_file():
         content, folder = path.read_bytes(), str(path.parent)

@@ -2,8 +2,8 @@
 
 A task checks whole segments (segment_scrub lists the checks). It also gets the segment before each,
 whose producer snapshot contains the transactions that are open between the two. Gaps between
-segments, and segments with the same offsets, are found from metadata alone. So these are checked for
-all segments, even those outside the sample.
+segments, and segments with the same offsets, are found from metadata alone. So these are checked
+for all segments, even those outside the sample.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def scrub(
     store: ObjectStoreSettings | SourceOptions,
     settings: ScrubSettings = ScrubSettings(),
 ) -> ScrubReport:
-    """Check the finished ones of `segments` (as in segment_frames). `store` is a bucket in a built-in
-    layout, or options that name a user's RemoteStorageManager."""
+    """Check the finished ones of `segments` (as in segment_frames). `store` is a bucket in a
+    built-in layout, or options that name a user's RemoteStorageManager."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         scrubber = _open_scrubber(store, settings)
@@ -146,7 +146,8 @@ def scrub(
     count, size, batches = totals.first() or (0, 0, 0)
     of_data = scrubbed.where(sql.col("kind").isNotNull()).select(*FINDING_COLUMNS)
     findings = of_data.unionByName(check_histories(segments)).persist()
-    # Compute the findings now, while `scrubbed` is persisted. Otherwise every segment would be read again.
+    # Compute the findings now, while `scrubbed` is persisted. Otherwise every segment would be read
+    # again.
     findings.count()
     scrubbed.unpersist()
     return ScrubReport(findings, int(count), int(size or 0), int(batches or 0))

@@ -134,8 +134,8 @@ class SweepSettings:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """`findings` has FINDING_COLUMNS and is persisted until `close`. If there are `refusals`, nothing
-    may be deleted."""
+    """`findings` has FINDING_COLUMNS and is persisted until `close`. If there are `refusals`,
+    nothing may be deleted."""
 
     findings: DataFrame
     refusals: tuple[str, ...]
@@ -156,8 +156,8 @@ def sweep(
     """Compare `listing` (from bucket_listing) with `segments` (as in segment_frames, in any state).
     `store` is a bucket in a built-in layout, or options that name a user's RemoteStorageManager.
 
-    `deleted` returns the ids of deleted segments (deleted_segments). It reads the metadata topic once
-    more, so it is called only if there are objects of segments without metadata.
+    `deleted` returns the ids of deleted segments (deleted_segments). It reads the metadata topic
+    once more, so it is called only if there are objects of segments without metadata.
     """
     listing = listing.persist()
     # Each kind of finding reads the join, so it is computed only once.
@@ -241,8 +241,9 @@ def expected_objects(segments: DataFrame, store: ObjectStoreSettings | SourceOpt
 
 
 def _keys_of(segment: RemoteLogSegmentMetadata, layout: Layout | UsersLayout) -> Sequence[str]:
-    """Custom metadata that cannot be read names no place: the objects are looked for where the layout
-    has them without. The segment is known, so wherever else they lie they are not deletable."""
+    """Custom metadata that cannot be read names no place: the objects are looked for where the
+    layout has them without. The segment is known, so wherever else they lie they are not deletable.
+    """
     try:
         return layout.object_keys(segment)
     except UnreadableDataError:
@@ -380,8 +381,9 @@ def _missing(
 
 
 def asks_manifests(store: ObjectStoreSettings) -> bool:
-    """Whether manifests must be read for the stored sizes of logs, because segments may be compressed
-    or encrypted. Otherwise a manifest is read only if a log's size differs from its segment's."""
+    """Whether manifests must be read for the stored sizes of logs, because segments may be
+    compressed or encrypted. Otherwise a manifest is read only if a log's size differs from its
+    segment's."""
     is_transformed = (
         store.compression_enabled or store.encryption_enabled or bool(store.encryption_key_pairs)
     )

@@ -66,8 +66,8 @@ _FIELDS: list[Any] = [
 ]
 _REPORT = pa.schema(_FIELDS)
 _SAMPLED_BATCHES = 4
-"""The batches of each task in which a new table looks for its first fields. One ranged GET has about
-this many."""
+"""The batches of each task in which a new table looks for its first fields. One ranged GET has
+about this many."""
 _TASK_REASONS_MAX = 100
 """The reasons of dead letters that a task counts. A reason may have parts of a value in it."""
 RUN_REASONS_MAX = 10
@@ -76,8 +76,8 @@ RUN_REASONS_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class TableRun:
-    """The rows, dead letters and files that a run added, and the bytes of its Parquet files. `reasons`
-    has the most frequent reasons of dead letters, with their counts."""
+    """The rows, dead letters and files that a run added, and the bytes of its Parquet files.
+    `reasons` has the most frequent reasons of dead letters, with their counts."""
 
     rows: int
     dead_letters: int
@@ -101,8 +101,8 @@ class _Work:
 
 
 class _Written(NamedTuple):
-    """The files of a round's tasks, and the reasons of its dead letters. `grown` has the types of tasks
-    that found new fields instead, by task number."""
+    """The files of a round's tasks, and the reasons of its dead letters. `grown` has the types of
+    tasks that found new fields instead, by task number."""
 
     rows: Sequence[PutFile]
     dead: Sequence[PutFile]
@@ -112,8 +112,8 @@ class _Written(NamedTuple):
 
 
 class _Merged(NamedTuple):
-    """The files that a commit adds (`rows`) and removes (`replaced`). `unused` files of this run are
-    in no table, and are deleted after the commit."""
+    """The files that a commit adds (`rows`) and removes (`replaced`). `unused` files of this run
+    are in no table, and are deleted after the commit."""
 
     rows: Sequence[PutFile]
     replaced: Sequence[str] = ()
@@ -133,8 +133,8 @@ def add_to_table(
 ) -> TableRun:
     """Add the records of the plan to the existing table, in one commit.
 
-    `run` is part of the names of files, so it must be unique. `show_step` gets the name of each step. With
-    `newest` the table keeps only the newest value of each key.
+    `run` is part of the names of files, so it must be unique. `show_step` gets the name of each
+    step. With `newest` the table keeps only the newest value of each key.
 
     Raises TableOvertakenError if another run committed first. The files of this run are then
     deleted.
@@ -275,8 +275,8 @@ def _types(schema: bytes) -> DecodedTypes:
 
 
 def _run_task(work: _Work, number: int, task: TaskPartition) -> Iterator[dict[str, Any]]:
-    """Run one task, in an executor. Yields rows of _REPORT: the files that were put, or the types with
-    the fields that the columns lack."""
+    """Run one task, in an executor. Yields rows of _REPORT: the files that were put, or the types
+    with the fields that the columns lack."""
     decoders = decoders_of(work.formats, work.fixed, work.known)
     put: list[tuple[str, PutFile]] = []
     reasons: Counter[str] = Counter()
@@ -325,8 +325,8 @@ def _write_files(
     decoders: KeyValue[ValueDecoder],
     reasons: Counter[str],
 ) -> list[tuple[str, PutFile]]:
-    """Write the batches to files, put them, and count the reasons of dead letters. If a decoder finds a
-    new field, look for more in the remaining batches, and put no file."""
+    """Write the batches to files, put them, and count the reasons of dead letters. If a decoder
+    finds a new field, look for more in the remaining batches, and put no file."""
     name = attempt_name(name)
     place, schema, by = places.rows, places.rows_schema, places.partition_by
     with (

@@ -1,7 +1,9 @@
-"""Runs one update of a table after the other until it is stopped (`isotherm pipeline table --follow`).
+"""Runs one update of a table after the other until it is stopped (`isotherm pipeline table
+--follow`).
 
-If a run fails because a service is unavailable (a broker, the bucket, a registry, the catalog), the table is
-unchanged. The run is repeated after a wait that grows each time. Any other error ends the loop.
+If a run fails because a service is unavailable (a broker, the bucket, a registry, the catalog), the
+table is unchanged. The run is repeated after a wait that grows each time. Any other error ends the
+loop.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ def follow(
     rng: random.Random,
     print_line: Callable[[str], None],
 ) -> None:
-    """Call `run` again and again until `stop` is set. `print_line` gets a line for each failure after which
-    the run is repeated. `stop` does not interrupt a run."""
+    """Call `run` again and again until `stop` is set. `print_line` gets a line for each failure
+    after which the run is repeated. `stop` does not interrupt a run."""
     failures, failing_since_s = 0, 0.0
     while not stop.is_set():
         started_s = clock.monotonic_s()

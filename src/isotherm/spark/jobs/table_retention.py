@@ -1,7 +1,7 @@
 """Deletes a table's rows below the topic's log start, because Kafka has deleted these records.
 
-A file with all rows below the log start is removed by its bounds alone. A file that may have rows on both sides
-is rewritten without the rows below.
+A file with all rows below the log start is removed by its bounds alone. A file that may have rows
+on both sides is rewritten without the rows below.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class RetentionPlan(NamedTuple):
 
 
 def read_log_starts(options: SourceOptions) -> LogStarts:
-    """Ask the brokers for the log starts. The bucket alone is not enough, because a lost segment looks like a
-    deleted one."""
+    """Ask the brokers for the log starts. The bucket alone is not enough, because a lost segment
+    looks like a deleted one."""
     brokers = open_brokers(options)
     assert brokers is not None, "the command asks for them"
     partitions = brokers.partitions(options.named_topics)
@@ -85,11 +85,11 @@ def delete_below(
     open_spark: Callable[[], SparkSession],
     name: str,
 ) -> int:
-    """Delete the rows below the log starts in one commit, and return their number. Without such rows
-    there is no commit. The names of new files begin with `name`.
+    """Delete the rows below the log starts in one commit, and return their number. Without such
+    rows there is no commit. The names of new files begin with `name`.
 
-    The log starts are read again right before the commit. Raises TableOvertakenError if the table was
-    changed since it was read, or if the topic was created again. Nothing is deleted then.
+    The log starts are read again right before the commit. Raises TableOvertakenError if the table
+    was changed since it was read, or if the topic was created again. Nothing is deleted then.
     """
     starts = read_starts()
     files = table.files()
@@ -132,8 +132,8 @@ def _without_rows_below(
     schema: pa.Schema,
     name: str,
 ) -> dict[str, list[PutFile]]:
-    """Rewrite the files that have rows below the log starts. Returns the new files by the name of the
-    old one."""
+    """Rewrite the files that have rows below the log starts. Returns the new files by the name of
+    the old one."""
 
     def is_kept(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         partitions, offsets = (batch.column(n).to_numpy() for n in ("partition", "offset"))

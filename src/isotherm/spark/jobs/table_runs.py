@@ -1,4 +1,7 @@
-"""Runs the updates of one topic's table, one after the other. Each adds the records that are new."""
+"""Runs the updates of one topic's table, one after the other.
+
+Each adds the records that are new.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,8 @@ def run_name() -> str:
 
 
 class TableRuns:
-    """`wanted` is the identity that the table must have; `look` fills in its topic_id. A run that would
-    read more than `max_bytes` is refused. Not thread-safe."""
+    """`wanted` is the identity that the table must have; `look` fills in its topic_id. A run that
+    would read more than `max_bytes` is refused. Not thread-safe."""
 
     def __init__(
         self,
@@ -67,8 +70,8 @@ class TableRuns:
         """Read the current table and topic, and plan the next run. Writes nothing.
 
         Raises ConfigError if the table was made from another topic or with other settings, and
-        PolicyViolationError if the run would read too much. SchemaRegistryError if there is something to
-        decode and the registry does not answer.
+        PolicyViolationError if the run would read too much. SchemaRegistryError if there is
+        something to decode and the registry does not answer.
         """
         found = self._table.identity()
         if found is not None:

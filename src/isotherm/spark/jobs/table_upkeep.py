@@ -1,5 +1,5 @@
-"""Maintains a topic's tables between two runs. It deletes rows that Kafka has deleted, merges small files, and
-expires old snapshots.
+"""Maintains a topic's tables between two runs. It deletes rows that Kafka has deleted, merges small
+files, and expires old snapshots.
 
 Each step reads the table, decides, and commits. If another program has replaced the same files or
 deleted rows in between, the commit fails and the table stays as it was.
@@ -65,8 +65,8 @@ def keep_tables(
     clock: Clock,
     show_step: Callable[[str], None],
 ) -> UpkeepDone:
-    """Maintain the tables as `settings` say. `run` is part of the names of files, so it must be unique.
-    Spark is opened only if files are written.
+    """Maintain the tables as `settings` say. `run` is part of the names of files, so it must be
+    unique. Spark is opened only if files are written.
 
     Raises TableOvertakenError if another program changed a table. Earlier commits stay.
     """
@@ -88,8 +88,8 @@ def keep_tables(
 
 
 def compact(table: KeptTable, open_spark: OpenSpark, name: str) -> UpkeepDone:
-    """Replace small files by larger ones with the same rows, in one commit. There is no commit if no
-    two files may be merged."""
+    """Replace small files by larger ones with the same rows, in one commit. There is no commit if
+    no two files may be merged."""
     groups = plan_compaction(table.files())
     if not groups:
         return UpkeepDone()

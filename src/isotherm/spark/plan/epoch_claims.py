@@ -18,8 +18,8 @@ from isotherm.types import LeaderEpoch, Offset
 
 
 class EpochClaim(NamedTuple):
-    """The metadata claim that the batch at `offset` in `segment` is of `epoch`. With `is_of_copy` it
-    is about records that are left out because another segment has them of the same leader."""
+    """The metadata claim that the batch at `offset` in `segment` is of `epoch`. With `is_of_copy`
+    it is about records that are left out because another segment has them of the same leader."""
 
     segment: RemoteLogSegmentMetadata
     offset: Offset
@@ -31,10 +31,10 @@ def contested_epochs(segments: Iterable[RemoteLogSegmentMetadata]) -> list[Epoch
     """The claims because of which records are left out of the log: the leader epoch of these
     records, and the later epoch of the records that supersede them.
 
-    Records are left out wrongly if their epoch is later than the metadata claim. The epochs of a log
-    rise, so the last record that is left out shows that of all. The epochs of records that are read
-    are compared by their reads. Empty unless segments overlap: after a change of leader between two
-    copies, a copy that was repeated, or an unclean election.
+    Records are left out wrongly if their epoch is later than the metadata claim. The epochs of a
+    log rise, so the last record that is left out shows that of all. The epochs of records that are
+    read are compared by their reads. Empty unless segments overlap: after a change of leader
+    between two copies, a copy that was repeated, or an unclean election.
     """
     spans, blanks = spans_by_epoch(segments)
     unreadable = {each.segment_id.id for each in blanks}

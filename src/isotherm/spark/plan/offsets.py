@@ -1,8 +1,9 @@
 """Parses the offsets of a query in the JSON forms of the Kafka source, and resolves them. Pure.
 
-A limit (startingOffsets, endingOffsets and their timestamp forms) is parsed without knowledge of the
-partitions. Later it is resolved to one offset per partition. Timestamps need a look-up in the log in
-between: `timestamps_to_find` lists them, and `resolve_start` and `resolve_end` take the results.
+A limit (startingOffsets, endingOffsets and their timestamp forms) is parsed without knowledge of
+the partitions. Later it is resolved to one offset per partition. Timestamps need a look-up in the
+log in between: `timestamps_to_find` lists them, and `resolve_start` and `resolve_end` take the
+results.
 
 The text forms are the Kafka source's:
 

@@ -3,10 +3,10 @@
 1. `lineage_pieces` finds the part of each segment that belongs to the log. Segments overlap after a
    change of leader and after retried copies, and an unclean election leaves segments of a deposed
    leader. Every offset is read from exactly one segment.
-2. `plan_reads` turns a range of offsets into reads of the bucket, and of the broker where the bucket
-   has no segment (usually the tail).
-3. `plan_tasks` turns reads into tasks of about the target size. A large segment is split by offsets,
-   and small reads share a task.
+2. `plan_reads` turns a range of offsets into reads of the bucket, and of the broker where the
+   bucket has no segment (usually the tail).
+3. `plan_tasks` turns reads into tasks of about the target size. A large segment is split by
+   offsets, and small reads share a task.
 
 Planning reads no index, since one GET per segment would make it slow. A task that reads a part of a
 segment looks up its own positions (see `isotherm.spark.reading.readers`).
@@ -33,16 +33,16 @@ from isotherm.types import NO_TIMESTAMP, LeaderEpoch, Offset, TopicPartition
 
 # Assumed size of a record in a partition without segments in the bucket.
 ASSUMED_RECORD_SIZE = 1024
-# Reads of different partitions share a task only while it is smaller than the target size divided by
-# this: a small task costs little, and users of Kafka expect partitions to be read in parallel.
+# Reads of different partitions share a task only while it is smaller than the target size divided
+# by this: a small task costs little, and users of Kafka expect partitions to be read in parallel.
 _SHARED_TASK_SHARE = 8
 _NO_SEGMENT = "no segment in the bucket holds these offsets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlankSegment(RemoteLogSegmentMetadata):
-    """A segment whose manifest, with its end offset and leader epochs, cannot be read. It is not read,
-    but may be the history of its offsets.
+    """A segment whose manifest, with its end offset and leader epochs, cannot be read. It is not
+    read, but may be the history of its offsets.
 
     With `is_described` its log shows both; else only its name is known.
     """
@@ -86,16 +86,16 @@ class SegmentPiece:
 
 class ProducersAt(NamedTuple):
     """The sources of the producers' state at an offset: the snapshot of a segment that ends where
-    `since` begins, and the batches of the pieces `since`, which end at the offset. Without a snapshot
-    the pieces begin where the log begins."""
+    `since` begins, and the batches of the pieces `since`, which end at the offset. Without a
+    snapshot the pieces begin where the log begins."""
 
     snapshot_of: RemoteLogSegmentMetadata | None
     since: tuple[SegmentPiece, ...] = ()
 
 
 class Beside(NamedTuple):
-    """The part [piece_start, piece_end) of a read's segment that belongs to the log, and the producers
-    where it begins. `before` is None if they are unknown, as after a hole."""
+    """The part [piece_start, piece_end) of a read's segment that belongs to the log, and the
+    producers where it begins. `before` is None if they are unknown, as after a hole."""
 
     piece_start: Offset
     piece_end: Offset
@@ -236,10 +236,12 @@ def _around_blank(
     start: Offset,
     spans: Mapping[LeaderEpoch, Sequence[SegmentPiece]],
 ) -> list[SegmentPiece]:
-    """`pieces` without the offsets that an unreadable segment with this `start` may have superseded.
+    """`pieces` without the offsets that an unreadable segment with this `start` may have
+    superseded.
 
-    If no other segment has that offset, there is a hole and no conflict. Otherwise either segment may
-    be the log, from `start` up to the first offset of a leader that is later than the other segment's.
+    If no other segment has that offset, there is a hole and no conflict. Otherwise either segment
+    may be the log, from `start` up to the first offset of a leader that is later than the other
+    segment's.
     """
     rivals = [
         epoch
@@ -299,9 +301,9 @@ def cut_pieces(pieces: Iterable[SegmentPiece], end: Offset) -> list[SegmentPiece
 def producers_at_end(history: Sequence[SegmentPiece], at: int) -> ProducersAt | None:
     """The sources of the producers' state where the piece `history[at]` ends.
 
-    A snapshot is taken at the end of a segment. So if the piece is cut, an earlier snapshot is taken,
-    and the batches after it. None if there is a hole first, or no snapshot in a log that does not
-    begin at 0.
+    A snapshot is taken at the end of a segment. So if the piece is cut, an earlier snapshot is
+    taken, and the batches after it. None if there is a hole first, or no snapshot in a log that
+    does not begin at 0.
     """
     since: list[SegmentPiece] = []
     for piece in reversed(history[: at + 1]):
@@ -316,8 +318,8 @@ def producers_at_end(history: Sequence[SegmentPiece], at: int) -> ProducersAt | 
 def _pieces_by_epoch(
     segment: RemoteLogSegmentMetadata,
 ) -> Iterator[tuple[LeaderEpoch, SegmentPiece]]:
-    """Yield the part of the segment of each leader epoch. Offsets before the first epoch's start count
-    as that epoch's."""
+    """Yield the part of the segment of each leader epoch. Offsets before the first epoch's start
+    count as that epoch's."""
     first, *others = epoch_spans(segment)
     for epoch, start, end in (first._replace(start_offset=segment.start_offset), *others):
         if start <= end:
@@ -325,8 +327,8 @@ def _pieces_by_epoch(
 
 
 def cover(spans: list[SegmentPiece], limit: Offset | None) -> Iterator[SegmentPiece]:
-    """Yield disjoint pieces that cover every offset of `spans` below `limit`. At each offset the span
-    that reaches farthest is taken, so the pieces are few."""
+    """Yield disjoint pieces that cover every offset of `spans` below `limit`. At each offset the
+    span that reaches farthest is taken, so the pieces are few."""
     spans.sort(key=lambda span: span.start_offset)
     position = 0
     covered_to = spans[0].start_offset
@@ -468,7 +470,8 @@ def _share(whole: OffsetRange, total: int, partitions: int) -> int:
 def plan_tasks(
     reads_of_ranges: Iterable[Sequence[Read]], target_size: int, *, merge_ranges: bool = True
 ) -> list[ReadTask]:
-    """Tasks of 2/3 to 3/2 of `target_size` bytes where the reads allow it, in the order of the reads.
+    """Tasks of 2/3 to 3/2 of `target_size` bytes where the reads allow it, in the order of the
+    reads.
 
     Each sequence is one range of offsets, ascending. Reads of different ranges share a task only
     with `merge_ranges`, and reads of different partitions only while the task is small.

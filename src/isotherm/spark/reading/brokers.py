@@ -1,7 +1,8 @@
 """Asks the brokers for topics with their ids, and for the current offsets of partitions.
 
 Only the driver asks, with a few requests per query, through librdkafka's admin client. A partition
-ends at its high watermark, as in the Kafka source, or with read_committed at the last stable offset.
+ends at its high watermark, as in the Kafka source, or with read_committed at the last stable
+offset.
 
 librdkafka cannot ask for the earliest local or the highest tiered offset (KIP-405's ListOffsets
 -4 and -5). So the offset where the bucket ends and the tail begins comes from the metadata: it is

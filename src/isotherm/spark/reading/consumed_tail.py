@@ -98,8 +98,8 @@ def _read_assigned(
 
 
 def _settled(messages: Sequence[Message], read: BrokerRead) -> tuple[Offset, Sequence[Message]]:
-    """The offset after these messages (at least one), and the messages that are records of the read.
-    Only if one is an error does Python code run for each."""
+    """The offset after these messages (at least one), and the messages that are records of the
+    read. Only if one is an error does Python code run for each."""
     reached = _reached(messages[-1], read)
     if any(map(Message.error, messages)):
         # The reported end of the partition may be older than the records in the same answer.

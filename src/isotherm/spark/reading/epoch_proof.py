@@ -31,9 +31,9 @@ class WrongEpochsError(WrongRowsError):
 def prove_epochs(
     claims: Sequence[EpochClaim], storage: RemoteStorageManager, *, may_be_unreadable: bool = False
 ) -> None:
-    """Compare claims with their batches, on some threads. A copy that cannot be read contradicts nothing: its records
-    are read from another segment. Then, and with `may_be_unreadable` for any segment, a warning is logged. Otherwise raises
-    as `prove_epoch`."""
+    """Compare claims with their batches, on some threads. A copy that cannot be read contradicts
+    nothing: its records are read from another segment. Then, and with `may_be_unreadable` for any
+    segment, a warning is logged. Otherwise raises as `prove_epoch`."""
 
     def prove(claim: EpochClaim) -> None:
         try:
@@ -56,8 +56,8 @@ def prove_epoch(claim: EpochClaim, storage: RemoteStorageManager) -> None:
     located = locate(read, storage)
     try:
         with named(read):
-            # The index may lead to a batch before that of the claim. Each is compared with the epochs
-            # of the segment.
+            # The index may lead to a batch before that of the claim. Each is compared with the
+            # epochs of the segment.
             for _ in runs_of_proof(read, storage, located):
                 pass
     except SegmentReadError as error:

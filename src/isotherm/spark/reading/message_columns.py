@@ -1,7 +1,8 @@
 """Arrow columns of the messages that librdkafka's Python client delivers.
 
-A message is an object, and each of its fields is a call. One `map` over the messages makes a column, so no Python
-code runs for each message: a field costs some 40 ns. The Arrow buffers are built by hand; arrow_rows gives the reason.
+A message is an object, and each of its fields is a call. One `map` over the messages makes a
+column, so no Python code runs for each message: a field costs some 40 ns. The Arrow buffers are
+built by hand; arrow_rows gives the reason.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Turns bytes of a segment into runs of whole batches, and proves that they are the wanted ones.
 
 An index is only a hint about where batches start; the read verifies it. The first batch must have a
-correct CRC and a base offset at or below the first wanted offset. The next batches must form a chain
-(see isotherm.remote.history.batch_chain) to the last wanted offset. If the first batch fails, the
-segment is read from its start. If the chain ends early, the segment is read to its end. Offsets
+correct CRC and a base offset at or below the first wanted offset. The next batches must form a
+chain (see isotherm.remote.history.batch_chain) to the last wanted offset. If the first batch fails,
+the segment is read from its start. If the chain ends early, the segment is read to its end. Offsets
 that are missing after that are missing in the object.
 
 A log does not contain the name of its topic. To detect the log of another partition with the same
@@ -35,8 +35,8 @@ FetchOn: TypeAlias = Callable[[Position], Iterator[memoryview]]
 class PositionRange:
     """Bytes [start, end) of a segment's `.log` file.
 
-    `start_offset_max` is the offset of the index entry that leads to `start`: the last offset of the
-    batch there, or a later one if Kafka before 4.1 wrote the index.
+    `start_offset_max` is the offset of the index entry that leads to `start`: the last offset of
+    the batch there, or a later one if Kafka before 4.1 wrote the index.
     """
 
     start: Position
@@ -77,8 +77,8 @@ def proven_runs(
     fetch_on: FetchOn,
     gaps: Gaps,
 ) -> Iterator[ProvenRun]:
-    """Yield the batches of a read from `blocks`, the bytes of `located`. Batches outside the read may
-    come at both ends.
+    """Yield the batches of a read from `blocks`, the bytes of `located`. Batches outside the read
+    may come at both ends.
 
     Raises CorruptRecordError at a damaged or foreign batch, once the batches before it are yielded,
     MissingOffsetsError and OtherRecordsError.
@@ -254,8 +254,8 @@ class _Chain:
         )
 
     def _check_end(self) -> None:
-        """Raise MissingOffsetsError if the batches end before the read does. A segment that was read
-        from start to end must also contain the metadata's largest timestamp."""
+        """Raise MissingOffsetsError if the batches end before the read does. A segment that was
+        read from start to end must also contain the metadata's largest timestamp."""
         reached = self._next_offset
         # Some batch is left of what was cleaned, unless the whole segment is empty.
         is_cleaned = self.is_begun or not self.read.segment.segment_size_in_bytes

@@ -1,8 +1,8 @@
 """Reads segments in a Spark task: fetch ranges ahead, verify, decode.
 
-Memory per task is bounded, whatever the size of a segment: `fetch_ahead` + 1 blocks of `fetch_bytes`
-in flight or waiting, one block in the decoder with the rest of a batch from the block before, and
-the rows of that block.
+Memory per task is bounded, whatever the size of a segment: `fetch_ahead` + 1 blocks of
+`fetch_bytes` in flight or waiting, one block in the decoder with the rest of a batch from the block
+before, and the rows of that block.
 
 Every planned byte range is read: an object that is missing, short or damaged raises
 CorruptObjectError.
@@ -65,8 +65,8 @@ from isotherm.types import Offset, Position, ProducerId
 
 _logger = logging.getLogger(__name__)
 
-# The size of a GET of a look-up by time. The time index leads to within some KiB of the record, so a
-# whole block of `fetch_bytes` would be fetched for nothing.
+# The size of a GET of a look-up by time. The time index leads to within some KiB of the record, so
+# a whole block of `fetch_bytes` would be fetched for nothing.
 _LOOKUP_FETCH_BYTES = 256 * 1024
 _GAPS_HINT = "hint='failOnOffsetGaps=false reads topics that were compacted'"
 _UNCOMMITTED_HINT = "hint='isolationLevel=read_uncommitted reads without'"
@@ -219,8 +219,8 @@ def locate(read: SegmentRead, storage: RemoteStorageManager) -> PositionRange:
 
 
 def _check_names_none(read: SegmentRead, storage: RemoteStorageManager) -> None:
-    """Raise SegmentReadError if a segment of 0 bytes has index entries: it had records. The size of a
-    listed segment is that of its object, which may be cut off."""
+    """Raise SegmentReadError if a segment of 0 bytes has index entries: it had records. The size of
+    a listed segment is that of its object, which may be cut off."""
     with named(read):
         if any(
             len(storage.fetch_index(read.segment, kind))
@@ -391,7 +391,8 @@ def prove_open(
     before: ProducersAt | None,
     storage: RemoteStorageManager,
 ) -> None:
-    """Prove that the transactions of `expected_open` (first offsets by producer) are open where `last` ends.
+    """Prove that the transactions of `expected_open` (first offsets by producer) are open where
+    `last` ends.
 
     Reads the piece from the first of these offsets on. For transactions that began before the piece
     it reads the producers at its start, `before`. Raises WrongTransactionsError, and
@@ -537,8 +538,8 @@ def batches_of(
             results = (block.result() for _, block in blocks)
             for run in _proven(located, storage, results, settings):
                 verify_crcs(run.data, run.table)
-                # A look-up skips a batch by the largest timestamp in its header. The decoder compares
-                # that with the records, so a header that claims less cannot hide a record.
+                # A look-up skips a batch by the largest timestamp in its header. The decoder
+                # compares that with the records, so a header that claims less cannot hide a record.
                 decode_columns(run.data, columns=frozenset({"timestamp"}), verify_crc=False)
                 for position, size in run.table[["position", "size"]].tolist():
                     header = read_batch_header(run.data, position)

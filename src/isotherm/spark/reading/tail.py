@@ -63,8 +63,8 @@ def read_tail(
     poll_timeout_ms: int,
     fail_on_data_loss: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Records of `read` in batches of about `batch_bytes` of keys and values. `properties` are those of
-    `consumer_properties`.
+    """Records of `read` in batches of about `batch_bytes` of keys and values. `properties` are
+    those of `consumer_properties`.
 
     Raises OffsetOutOfRangeError if the brokers no longer have the offsets, CorruptObjectError if
     their records are damaged, and RequestTimedOutError if nothing arrives for `poll_timeout_ms`.

@@ -1,8 +1,8 @@
 """Encodes a task as plain values, which Spark pickles for the executors.
 
-A query over a long history has a hundred thousand tasks. Pickled as objects, they would take most of
-the planning's time and bytes. The form may change at any time, because driver and executors have the
-same version of this package.
+A query over a long history has a hundred thousand tasks. Pickled as objects, they would take most
+of the planning's time and bytes. The form may change at any time, because driver and executors have
+the same version of this package.
 """
 
 from __future__ import annotations

@@ -53,9 +53,9 @@ class TierStorage(RemoteStorageManager, Protocol):
 class WhenMissing:
     """How to replace a segment that is deleted, or lacks its offsets.
 
-    `read_again` plans the rest of a read again. `read_elsewhere` returns reads of other segments that
-    have the missing offsets. `cause_when_gone` ends the message about a segment that has metadata and
-    no objects.
+    `read_again` plans the rest of a read again. `read_elsewhere` returns reads of other segments
+    that have the missing offsets. `cause_when_gone` ends the message about a segment that has
+    metadata and no objects.
     """
 
     read_again: ReadAgain
@@ -92,9 +92,9 @@ def _decode(
 ) -> Generator[Decoded | BrokerRead, None, None]:
     """Yield the decoded records of segments, and the reads of the broker, in order.
 
-    Raises CorruptDataError as `read_segments` does, and what `read_again` raises. Without fail_on_data_loss the error
-    becomes a warning, and the rest of the read is left out. WrongRowsError is always raised, because
-    rows that Spark has already cannot be taken back.
+    Raises CorruptDataError as `read_segments` does, and what `read_again` raises. Without
+    fail_on_data_loss the error becomes a warning, and the rest of the read is left out.
+    WrongRowsError is always raised, because rows that Spark has already cannot be taken back.
     """
     fail_on_data_loss = when_missing.fail_on_data_loss
     waiting = deque(reads)

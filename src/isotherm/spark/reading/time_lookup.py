@@ -72,11 +72,12 @@ def _first_young_offset(
     entries = [TimestampOffset(NO_TIMESTAMP, segment.start_offset), *_time_entries(whole, storage)]
     # Take only strictly older entries: one with the same time may be that of a later record.
     count = bisect_left(entries, timestamp_ms, key=lambda entry: entry.timestamp_ms)
-    # Start one entry earlier than needed. If an entry is wrong and passes the checks, it is wrong by
-    # little, and the entry before it is right.
+    # Start one entry earlier than needed. If an entry is wrong and passes the checks, it is wrong
+    # by little, and the entry before it is right.
     hints = entries[:count][-2:]
     start = max(whole.start_offset, hints[0].offset if hints else 0)
-    # A record of that time lies at or before the next entry's offset, unless the piece begins later.
+    # A record of that time lies at or before the next entry's offset, unless the piece begins
+    # later.
     end = whole.end_offset
     cut = max(start, min(entries[count].offset + 1, end) if count < len(entries) else end)
     try:
@@ -91,8 +92,8 @@ def _first_young_offset(
 
 
 def _time_entries(whole: SegmentRead, storage: RemoteStorageManager) -> list[TimestampOffset]:
-    """The entries of a time index. Empty if it cannot be used, so that the segment is searched from its
-    start."""
+    """The entries of a time index. Empty if it cannot be used, so that the segment is searched from
+    its start."""
     with named(whole):
         try:
             index = storage.fetch_index(whole.segment, IndexType.TIMESTAMP)
@@ -109,8 +110,8 @@ def _first_young_record(
     gaps: Gaps,
     skipped_by: SkippedBy,
 ) -> Offset | None:
-    """As `first_offset_not_before`, for one read. Raises CorruptIndexError if a batch contradicts the
-    time index."""
+    """As `first_offset_not_before`, for one read. Raises CorruptIndexError if a batch contradicts
+    the time index."""
     if read.start_offset >= read.end_offset:
         skipped_by.end()
         return None

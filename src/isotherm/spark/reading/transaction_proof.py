@@ -2,11 +2,11 @@
 
 A lost or damaged index makes aborted records look committed. These rules find it:
 
-- If an ABORT marker ends a transaction with data, the index has an entry that ends at the marker and
-  begins where the data begins.
+- If an ABORT marker ends a transaction with data, the index has an entry that ends at the marker
+  and begins where the data begins.
 - Where an entry ends, there is an ABORT marker of its producer. Inside an entry there is no marker.
-- If a transaction began before the segment, the producer snapshot of the segment before contains its
-  first offset.
+- If a transaction began before the segment, the producer snapshot of the segment before contains
+  its first offset.
 - Inside an entry every batch of its producer belongs to the transaction.
 - If data has no marker up to the segment's end, the segment's producer snapshot names its
   transaction as open.
@@ -193,8 +193,8 @@ class TransactionProof:
         ]
 
     def _stretches(self, data: ReadBuffer, table: BatchTable) -> list[_Stretch]:
-        """The stretches that a rule needs: each producer's first in this run, its last if that has no
-        marker, those of aborted transactions, and all of producers with entries.
+        """The stretches that a rule needs: each producer's first in this run, its last if that has
+        no marker, those of aborted transactions, and all of producers with entries.
 
         The many committed transactions in between cost no Python code.
         """
@@ -301,9 +301,9 @@ def drop_ended(undecided: dict[ProducerId, Offset], data: ReadBuffer, table: Bat
 def check_open(
     expected_open: Mapping[ProducerId, Offset], data: ReadBuffer, table: BatchTable
 ) -> set[ProducerId]:
-    """The producers of `expected_open` (first offsets by producer) whose transactions begin in these
-    batches. Raises TransactionMismatchError if one ends in them: the snapshot is then of another
-    offset."""
+    """The producers of `expected_open` (first offsets by producer) whose transactions begin in
+    these batches. Raises TransactionMismatchError if one ends in them: the snapshot is then of
+    another offset."""
     rows = table[(table["attributes"] & CONTROL_FLAG) != 0]
     for producer, offset in zip(
         rows["producer_id"].tolist(), rows["base_offset"].tolist(), strict=True

@@ -64,9 +64,9 @@ class CommittedHistory:
     """The transactions in the history of the partitions of one query.
 
     `histories` has the pieces of each partition from `lineage_pieces`, not cut. Both methods fetch
-    several indexes in parallel. They raise CorruptObjectError, which names the segment, for a damaged
-    index, and SegmentGoneError for a missing one: without it records of aborted transactions look
-    committed.
+    several indexes in parallel. They raise CorruptObjectError, which names the segment, for a
+    damaged index, and SegmentGoneError for a missing one: without it records of aborted
+    transactions look committed.
 
     With `hides_undecided` a transaction counts as aborted if its marker may be in a hole; otherwise
     holes are ignored. `proven_ends` has the ids of the last segments whose snapshot was compared
@@ -103,8 +103,9 @@ class CommittedHistory:
         reads_of_ranges = [list(reads) for reads in reads_of_ranges]
         spans = _spans(read for reads in reads_of_ranges for read in reads)
         with _fetching() as pool:
-            # First all indexes inside the spans, in parallel. They show whether later indexes are needed at all, and
-            # those are fetched one after the other, up to one that completes the search.
+            # First all indexes inside the spans, in parallel. They show whether later indexes are
+            # needed at all, and those are fetched one after the other, up to one that completes the
+            # search.
             found = self._aborted_within(spans, pool)
             later = {
                 partition: pool.submit(self._aborted_later, span, found[partition])
@@ -180,7 +181,8 @@ class CommittedHistory:
         history = self._histories[span.topic_partition]
         at = bisect_right(history, span.end - 1, key=_end_offset)
         if at + 1 >= len(history) or history[at].end_offset != history[at + 1].start_offset:
-            # The log ends there, or a hole follows in which the markers may be: nothing can be proven.
+            # The log ends there, or a hole follows in which the markers may be: nothing can be
+            # proven.
             return
         undecided = self._open_at_end(history, at)
         named = {(entry.producer_id, entry.first_offset) for entry in listed}
@@ -190,8 +192,8 @@ class CommittedHistory:
     def _lost_in_holes(self, span: OffsetRange) -> list[AbortedTransaction]:
         """The transactions whose marker may be in a hole, so that their outcome is unknown.
 
-        They are open before a hole in the span, or before the first hole after it. The entry of each
-        ends where the hole ends.
+        They are open before a hole in the span, or before the first hole after it. The entry of
+        each ends where the hole ends.
         """
         lost: list[AbortedTransaction] = []
         history = self._histories[span.topic_partition]
@@ -208,8 +210,8 @@ class CommittedHistory:
         return lost
 
     def _open_at_end(self, history: Sequence[SegmentPiece], at: int) -> dict[ProducerId, Offset]:
-        """The first offsets of the transactions that are open where the piece at this index ends, by
-        producer. Empty if the producers there are unknown."""
+        """The first offsets of the transactions that are open where the piece at this index ends,
+        by producer. Empty if the producers there are unknown."""
         known = producers_at_end(history, at)
         if known is None:
             return {}
@@ -227,8 +229,9 @@ class CommittedHistory:
             try:
                 index = self._storage.fetch_index(segment, IndexType.TRANSACTION)
             except RemoteResourceNotFoundError:
-                # Metadata from before KIP-1023 does not say that a segment has no transaction index.
-                # Every segment has an offset index: if that is missing too, the segment is deleted.
+                # Metadata from before KIP-1023 does not say that a segment has no transaction
+                # index. Every segment has an offset index: if that is missing too, the segment is
+                # deleted.
                 self._storage.fetch_index(segment, IndexType.OFFSET)
                 return []
             entries = read_transaction_index(index, segment.start_offset)
@@ -238,8 +241,8 @@ class CommittedHistory:
 
 
 def _check_within(entries: Sequence[AbortedTransaction], segment: RemoteLogSegmentMetadata) -> None:
-    """Raise CorruptIndexError if a marker lies beyond the segment's end. Index or metadata is wrong,
-    and without the entry earlier aborted records would look committed."""
+    """Raise CorruptIndexError if a marker lies beyond the segment's end. Index or metadata is
+    wrong, and without the entry earlier aborted records would look committed."""
     beyond = [e.last_offset for e in entries if e.last_offset > segment.end_offset_inclusive]
     if beyond:
         raise CorruptIndexError(

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class OffsetsBehindLatest(NamedTuple):
-    """The unread offsets after a source's last batch, over its partitions: the Kafka source's metrics
-    minOffsetsBehindLatest, maxOffsetsBehindLatest and avgOffsetsBehindLatest."""
+    """The unread offsets after a source's last batch, over its partitions: the Kafka source's
+    metrics minOffsetsBehindLatest, maxOffsetsBehindLatest and avgOffsetsBehindLatest."""
 
     min: int
     max: int

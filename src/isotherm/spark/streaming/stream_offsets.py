@@ -4,14 +4,14 @@ The text is that of the Kafka source: the next offset to read of every partition
 
     {"topicA":{"0":23,"1":345},"topicB":{"0":7}}
 
-It is sorted, because Spark compares offsets as text. The end of a stream's first batch also contains
-the start of that batch, under a name that no topic can have:
+It is sorted, because Spark compares offsets as text. The end of a stream's first batch also
+contains the start of that batch, under a name that no topic can have:
 
     {"@start":{"topicA":{"0":0,"1":0}},"topicA":{"0":23,"1":345}}
 
 The reason: Spark stores no initial offset. It asks for it again whenever it plans the first batch,
-and at each start of the query until then. A stream that begins at `latest` would skip the records in
-between. So the first batch of a stream runs even if it is empty, and its end stores the start.
+and at each start of the query until then. A stream that begins at `latest` would skip the records
+in between. So the first batch of a stream runs even if it is empty, and its end stores the start.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def admit_bytes(
 ) -> PartitionOffsets:
     """The end of a batch of about `bytes_max` bytes, in each partition with unread records.
 
-    The bytes are shared as in `admit_records`. The bytes of one read are assumed to be spread evenly
-    over its offsets.
+    The bytes are shared as in `admit_records`. The bytes of one read are assumed to be spread
+    evenly over its offsets.
     """
     sizes = {p: sum(read.size_in_bytes for read in reads) for p, reads in available.items()}
     total = sum(sizes.values())

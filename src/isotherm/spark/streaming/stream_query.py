@@ -1,8 +1,8 @@
 """Plans a streaming query in the driver: its start, the end of each batch, and the tasks.
 
 One object lives as long as the query. Only the offsets are durable: Spark writes them to its
-checkpoint before it plans a batch. `tasks` depends on nothing else, so a batch that is planned again
-after a crash reads the same records.
+checkpoint before it plans a batch. `tasks` depends on nothing else, so a batch that is planned
+again after a crash reads the same records.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ class StreamQuery:
         return self._log.tasks(ranges, views)
 
     def _bounds(self) -> Bounds:
-        """The currently readable offsets. Spark polls without a pause while there are no records. The
-        brokers are asked each time, as the Kafka source does; a bucket is listed only at
+        """The currently readable offsets. Spark polls without a pause while there are no records.
+        The brokers are asked each time, as the Kafka source does; a bucket is listed only at
         intervals."""
         now_s = self._clock.monotonic_s()
         interval_s = self._options.bucket_poll_interval_ms / 1000

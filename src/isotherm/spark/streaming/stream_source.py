@@ -62,8 +62,8 @@ class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_limited = not isinstance(limit, ReadAllAvailable)
         begun = decode_offset(start)
         reached = self._query.next_offset(begun, is_limited=is_limited)
-        # Spark begins a batch if the text changes. So return the last text itself, which may contain
-        # a start.
+        # Spark begins a batch if the text changes. So return the last text itself, which may
+        # contain a start.
         return start if reached is begun else encode_offset(reached)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

@@ -9,8 +9,9 @@ All whole numbers are long and all others double, so that a field which grows fr
 its column. Times of day and durations stay plain numbers. A type without bytes (null, a record
 without fields) is no column.
 
-The `wire` of a type is a simpler schema that reads the same bytes: it has no logical types, no names that a reader may confuse, and each branch of a union in its own record. A reader
-returns Arrow arrays of the type `stored`, and `column_of` turns these into the column.
+The `wire` of a type is a simpler schema that reads the same bytes: it has no logical types, no
+names that a reader may confuse, and each branch of a union in its own record. A reader returns
+Arrow arrays of the type `stored`, and `column_of` turns these into the column.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _map_of: Any = pa.MapArray.from_arrays
 
 DECIMAL_DIGITS_MAX = 38
 COLUMNS_MAX = 10_000
-"""The most columns of a value, as for Protobuf. Records that use each other many times would otherwise grow without
-bound."""
+"""The most columns of a value, as for Protobuf. Records that use each other many times would
+otherwise grow without bound."""
 _TIMESTAMPS = {
     "timestamp-millis": (1_000, "UTC"),
     "timestamp-micros": (1_000_000, "UTC"),
@@ -68,10 +69,15 @@ class AvroType(Protocol):
         """The simpler schema. Named types take their names from `names`."""
 
     def stored_value(self, value: Any) -> Any:
-        """Convert a value that fastavro has read with `wire` to one from which pa.array makes `stored`."""
+        """Convert a value that fastavro has read with `wire` to one from which pa.array makes
+        `stored`.
+        """
 
     def column_of(self, stored: Any) -> Any:
-        """Convert an array of type `stored` to the column. Raises ArrowInvalid for values that it cannot have."""
+        """Convert an array of type `stored` to the column.
+
+        Raises ArrowInvalid for values that it cannot have.
+        """
 
 
 @dataclass(frozen=True)
@@ -105,8 +111,8 @@ class Null(Leaf):
 
 @dataclass(frozen=True)
 class Boolean(Leaf):
-    """A byte. It is read as a fixed byte so that values other than 0 and 1 are refused. The readers disagree
-    about these: Polars reads them as false, fastavro as true."""
+    """A byte. It is read as a fixed byte so that values other than 0 and 1 are refused. The readers
+    disagree about these: Polars reads them as false, fastavro as true."""
 
     @property
     def column(self) -> ValueType:
@@ -178,8 +184,8 @@ class Fixed(Leaf):
 
 @dataclass(frozen=True)
 class Decimal:
-    """The unscaled number, as `bytes`. It is read as bytes because both readers round or refuse numbers in ways of
-    their own."""
+    """The unscaled number, as `bytes`. It is read as bytes because both readers round or refuse
+    numbers in ways of their own."""
 
     bytes_type: Leaf
     precision: int
@@ -230,8 +236,8 @@ class Record:
         return {name: kind.stored_value(value[name]) for name, kind in self._fields.items()}
 
     def column_of(self, stored: Any) -> Any:
-        # One `flatten` for all fields: a look-up by name takes time for each field, and so the square of their
-        # number in all.
+        # One `flatten` for all fields: a look-up by name takes time for each field, and so the
+        # square of their number in all.
         columns = []
         for (name, kind), child in zip(self._fields.items(), stored.flatten(), strict=True):
             if kind.column is not None:
@@ -316,7 +322,10 @@ class Nullable:
 
 
 class Union:
-    """A union of several types, as a struct with one field for each. At most one field is not null."""
+    """A union of several types, as a struct with one field for each.
+
+    At most one field is not null.
+    """
 
     has_bytes = True
     is_vectorized = False
@@ -333,8 +342,8 @@ class Union:
         self.column: ValueType = self._record.column
 
     def wire(self, names: Iterator[str]) -> Any:
-        """The union with each branch in a record of its own, which adds no bytes. So a reader cannot confuse
-        the branches."""
+        """The union with each branch in a record of its own, which adds no bytes. So a reader
+        cannot confuse the branches."""
         numbers = itertools.count()
         return [
             "null"
@@ -375,8 +384,8 @@ _PRIMITIVES: dict[str, AvroType] = {
 def avro_type(parsed: Any, names: Mapping[str, Any]) -> AvroType:
     """The type of a schema that fastavro has parsed. `names` has the types that it may refer to.
 
-    Raises AvroSchemaError for a type that contains itself, since its column would be infinitely deep, and for one with
-    more than COLUMNS_MAX columns.
+    Raises AvroSchemaError for a type that contains itself, since its column would be infinitely
+    deep, and for one with more than COLUMNS_MAX columns.
     """
     if _column_count(parsed, names, {}) > COLUMNS_MAX:
         raise AvroSchemaError(f"it has more than {COLUMNS_MAX} columns")
@@ -419,8 +428,8 @@ def _type_of(schema: Any, names: dict[str, Any], inside: frozenset[str]) -> Avro
 
 
 def _leaf(schema: Mapping[str, Any]) -> AvroType | None:
-    """The type of a schema without inner types. None if it has inner types, or is a primitive type under
-    another name."""
+    """The type of a schema without inner types. None if it has inner types, or is a primitive type
+    under another name."""
     logical = schema.get("logicalType")
     match schema["type"]:
         case "enum":

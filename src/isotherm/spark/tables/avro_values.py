@@ -1,8 +1,8 @@
 """Decodes Avro values of records to one Arrow column. Polars parses them, a batch at a time.
 
-Polars reads Avro files, in which nothing marks the end of a record. So a batch is turned into a file
-with a mark after each value: eight random bytes that no value can contain on purpose. If all marks are
-where they belong, each value was read from its own bytes, to their end.
+Polars reads Avro files, in which nothing marks the end of a record. So a batch is turned into a
+file with a mark after each value: eight random bytes that no value can contain on purpose. If all
+marks are where they belong, each value was read from its own bytes, to their end.
 
 If a batch does not parse, its halves are tried. fastavro reads small batches that do not parse, and
 schemas that Polars cannot read (maps, unions of several types), value by value.

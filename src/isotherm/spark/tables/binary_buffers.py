@@ -13,8 +13,8 @@ _array_of: Any = np.frombuffer
 
 
 class BinaryBuffers(NamedTuple):
-    """Value i is `data[offsets[i]:offsets[i + 1]]`. The first offset need not be 0, because the array may be a
-    slice."""
+    """Value i is `data[offsets[i]:offsets[i + 1]]`. The first offset need not be 0, because the
+    array may be a slice."""
 
     offsets: npt.NDArray[np.int32]
     data: npt.NDArray[np.uint8]

@@ -16,8 +16,8 @@ _map_of: Any = pa.MapArray.from_arrays
 
 
 def conflict(found: ValueType, known: ValueType, path: str = "") -> str | None:
-    """The reason why a column of type `found` cannot be converted to `known`. None if it can. A field that
-    only one of them has is not a conflict."""
+    """The reason why a column of type `found` cannot be converted to `known`. None if it can. A
+    field that only one of them has is not a conflict."""
     if found is None or known is None or found == known:
         return None
     if isinstance(found, pa.StructType) and isinstance(known, pa.StructType):
@@ -39,15 +39,15 @@ def conflict(found: ValueType, known: ValueType, path: str = "") -> str | None:
 
 
 def struct_children(column: Any) -> dict[str, Any]:
-    """The fields of a struct column as columns, null where the struct is null. `flatten` gives all at once. A
-    look-up of each by name would take the square of their number in all."""
+    """The fields of a struct column as columns, null where the struct is null. `flatten` gives all
+    at once. A look-up of each by name would take the square of their number in all."""
     return dict(zip((each.name for each in column.type), column.flatten(), strict=True))
 
 
 def conformed(column: Any, kind: pa.DataType) -> Any:
-    """The column as `kind`, with which it must have no conflict. Fields that it lacks are null, and fields
-    that `kind` lacks are left out. Whole numbers may become doubles. Raises UnfitValueError for one that no double
-    is."""
+    """The column as `kind`, with which it must have no conflict. Fields that it lacks are null, and
+    fields that `kind` lacks are left out. Whole numbers may become doubles. Raises UnfitValueError
+    for one that no double is."""
     if column.type == kind:
         return column
     if types.is_null(column.type):

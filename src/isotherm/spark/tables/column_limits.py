@@ -34,7 +34,10 @@ _SHORT_BITS_MAX = 1_000
 
 
 class UnfitValueError(pa.ArrowInvalid):
-    """The column cannot have a value. `path` leads to its field, `detail` says what the value is like."""
+    """The column cannot have a value.
+
+    `path` leads to its field, `detail` says what the value is like.
+    """
 
     def __init__(self, fact: str, detail: str, path: str = "") -> None:
         place = f" field={path}" if path else ""
@@ -59,12 +62,18 @@ def inside(name: str) -> Iterator[None]:
 
 
 def check_times(times: Any, units_of_second: int) -> None:
-    """Raise UnfitValueError for a time outside the years. `times` is an int64 array of units since the epoch."""
+    """Raise UnfitValueError for a time outside the years.
+
+    `times` is an int64 array of units since the epoch.
+    """
     _check_years("time", times, units_of_second * DAY_S)
 
 
 def dates_of(days: Any) -> Any:
-    """The dates of an int64 array of days since the epoch. Raises UnfitValueError for one outside the years."""
+    """The dates of an int64 array of days since the epoch.
+
+    Raises UnfitValueError for one outside the years.
+    """
     _check_years("date", days, 1)
     return days.cast(pa.int32()).cast(pa.date32())
 
@@ -83,8 +92,8 @@ def _year(day: int) -> int:
 
 
 def decimals_of(stored: Any, precision: int, scale: int) -> Any:
-    """The decimals of a binary array of unscaled numbers, big-endian in two's complement. No bytes are zero. Raises
-    UnfitValueError for one with more digits than `precision`."""
+    """The decimals of a binary array of unscaled numbers, big-endian in two's complement. No bytes
+    are zero. Raises UnfitValueError for one with more digits than `precision`."""
     offsets, data = binary_buffers(stored)
     is_valid = np.asarray(stored.is_valid())
     filled = np.flatnonzero(is_valid & (np.diff(offsets) > 0))

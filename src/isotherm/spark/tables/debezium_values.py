@@ -1,10 +1,10 @@
-"""Turns change events of Debezium into rows of the database table (`--unwrap debezium`), as Debezium's
-ExtractNewRecordState does in Kafka Connect.
+"""Turns change events of Debezium into rows of the database table (`--unwrap debezium`), as
+Debezium's ExtractNewRecordState does in Kafka Connect.
 
     {"before": ..., "after": {the row}, "op": "c", "source": ..., "ts_ms": ...}
 
-The column is `after`, and null for a deletion. The fields around it are decoded too, because formats decode
-whole values, and then dropped. New fields among them are not new columns.
+The column is `after`, and null for a deletion. The fields around it are decoded too, because
+formats decode whole values, and then dropped. New fields among them are not new columns.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ OpenDecoder = Callable[[ValueType, ValueType], ValueDecoder]
 
 
 class EnvelopeDecoder:
-    """A ValueDecoder whose `fixed` and `known` are types of rows, not of events. Values that are no event about
-    a row are dead: those without `op`, truncations, messages."""
+    """A ValueDecoder whose `fixed` and `known` are types of rows, not of events. Values that are no
+    event about a row are dead: those without `op`, truncations, messages."""
 
     def __init__(self, open_decoder: OpenDecoder, fixed: ValueType, known: ValueType) -> None:
         self._open = open_decoder
@@ -58,7 +58,8 @@ class EnvelopeDecoder:
         if self._events.has_grown:
             if self.has_grown:
                 return DecodedValues(_nulls(0), dead)
-            # The new fields are outside the rows. Decode the values again with the type that is now known.
+            # The new fields are outside the rows. Decode the values again with the type that is now
+            # known.
             self._events = self._open(_event(self._fixed), self._events.known)
             column, dead = self._events.decode(values)
         return self._unwrapped(column, dead, len(values))

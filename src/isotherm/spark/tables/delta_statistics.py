@@ -1,4 +1,6 @@
-"""Makes the statistics of a file for Delta's log, by which readers skip files, from the file's footer. Pure."""
+"""Makes the statistics of a file for Delta's log, by which readers skip files, from the file's
+footer. Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def file_statistics(footer: parquet.FileMetaData) -> dict[str, Any]:
-    """`numRecords`, the counts of nulls, and the bounds of whole numbers and times, including those inside
-    structs. Bounds that the footer lacks, or that Delta cannot write, are left out."""
+    """`numRecords`, the counts of nulls, and the bounds of whole numbers and times, including those
+    inside structs. Bounds that the footer lacks, or that Delta cannot write, are left out."""
     found: dict[str, Any] = {"numRecords": footer.num_rows}
     groups = range(footer.num_row_groups)
     for index in range(min(footer.num_columns, COLUMNS_MAX) if groups else 0):
@@ -53,7 +55,9 @@ def _bounds(parts: Sequence[Any]) -> tuple[Any, Any] | None:
 
 
 def _time(value: datetime, is_upper: bool) -> str:
-    """The text of a time in milliseconds, as in Delta's own writer: rounded down, or up for an upper bound."""
+    """The text of a time in milliseconds, as in Delta's own writer: rounded down, or up for an
+    upper bound.
+    """
     rest = timedelta(microseconds=value.microsecond % 1000)
     value = value - rest + (_MILLISECOND if is_upper and rest else timedelta())
     if value.tzinfo is None:
@@ -61,8 +65,9 @@ def _time(value: datetime, is_upper: bool) -> str:
     return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
-# There are no bounds for float, because a footer leaves out NaN, which is the largest value for Spark. The
-# exact type counts: bool is a subclass of int, but has no bounds in Delta, and datetime one of date.
+# There are no bounds for float, because a footer leaves out NaN, which is the largest value for
+# Spark. The exact type counts: bool is a subclass of int, but has no bounds in Delta, and datetime
+# one of date.
 _WRITERS: dict[type, Callable[[Any, bool], Any]] = {
     int: lambda value, is_upper: value,
     datetime: _time,

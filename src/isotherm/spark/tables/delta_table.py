@@ -4,11 +4,11 @@
     <table>/_delta_log/<version>.json     Delta's commits
     <table>_dead_letters/                 the dead letters, which are a second table
 
-The next offset of each partition is stored as the version of a Delta transaction id, because these are in
-every checkpoint, while the texts of commits expire. Two more transaction ids have the table's version at
-our newest commit, and at our newest commit with dead letters, whose text names their files. The second
-table has the version whose dead letters it contains. So the next run completes a run that was killed
-between the two commits.
+The next offset of each partition is stored as the version of a Delta transaction id, because these
+are in every checkpoint, while the texts of commits expire. Two more transaction ids have the
+table's version at our newest commit, and at our newest commit with dead letters, whose text names
+their files. The second table has the version whose dead letters it contains. So the next run
+completes a run that was killed between the two commits.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ _OFFSETS = "isotherm.offsets"
 _DEAD_LETTERS = "isotherm.dead-letters"
 _COMMIT = "isotherm.commit"
 _RESTORE = "RESTORE"
-# Commits of other programs that do not change our offsets do not end a run: the commit is tried again.
+# Commits of other programs that do not change our offsets do not end a run: the commit is tried
+# again.
 _COMMIT_TRIES = 4
 # A footer is a request or two: the threads mostly wait.
 _FOOTER_THREADS = 16
@@ -73,7 +74,10 @@ _FOOTER_THREADS = 16
 
 @dataclass(frozen=True)
 class DeltaPlace(FolderPlace):
-    """The folder of a Delta table. The names of files are URLs here, and paths in the table's log."""
+    """The folder of a Delta table.
+
+    The names of files are URLs here, and paths in the table's log.
+    """
 
     def open(self, name: str) -> IO[bytes]:
         """Open a file. Raises FileNotFoundError or OSError as the store does."""
@@ -270,8 +274,8 @@ class DeltaTopicTable:
         properties: Mapping[str, str],
         column: str | None = None,
     ) -> DeltaTable | None:
-        """Create the table, with the partition column `column` if given. None if another program has created
-        it first."""
+        """Create the table, with the partition column `column` if given. None if another program
+        has created it first."""
         if self._open(place) is not None:
             return None
         check_unused(self._settings, place.folder, ("_delta_log",))
@@ -322,8 +326,8 @@ class DeltaTopicTable:
         versions: Mapping[str, int],
         texts: Mapping[str, str],
     ) -> bool:
-        """Try one commit, which adds files and removes the replaced ones. The table is loaded at the
-        new version. Returns False if another program committed first."""
+        """Try one commit, which adds files and removes the replaced ones. The table is loaded at
+        the new version. Returns False if another program committed first."""
         now_ms = self._clock.now_ms()
         known = _files(table) if replaced_names else {}
         replaced = [place.path_of(name) for name in replaced_names]
@@ -344,8 +348,8 @@ class DeltaTopicTable:
                 commit_properties=_properties(versions, {**texts, _COMMIT: own}),
             )
         except CommitFailedError:
-            # The commit may have succeeded all the same: if the store's answer is lost, the repeated request
-            # conflicts with our own commit. The random `own` identifies it.
+            # The commit may have succeeded all the same: if the store's answer is lost, the
+            # repeated request conflicts with our own commit. The random `own` identifies it.
             before = table.version()
             table.update_incremental()
             later = table.history(max(table.version() - before, 1))
@@ -371,8 +375,8 @@ class DeltaTopicTable:
         return {number: offset for number, offset in found if offset is not None}
 
     def _restored_offsets(self, table: DeltaTable) -> dict[int, Offset]:
-        """The offsets after a restore, which does not change transaction ids. They are in the text of our
-        newest commit at or before the restored version."""
+        """The offsets after a restore, which does not change transaction ids. They are in the text
+        of our newest commit at or before the restored version."""
         at = table.version()
         for each in table.history():
             if each["version"] > at:
@@ -402,7 +406,10 @@ class DeltaTopicTable:
 
 
 def storage_options(settings: ObjectStoreSettings) -> dict[str, str]:
-    """The settings of a store under delta-rs' names. Raises ConfigError for settings that it lacks."""
+    """The settings of a store under delta-rs' names.
+
+    Raises ConfigError for settings that it lacks.
+    """
     if settings.scheme == "memory":
         raise ConfigError("a Delta table cannot be in memory key=url value=memory://")
     if settings.ca_certificates_path is not None:
@@ -439,8 +446,8 @@ def storage_options(settings: ObjectStoreSettings) -> dict[str, str]:
 def _properties(
     versions: Mapping[str, int], texts: Mapping[str, str] | None = None
 ) -> CommitProperties:
-    """The properties of a commit without retries. A retry of delta-rs would add the rows on top of those that
-    another run has added."""
+    """The properties of a commit without retries. A retry of delta-rs would add the rows on top of
+    those that another run has added."""
     return CommitProperties(
         custom_metadata=dict(texts or {}),
         max_commit_retries=0,

@@ -44,8 +44,8 @@ class FolderPlace:
 
 
 def check_unused(settings: ObjectStoreSettings, folder: str, own: Collection[str] = ()) -> None:
-    """Raises ConfigError if the folder of a table that is to be made has anything but its `own` folders: readers
-    would take other files for a part of the table."""
+    """Raises ConfigError if the folder of a table that is to be made has anything but its `own`
+    folders: readers would take other files for a part of the table."""
     folders, objects = store_client(settings).list_level(f"{folder}/")
     found = {each.rstrip("/") for each in folders} | {each.key for each in objects}
     others = sorted({each.rpartition("/")[2] for each in found} - set(own))

@@ -2,10 +2,11 @@
 
 0x00 · schema id, int32 · value
 0x01 · schema GUID, 16 bytes · value
-0x00 · schema id, int32 · count · indexes · value    Protobuf, all numbers as zigzag varints; also after a GUID
+0x00 · schema id, int32 · count · indexes · value    Protobuf, all numbers as zigzag varints; also
+                                                     after a GUID
 
-The indexes lead to a message of the schema: the first one to a message of the file, the next one to a
-message inside that, and so on. A count of 0 is short for the first message of the file.
+The indexes lead to a message of the schema: the first one to a message of the file, the next one to
+a message inside that, and so on. A count of 0 is short for the first message of the file.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ class Framing(NamedTuple):
 
 
 class Framed(NamedTuple):
-    """The names of schemas, in the order of values. For each value the index of its name, or NO_VALUE for
-    null, or NO_FRAME for a value without a name. And the bytes of the values after their frames."""
+    """The names of schemas, in the order of values. For each value the index of its name, or
+    NO_VALUE for null, or NO_FRAME for a value without a name. And the bytes of the values after
+    their frames."""
 
     names: Sequence[SchemaName]
     schemas: npt.NDArray[np.int64]
@@ -76,7 +78,8 @@ def framed(values: Values, *, has_path: bool = False) -> Framed:
     schemas = np.full(len(values), NO_FRAME, np.int64)
     schemas[~is_valid] = NO_VALUE
     names, schemas[places] = _names(data, starts[places], heads)
-    # Arrow's binary_slice fails for values that are shorter than a frame, so NumPy copies the bytes.
+    # Arrow's binary_slice fails for values that are shorter than a frame, so NumPy copies the
+    # bytes.
     is_kept = np.ones(len(data), np.bool_)
     is_kept[: offsets[0]] = False
     # One step for each byte of the longest head, for all values at once.
@@ -166,5 +169,6 @@ def _name(head: bytes) -> SchemaName:
             number = shift = 0
     text = head[1:size]
     schema_id = int.from_bytes(text, "big") if head[0] == _ID_MAGIC else uuid.UUID(bytes=text)
-    # The first number is the count. A count of 0 stands for the path (0,). Without numbers there is no path.
+    # The first number is the count. A count of 0 stands for the path (0,). Without numbers there is
+    # no path.
     return SchemaName(schema_id, tuple(numbers[1:] or numbers))

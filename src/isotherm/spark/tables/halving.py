@@ -1,4 +1,7 @@
-"""Decodes a batch of values together. If that fails, its halves are tried, down to single bad values."""
+"""Decodes a batch of values together.
+
+If that fails, its halves are tried, down to single bad values.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from isotherm.spark.tables.json_values import DecodedValues, Places, Values
 from isotherm.spark.tables.value_types import ValueType
 
 DecodeTogether: TypeAlias = Callable[[Values, Places], DecodedValues | None]
-"""Decodes values together, with their places in the batch. Returns None if their halves have to be tried, but
-never for a single value."""
+"""Decodes values together, with their places in the batch. Returns None if their halves have to be
+tried, but never for a single value."""
 
 
 def decode_by_halves(payloads: Values, column: ValueType, decode: DecodeTogether) -> DecodedValues:
-    """The values as `column`, and those that cannot be decoded, by their places. `column` is None for values
-    without bytes."""
+    """The values as `column`, and those that cannot be decoded, by their places. `column` is None
+    for values without bytes."""
     found = list(_decoded(payloads, np.arange(len(payloads)), decode)) if len(payloads) else []
     kind = pa.null() if column is None else column
     return DecodedValues(

@@ -1,7 +1,7 @@
 """Names of schemas in the headers of records, where Confluent's HeaderSchemaIdSerializer puts them.
 
-The header has the bytes that are otherwise before the value (framed_values). As in Confluent's DualSchemaIdDeserializer the last
-header of the name counts, and one without a value does not.
+The header has the bytes that are otherwise before the value (framed_values). As in Confluent's
+DualSchemaIdDeserializer the last header of the name counts, and one without a value does not.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ pc: Any = pyarrow.compute
 
 
 def named_values(values: Values, headers: Any, name: str, framing: Framing | None) -> Values:
-    """The values, each behind the frame that is in its record's header `name`. With another header it is empty, which
-    is a value without a schema. Without `framing` values stay what they are."""
+    """The values, each behind the frame that is in its record's header `name`. With another header
+    it is empty, which is a value without a schema. Without `framing` values stay what they are."""
     frames = None if framing is None else _last_values(headers, name)
     if framing is None or frames is None:
         return values
@@ -53,7 +53,10 @@ def named_value(value: bytes | None, header: bytes | None, *, has_path: bool) ->
 
 
 def _frame(header: bytes, framing: Framing) -> bytes | None:
-    """The frame at the beginning of a header. Confluent's deserializers ignore what is behind it."""
+    """The frame at the beginning of a header.
+
+    Confluent's deserializers ignore what is behind it.
+    """
     size = frame_size(header, has_path=framing.has_path)
     return header[:size] if size else None
 

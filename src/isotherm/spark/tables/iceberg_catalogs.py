@@ -1,4 +1,6 @@
-"""Opens catalogs of Iceberg tables with PyIceberg: one in SQLite, which needs no server, or any that it knows."""
+"""Opens catalogs of Iceberg tables with PyIceberg: one in SQLite, which needs no server, or any
+that it knows.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ _REST = "rest"
 
 
 def open_catalog(name: str | None, properties: Mapping[str, str], warehouse: str | None) -> Catalog:
-    """The catalog `name` of PyIceberg's configuration, whose properties `properties` override. Without both,
-    a SQLite catalog inside the warehouse, which must be a local folder.
+    """The catalog `name` of PyIceberg's configuration, whose properties `properties` override.
+    Without both, a SQLite catalog inside the warehouse, which must be a local folder.
 
-    `warehouse` is a path or a URL. For a REST catalog it is a name that the server knows, and is passed on
-    unchanged. None means the warehouse of the catalog's configuration.
+    `warehouse` is a path or a URL. For a REST catalog it is a name that the server knows, and is
+    passed on unchanged. None means the warehouse of the catalog's configuration.
     """
     if name is None and not properties:
         return _embedded(warehouse or "")

@@ -1,4 +1,5 @@
-"""Commits snapshots of an Iceberg table with our notes in their summaries. One snapshot is one commit.
+"""Commits snapshots of an Iceberg table with our notes in their summaries. One snapshot is one
+commit.
 
 isotherm.offsets        the next offset of each partition after this snapshot
 isotherm.dead-letters   in a run's snapshot: the files for the table of dead letters
@@ -45,8 +46,8 @@ _ONE_RETRY = {
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """The data files that a snapshot adds and removes. With `keeps_rows` both have the same rows, and the
-    snapshot is an Iceberg replace, which readers of changes skip."""
+    """The data files that a snapshot adds and removes. With `keeps_rows` both have the same rows,
+    and the snapshot is an Iceberg replace, which readers of changes skip."""
 
     added: Sequence[str] = ()
     removed: Sequence[str] = ()
@@ -59,11 +60,11 @@ def commit_snapshot(
     summary: Callable[[], Mapping[str, str]],
     lost: TableOvertakenError,
 ) -> None:
-    """Commit the change in one snapshot. `summary` is called before each try with the current table, and may
-    raise.
+    """Commit the change in one snapshot. `summary` is called before each try with the current
+    table, and may raise.
 
-    Raises `lost` if other programs commit before every try, or if a file to remove is no longer in the table,
-    or if rows of it were deleted without rewriting it.
+    Raises `lost` if other programs commit before every try, or if a file to remove is no longer in
+    the table, or if rows of it were deleted without rewriting it.
     """
     for _ in range(COMMIT_TRIES):
         if _try_commit(table, change, summary(), lost):
@@ -112,8 +113,8 @@ def _try_commit(
 def data_file(table: Table, file: str) -> DataFile:
     """A file with the statistics of its footer, as a snapshot adds it.
 
-    Parquet has no bounds of a row group for texts above 4 KiB. PyIceberg then takes those of the other row groups for
-    the whole file, and readers would skip rows, so such columns get no bounds.
+    Parquet has no bounds of a row group for texts above 4 KiB. PyIceberg then takes those of the
+    other row groups for the whole file, and readers would skip rows, so such columns get no bounds.
     """
     made = parquet_file_to_data_file(table.io, table.metadata, file)
     if len(made.split_offsets or ()) > 1:
@@ -141,8 +142,8 @@ def _without_bounds(footer: Any) -> Iterator[str]:
 class KnownTransaction(Transaction):
     """A transaction that keeps the metadata as long as neither the table nor the updates change.
 
-    PyIceberg makes the metadata again at each access, by deep copies. A commit has a dozen of these accesses, and
-    each takes a third of a second for some thousand columns.
+    PyIceberg makes the metadata again at each access, by deep copies. A commit has a dozen of these
+    accesses, and each takes a third of a second for some thousand columns.
     """
 
     _known: tuple[TableMetadata, object, TableMetadata] | None = None
@@ -158,9 +159,9 @@ class KnownTransaction(Transaction):
 class _OneCommit(KnownTransaction):
     """A transaction that does not commit on top of other commits, as PyIceberg's retry does.
 
-    Before its retry PyIceberg checks whether the refused commit is in the table, because the answer may have
-    been lost, and the files of such a commit must not be deleted. So this class allows one retry, and keeps
-    only that check of it.
+    Before its retry PyIceberg checks whether the refused commit is in the table, because the answer
+    may have been lost, and the files of such a commit must not be deleted. So this class allows one
+    retry, and keeps only that check of it.
     """
 
     def _rebuild_snapshot_updates(self) -> None:
@@ -168,7 +169,9 @@ class _OneCommit(KnownTransaction):
 
 
 class _ReplaceFiles(_OverwriteFiles):
-    """A snapshot with the operation `replace`, which PyIceberg lacks, made of an overwrite's files and totals."""
+    """A snapshot with the operation `replace`, which PyIceberg lacks, made of an overwrite's
+    files and totals.
+    """
 
     def _summary(self, snapshot_properties: Any = None) -> Summary:
         made = super()._summary(snapshot_properties or {})
@@ -176,7 +179,10 @@ class _ReplaceFiles(_OverwriteFiles):
 
 
 def whole_files(table: Table, name: str, hint: str) -> list[DataFile]:
-    """The data files of the table. Raises ConfigError if rows of a file were deleted without rewriting it."""
+    """The data files of the table.
+
+    Raises ConfigError if rows of a file were deleted without rewriting it.
+    """
     with translated("the table cannot be read"):
         planned = list(table.scan().plan_files())
     if any(each.delete_files for each in planned):
@@ -207,7 +213,9 @@ def offsets_text(covered: Mapping[int, Offset]) -> str:
 
 @contextmanager
 def translated(fact: str) -> Iterator[None]:
-    """Turn failures of the catalog's database or server, and of the warehouse's store, into our errors."""
+    """Turn failures of the catalog's database or server, and of the warehouse's store, into our
+    errors.
+    """
     try:
         yield
     except (DBAPIError, RESTError, RequestException) as error:

@@ -1,10 +1,10 @@
 """Keeps a topic as an Iceberg table, with PyIceberg, in any catalog that it knows.
 
-The summary of each of our snapshots has the offsets that the table then covers. So after a rollback the
-next run continues from the older snapshot, and after other programs have compacted or extended the table
-it continues from our newest snapshot. The dead letters are a second table. The summary of the first
-table's snapshot names their files, and the second table's snapshot names that snapshot. So the next run
-completes a run that was killed between the two commits.
+The summary of each of our snapshots has the offsets that the table then covers. So after a rollback
+the next run continues from the older snapshot, and after other programs have compacted or extended
+the table it continues from our newest snapshot. The dead letters are a second table. The summary of
+the first table's snapshot names their files, and the second table's snapshot names that snapshot.
+So the next run completes a run that was killed between the two commits.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class IcebergPlace:
     folder: str
 
     def put(self, name: str, path: Path) -> str:
-        """Put a file. Raises RemoteStorageError if the store fails. The partial file is then deleted, unless
-        that fails too."""
+        """Put a file. Raises RemoteStorageError if the store fails. The partial file is then
+        deleted, unless that fails too."""
         location = f"{self.folder}/{name}"
         try:
             with path.open("rb") as source, self.io.new_output(location).create() as target:
@@ -140,8 +140,8 @@ class IcebergTable:
     def create(self, identity: Identity) -> None:
         properties = identity_properties(identity)
         first = first_types(identity.key_format, identity.value_format)
-        # PyIceberg assigns ids to columns only after it has searched for those of the partitions, so assign them
-        # here.
+        # PyIceberg assigns ids to columns only after it has searched for those of the partitions,
+        # so assign them here.
         schema = assign_fresh_schema_ids(
             self._catalog._convert_schema_if_needed(rows_schema(first))
         )
@@ -306,8 +306,8 @@ def _partition_spec(schema: Schema, partition_by: str) -> PartitionSpec:
 
 
 def _check_column_names(table: Table, name: str) -> None:
-    """Raise ConfigError if a column was renamed. Spark finds columns in files by name, Iceberg by field id, so
-    older files would have it under another name."""
+    """Raise ConfigError if a column was renamed. Spark finds columns in files by name, Iceberg by
+    field id, so older files would have it under another name."""
     ids: dict[str, int] = {}
     names: dict[int, str] = {}
     for schema in table.metadata.schemas:

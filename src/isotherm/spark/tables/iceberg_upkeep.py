@@ -32,9 +32,9 @@ from isotherm.types import TimestampMs
 class IcebergKept:
     """`KeptTable` over Iceberg.
 
-    `load` reads the table. A snapshot of upkeep repeats the notes `carried` of the newest snapshot that has
-    them. The next run needs the newest snapshot with the note `needed`, which must not expire. `place`,
-    `schema` and `check` are the same as for runs.
+    `load` reads the table. A snapshot of upkeep repeats the notes `carried` of the newest snapshot
+    that has them. The next run needs the newest snapshot with the note `needed`, which must not
+    expire. `place`, `schema` and `check` are the same as for runs.
     """
 
     def __init__(
@@ -146,8 +146,8 @@ class IcebergKept:
         return int(from_bytes(kind, first)), int(from_bytes(kind, last))
 
     def _expirable(self, before_ms: TimestampMs) -> list[Snapshot]:
-        """The snapshots older than `before_ms` that may expire. Those between the newest one and the one that the
-        next run needs stay, because the chain of ancestors leads over them."""
+        """The snapshots older than `before_ms` that may expire. Those between the newest one and
+        the one that the next run needs stay, because the chain of ancestors leads over them."""
         kept = {each.snapshot_id for each in self._known.refs().values()}
         for each in ancestors(self._known):
             kept.add(each.snapshot_id)
@@ -160,8 +160,8 @@ class IcebergKept:
         ]
 
     def _remove(self, gone: Iterable[Snapshot]) -> bool:
-        """Remove snapshots. Returns False if another program committed first: after a rollback one of these may be
-        the newest."""
+        """Remove snapshots. Returns False if another program committed first: after a rollback one
+        of these may be the newest."""
         refs = self._known.metadata.refs
         ids = [each.snapshot_id for each in gone]
         removal = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids})
@@ -176,7 +176,9 @@ class IcebergKept:
         return True
 
     def _named_by(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """The files that snapshots name: manifest lists, manifests, and files of data and deletes."""
+        """The files that snapshots name: manifest lists, manifests, and files of data and
+        deletes.
+        """
         lists: set[str] = set()
         manifests: dict[str, Any] = {}
         for each in snapshots:

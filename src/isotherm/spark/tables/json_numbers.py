@@ -1,8 +1,9 @@
 """Finds the numbers of JSON values that a column would not have as they were sent. Pure.
 
-JSON does not bound its numbers. A column has whole numbers of 64 bits, or doubles. A double is the number that was sent
-if it is equal to it, or if the number is its shortest decimal, which is what most writers of JSON print and all readers
-give back: 0.1 is one, 0.12345678901234567 is not. A number that is written as a whole one must be equal.
+JSON does not bound its numbers. A column has whole numbers of 64 bits, or doubles. A double is the
+number that was sent if it is equal to it, or if the number is its shortest decimal, which is what
+most writers of JSON print and all readers give back: 0.1 is one, 0.12345678901234567 is not. A
+number that is written as a whole one must be equal.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class NumberScan(NamedTuple):
     """What a look through the bytes of values has found.
 
     too_deep    values with more levels of objects and arrays than allowed
-    doubtful    values with NaN or Infinity, with a number that may be in no column, or with many levels
+    doubtful    values with NaN or Infinity, with a number that may be in no column, or with many
+                levels
     only_long   values with a whole number that int64 has and double has not
     plain       the values, in which whole numbers of int64 are written as such
     """
@@ -97,8 +99,9 @@ class NumberScan(NamedTuple):
 def scan_numbers(
     values: Values, depth_sure: int, depth_max: int, *, is_form_free: bool
 ) -> NumberScan:
-    """Look through the values, which need not be JSON. One with more levels than `depth_sure` is doubtful. With `is_form_free`, 3.0 is the whole number 3, and `plain` has 3
-    instead. Otherwise `plain` are the values."""
+    """Look through the values, which need not be JSON. One with more levels than `depth_sure` is
+    doubtful. With `is_form_free`, 3.0 is the whole number 3, and `plain` has 3 instead. Otherwise
+    `plain` are the values."""
     # Importing kernels loads Numba. Only executors decode.
     from isotherm.kernels import json_numbers as kernels
 
@@ -160,7 +163,10 @@ def _with_plain_numbers(values: Values) -> Values:
 
 
 def large_doubles(column: Values, kind: ValueType) -> Mask:
-    """The rows with a double that may stand for a whole number that it is not. Only fields of `kind` count."""
+    """The rows with a double that may stand for a whole number that it is not.
+
+    Only fields of `kind` count.
+    """
     found = np.zeros(len(column), np.bool_)
     for rows in _rows_of_large(column, kind, np.arange(len(column))):
         found[rows] = True
@@ -183,7 +189,9 @@ def _rows_of_large(column: Any, kind: ValueType, rows: Places) -> Iterator[Place
 
 
 def marked_numbers(kind: ValueType, column: Values) -> ValueType:
-    """The type of the column's fields, with a mark on those with a whole number that no double has."""
+    """The type of the column's fields, with a mark on those with a whole number that no double
+    has.
+    """
     if isinstance(kind, pa.StructType):
         children = struct_children(column)
         return pa.struct([_marked_field(field, children[field.name]) for field in kind])

@@ -1,7 +1,9 @@
-"""Finds the reason why a JSON value cannot be in a table, without Arrow, in some microseconds per value. Pure.
+"""Finds the reason why a JSON value cannot be in a table, without Arrow, in some microseconds per
+value. Pure.
 
-Arrow's reader stops at the first value that it refuses, and starting it costs as much as reading a hundred
-values. So values that are certainly refused are found here first. Doubtful ones are left to Arrow.
+Arrow's reader stops at the first value that it refuses, and starting it costs as much as reading a
+hundred values. So values that are certainly refused are found here first. Doubtful ones are left to
+Arrow.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class _Unsure(Exception):
 
 
 class _Rules(NamedTuple):
-    """The changes that the column's type still allows: new fields, and doubles instead of whole numbers. If `is_form_free`,
-    3.0 is a whole number."""
+    """The changes that the column's type still allows: new fields, and doubles instead of whole
+    numbers. If `is_form_free`, 3.0 is a whole number."""
 
     grows: bool
     widens: bool
@@ -60,9 +62,9 @@ def refusal(
     may_widen: bool = False,
     is_form_free: bool = False,
 ) -> str | None:
-    """The reason why a value is refused. None if it is not, or if that is uncertain. It is uncertain with
-    `may_grow` if `kind` lacks a field, and with `may_widen` if a number does not fit into whole numbers. With
-    `is_form_free`, 3.0 is a whole number."""
+    """The reason why a value is refused. None if it is not, or if that is uncertain. It is
+    uncertain with `may_grow` if `kind` lacks a field, and with `may_widen` if a number does not fit
+    into whole numbers. With `is_form_free`, 3.0 is a whole number."""
     if value is None:
         return None
     try:
@@ -120,8 +122,8 @@ def _fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _check_fields(value: object, levels: int = 0, arrays: int = 0) -> bool:
-    """Whether the value has a type (see `column_type`). It is inside so many objects and arrays. Raises _Refused for names
-    and levels that no column has."""
+    """Whether the value has a type (see `column_type`). It is inside so many objects and arrays.
+    Raises _Refused for names and levels that no column has."""
     if isinstance(value, dict):
         typed = [name for name, inner in value.items() if _check_fields(inner, levels + 1, arrays)]
         for name in typed:

@@ -1,6 +1,7 @@
-"""Decodes JSON values that follow the id of a JSON Schema. The schema determines the types of the fields that
-it declares, so that a number is a double even before the first one with a fraction, and an integer stays one, also if it is
-written as 3.0: for JSON Schema these are the same. Other fields get the type that is found, as without a schema.
+"""Decodes JSON values that follow the id of a JSON Schema. The schema determines the types of the
+fields that it declares, so that a number is a double even before the first one with a fraction, and
+an integer stays one, also if it is written as 3.0: for JSON Schema these are the same. Other fields
+get the type that is found, as without a schema.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ class JsonSchemaDecoder:
 
 @functools.lru_cache(_SCHEMAS_MAX)
 def schema_type(registry: RegistrySettings, schema_id: SchemaId) -> ValueType:
-    """The type that a registered schema declares. Raises UnknownSchemaError if the id is not that of a JSON
-    Schema, and SchemaRegistryError if the registry does not answer."""
+    """The type that a registered schema declares. Raises UnknownSchemaError if the id is not that
+    of a JSON Schema, and SchemaRegistryError if the registry does not answer."""
     schema = registered_schema(registry, schema_id)
     if schema.kind != "JSON":
         raise UnknownSchemaError(f"the schema is not of json-schema but of {schema.kind}")
@@ -119,9 +120,9 @@ def schema_type(registry: RegistrySettings, schema_id: SchemaId) -> ValueType:
 
 
 def declared_type(schema: Schema, root: Schema) -> ValueType:
-    """The type that the schema declares. None if only the values determine it: for several types, references
-    to other documents, and parts deeper than columns may be. References may make a small schema very large. Then fewer
-    levels of it are declared."""
+    """The type that the schema declares. None if only the values determine it: for several types,
+    references to other documents, and parts deeper than columns may be. References may make a small
+    schema very large. Then fewer levels of it are declared."""
     depth_max = LEVELS_MAX
     while True:
         try:
@@ -135,7 +136,10 @@ class _TooLargeError(Exception):
 
 
 class _Declaration:
-    """Finds the types of the parts of a schema, down to `depth_max` parts inside each other. A reference is a part."""
+    """Finds the types of the parts of a schema, down to `depth_max` parts inside each other.
+
+    A reference is a part.
+    """
 
     def __init__(self, root: Schema, depth_max: int) -> None:
         self._root = root
@@ -143,7 +147,10 @@ class _Declaration:
         self._parts = 0
 
     def type_of(self, schema: Schema, depth: int = 0, arrays: int = 0) -> ValueType:
-        """The type of a part that is inside so many others, and so many arrays. Raises _TooLargeError."""
+        """The type of a part that is inside so many others, and so many arrays.
+
+        Raises _TooLargeError.
+        """
         # A reference may lead back to a part that contains it.
         if depth > self._depth_max:
             return None

@@ -1,15 +1,16 @@
-"""Decodes JSON values of records to one Arrow column. Arrow's reader parses them, a batch at a time.
+"""Decodes JSON values of records to one Arrow column. Arrow's reader parses them, a batch at a
+time.
 
-The reader parses one text of many objects, and does not know where records end. So each value is put
-into its own object, `{"v":<value>}`, with a line feed. Each object begins a row, whatever the values are,
-because a line feed cannot be inside a JSON string and does not continue an object. So if there are as many
-rows as values, each value is one row.
+The reader parses one text of many objects, and does not know where records end. So each value is
+put into its own object, `{"v":<value>}`, with a line feed. Each object begins a row, whatever the
+values are, because a line feed cannot be inside a JSON string and does not continue an object. So
+if there are as many rows as values, each value is one row.
 
-If a batch does not parse, its halves are tried. In a small batch json_refusals finds the values that are
-certainly refused, and the others are tried again, down to single ones.
+If a batch does not parse, its halves are tried. In a small batch json_refusals finds the values
+that are certainly refused, and the others are tried again, down to single ones.
 
-The reader takes NaN for a number, and rounds numbers to doubles. So json_numbers looks through the bytes first. Only
-values with such numbers are examined one by one.
+The reader takes NaN for a number, and rounds numbers to doubles. So json_numbers looks through the
+bytes first. Only values with such numbers are examined one by one.
 """
 
 from __future__ import annotations
@@ -52,11 +53,14 @@ _read_json: Any = json.read_json
 _nulls: Any = pa.nulls
 
 NESTING_MAX = 64
-"""The most levels of objects and arrays, because Arrow's reader has a stack of fixed size. Columns have fewer. Levels
-with nothing in them are no part of a column."""
+"""The most levels of objects and arrays, because Arrow's reader has a stack of fixed size. Columns
+have fewer. Levels with nothing in them are no part of a column."""
 
 _SCREENED_MAX = 256
-"""The most values of a batch that json_refusals examines if they do not parse. Larger batches are halved."""
+"""The most values of a batch that json_refusals examines if they do not parse.
+
+Larger batches are halved.
+"""
 
 _PLACE = re.compile(r" in row \d+|JSON parse error: ")
 _FIELD = re.compile(r"Column\(/v/?(.*?)\)")
@@ -78,7 +82,10 @@ class DecodedValues(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """Values that are decoded together, with their places. `plain` are the texts for Arrow (see NumberScan)."""
+    """Values that are decoded together, with their places.
+
+    `plain` are the texts for Arrow (see NumberScan).
+    """
 
     values: Values
     places: Places
@@ -110,9 +117,9 @@ class _Found(NamedTuple):
 class JsonDecoder:
     """Decodes batches to columns of one type, `known`.
 
-    With `may_grow`, a field that the type lacks is added to it. From then on `has_grown` is true, and the columns
-    are unusable. Without it such fields are left out. `fixed` is the part of the type that the table has. With
-    `is_form_free`, 3.0 is a whole number.
+    With `may_grow`, a field that the type lacks is added to it. From then on `has_grown` is true,
+    and the columns are unusable. Without it such fields are left out. `fixed` is the part of the
+    type that the table has. With `is_form_free`, 3.0 is a whole number.
     """
 
     framing = None
@@ -213,8 +220,8 @@ class JsonDecoder:
             self._decode(rest, parts, dead, is_screened=True)
 
     def _found(self, batch: _Batch, column: Values) -> _Found:
-        """The type that the fields of the values have. Raises FieldNameError if one cannot be a column beside those
-        of `known`."""
+        """The type that the fields of the values have. Raises FieldNameError if one cannot be a
+        column beside those of `known`."""
         kind = column_type(column.type)
         if (
             batch.plain is not batch.values
@@ -232,7 +239,10 @@ class JsonDecoder:
     def _lacks_numbers(
         self, batch: _Batch, found: _Found, parts: list[Values], dead: list[DeadValue]
     ) -> bool:
-        """Whether doubles stand for whole numbers that they are not. The values have then been decoded otherwise."""
+        """Whether doubles stand for whole numbers that they are not.
+
+        The values have then been decoded otherwise.
+        """
         rows = np.flatnonzero(batch.only_long & large_doubles(found.column, self.known))
         refused = self._refuse(batch, rows, self.known, dead, may_grow=False)
         if refused:
@@ -242,7 +252,8 @@ class JsonDecoder:
             return True
         if not self._may_grow:
             return False
-        # In a new field the first number determines the type. A value with both types in it is dead.
+        # In a new field the first number determines the type. A value with both types in it is
+        # dead.
         whole = merged(self.known, found.kind, self._fixed)
         rows = np.flatnonzero(batch.only_long & large_doubles(found.column, whole))
         if len(batch.places) == 1:
@@ -278,7 +289,10 @@ class JsonDecoder:
         *,
         may_grow: bool = True,
     ) -> list[int]:
-        """Add those of the rows to `dead` that are certainly not in a column of this type. Returns their indexes."""
+        """Add those of the rows to `dead` that are certainly not in a column of this type.
+
+        Returns their indexes.
+        """
         reasons = self._reasons(batch, rows, kind, may_grow=may_grow)
         refused = [
             (row, reason) for row, reason in zip(rows.tolist(), reasons, strict=True) if reason
@@ -324,8 +338,8 @@ def _as_double(field: pa.Field[Any], fixed: ValueType) -> pa.Field[Any]:
 
 
 def parse(values: Values, known: ValueType) -> Values:
-    """One struct for each value, with the fields of `known`, then new fields with types that Arrow infers.
-    Raises ArrowInvalid unless each value is one JSON object or null, and fits `known`."""
+    """One struct for each value, with the fields of `known`, then new fields with types that Arrow
+    infers. Raises ArrowInvalid unless each value is one JSON object or null, and fits `known`."""
     values = pc.fill_null(values, b"null")
     values.cast(pa.string())  # raises for bytes that are not UTF-8
     rows = pc.binary_join_element_wise(b'{"v":', values, b"}\n", b"")
@@ -364,7 +378,9 @@ def _of_type(column: Values, kind: pa.DataType) -> Values:
 
 
 def _reason(error: Exception) -> str:
-    """Arrow's message without the number of the row, since the batch has one value, and without our `v`."""
+    """Arrow's message without the number of the row, since the batch has one value, and without
+    our `v`.
+    """
     text = _PLACE.sub("", " ".join(str(error).split()))
     named = _FIELD.sub(lambda found: f"field {found[1]}" if found[1] else "it", text)
     return named[:_REASON_SIZE_MAX]

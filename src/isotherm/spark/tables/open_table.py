@@ -1,4 +1,6 @@
-"""Opens the table of a topic by the names that users give, for the command that writes it and for queries."""
+"""Opens the table of a topic by the names that users give, for the command that writes it and
+for queries.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,9 @@ _CHOSEN = (
 
 @dataclass(frozen=True)
 class TablePlace:
-    """The place of a table. The default `name` is that of `iceberg_name`, or for Delta and Parquet TOPIC. `properties` are
-    those of the Iceberg catalog, or settings of the object store. The default `warehouse` is that of the named
-    catalog, or DEFAULT_WAREHOUSE without one."""
+    """The place of a table. The default `name` is that of `iceberg_name`, or for Delta and Parquet
+    TOPIC. `properties` are those of the Iceberg catalog, or settings of the object store. The
+    default `warehouse` is that of the named catalog, or DEFAULT_WAREHOUSE without one."""
 
     table_format: str = "iceberg"
     warehouse: str | None = None
@@ -70,8 +72,9 @@ def open_table(topic: str, place: TablePlace, *, writes: bool) -> TopicTable:
 
 
 def iceberg_name(topic: str) -> str:
-    """The default name of a topic's Iceberg table: kafka.db_public_cust for db.public.Cust. Every catalog and engine can
-    name it: a dot would begin a nested namespace, and Trino, Hive's and Glue's catalogs know lower case alone.
+    """The default name of a topic's Iceberg table: kafka.db_public_cust for db.public.Cust. Every
+    catalog and engine can name it: a dot would begin a nested namespace, and Trino, Hive's and
+    Glue's catalogs know lower case alone.
 
     Topics may have one name together: `check_topic` refuses the second.
     """
@@ -79,7 +82,10 @@ def iceberg_name(topic: str) -> str:
 
 
 def kept_tables(table: TopicTable) -> Sequence[KeptTable]:
-    """The tables of rows and of dead letters, for upkeep. The format must have passed `check_upkeep`."""
+    """The tables of rows and of dead letters, for upkeep.
+
+    The format must have passed `check_upkeep`.
+    """
     from isotherm.spark.tables.iceberg_table import IcebergTable
 
     assert isinstance(table, IcebergTable), "check_upkeep comes first"

@@ -1,8 +1,8 @@
-"""Writes the Parquet files of one task to a local folder, and puts each to the table's place when it is
-complete.
+"""Writes the Parquet files of one task to a local folder, and puts each to the table's place when
+it is complete.
 
-Memory is bounded by ROW_GROUP_BYTES, and disk by FILE_BYTES and a row group, separately for rows and dead
-letters.
+Memory is bounded by ROW_GROUP_BYTES, and disk by FILE_BYTES and a row group, separately for rows
+and dead letters.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class PutFile(NamedTuple):
 
 
 def attempt_name(name: str) -> str:
-    """A name that differs in each attempt of a task, because Spark may repeat a task, and run two attempts at the
-    same time."""
+    """A name that differs in each attempt of a task, because Spark may repeat a task, and run two
+    attempts at the same time."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -51,9 +51,9 @@ def attempt_name(name: str) -> str:
 
 
 class ParquetFiles:
-    """Writes rows to files. A file is at `path` with a number while it is written, and is then put into `folder`
-    of the place. Without rows there is no file. If the context ends without `put_all`, the files that were put
-    are deleted."""
+    """Writes rows to files. A file is at `path` with a number while it is written, and is then put
+    into `folder` of the place. Without rows there is no file. If the context ends without
+    `put_all`, the files that were put are deleted."""
 
     def __init__(self, place: Place, schema: pa.Schema, path: Path, folder: str = "") -> None:
         self._place = place

@@ -1,13 +1,14 @@
 """Keeps a topic as a folder of Parquet files, with a log of commits beside them.
 
     <table>/<file>.parquet                the rows, below folders if the table has partitions
-    <table>/_commits/<number>.json        the files that commit `number` added, and the offsets after it
+    <table>/_commits/<number>.json        the files that commit `number` added, and the offsets
+                                          after it
     <table>/_staged/<file>.parquet        files that readers should not see yet
     <table>_dead_letters/<file>.parquet   the dead letters
 
-Readers of Parquet ignore names that begin with an underscore. A commit is the creation of its object,
-at which only one of several runs succeeds. Then its files are moved to where readers see them. If a run is
-killed in between, the next one moves them.
+Readers of Parquet ignore names that begin with an underscore. A commit is the creation of its
+object, at which only one of several runs succeeds. Then its files are moved to where readers see
+them. If a run is killed in between, the next one moves them.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ class ParquetTable:
             before = list(
                 pool.map(lambda key: json.loads(self._client.get(key, _COMMIT_SIZE_MAX)), known)
             )
-        # The run of the last commit may still be moving its files, or may have been killed before that.
+        # The run of the last commit may still be moving its files, or may have been killed before
+        # that.
         folder = f"{self.name}/_staged/"
         staged = {each.key.removeprefix(folder) for each in self._client.list_objects(folder)}
         url = plain_url(self._settings.url)
@@ -139,8 +141,8 @@ class ParquetTable:
         }
         key = f"{self.name}/_commits/{self._number + 1:020}.json"
         content = json.dumps(made).encode()
-        # If the store's answer was lost, the repeated request is refused. Compare the content, since the commit may
-        # be our own.
+        # If the store's answer was lost, the repeated request is refused. Compare the content,
+        # since the commit may be our own.
         if not self._client.create(key, content) and not self._is(key, content):
             raise overtaken(self.name)
         self._last, self._number = made, self._number + 1

@@ -1,7 +1,8 @@
 """Writes the Parquet files of one task, with separate files for each partition of the table.
 
 All partitions together obey the bounds that ParquetFiles has for one: ROW_GROUP_BYTES of rows in
-memory, FILE_BYTES of files on the disk. So a task with rows of many partitions writes smaller files.
+memory, FILE_BYTES of files on the disk. So a task with rows of many partitions writes smaller
+files.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ OPEN_PARTITIONS_MAX = 64
 
 
 class PartitionedFiles:
-    """Writes rows to files, which are at `path` with numbers while they are written. Without rows there is no
-    file. If the context ends without `put_all`, the files that were put are deleted."""
+    """Writes rows to files, which are at `path` with numbers while they are written. Without rows
+    there is no file. If the context ends without `put_all`, the files that were put are deleted."""
 
     def __init__(self, place: Place, schema: pa.Schema, path: Path, partition_by: str) -> None:
         self._place = place
@@ -71,7 +72,8 @@ class PartitionedFiles:
 
     def _end_oldest(self) -> None:
         folder = next(iter(self._open))
-        # Remove it from the open ones only after it is put, so that its files are deleted if that fails.
+        # Remove it from the open ones only after it is put, so that its files are deleted if that
+        # fails.
         self._put += self._open[folder].put_all()
         del self._open[folder]
 

@@ -1,7 +1,7 @@
 """Compiles the text of a Protobuf schema to descriptors, with protoc.
 
-protoc is the reference implementation, and its errors say what is wrong. It runs as a separate process, so that
-a hostile text cannot harm this one.
+protoc is the reference implementation, and its errors say what is wrong. It runs as a separate
+process, so that a hostile text cannot harm this one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def message_of(schema: RegisteredSchema, path: tuple[int, ...]) -> Descriptor:
 
 
 def _nested(message: DescriptorProto) -> list[DescriptorProto]:
-    """The nested messages that the indexes count. The messages that protoc adds for maps are left out."""
+    """The nested messages that the indexes count.
+
+    The messages that protoc adds for maps are left out.
+    """
     return [each for each in message.nested_type if not each.options.map_entry]
 
 
@@ -80,7 +83,9 @@ def _compiled(texts: Mapping[str, str], main: str) -> FileDescriptorSet:
 
 
 def _common_folders() -> list[str]:
-    """The folders with google/type and others, which schemas may import without a registered reference."""
+    """The folders with google/type and others, which schemas may import without a registered
+    reference.
+    """
     found = find_spec("google.type")
     places = [] if found is None else list(found.submodule_search_locations or ())
     return [str(Path(each).parents[1]) for each in places]

@@ -5,11 +5,12 @@
     float, double -> double · message -> struct · repeated -> list · map -> map
     google.protobuf.Timestamp -> timestamp · its wrappers -> the wrapped type
 
-If a field was not set, it is null, or has its default if it has no presence. A message without fields is
-no column.
+If a field was not set, it is null, or has its default if it has no presence. A message without
+fields is no column.
 
-The wire message of a message is simpler and reads the same bytes: all single fields have presence, enums are
-numbers, and names are generated, so that the reader does not treat a message as a well-known one.
+The wire message of a message is simpler and reads the same bytes: all single fields have presence,
+enums are numbers, and names are generated, so that the reader does not treat a message as a
+well-known one.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _map_of: Any = pa.MapArray.from_arrays
 _scalar: Any = pa.scalar
 
 COLUMNS_MAX = 10_000
-"""The most columns of a message, nested ones included. Messages that use each other many times would
-otherwise grow without bound."""
+"""The most columns of a message, nested ones included. Messages that use each other many times
+would otherwise grow without bound."""
 _NANOS_MAX = 999_999_999
 _WHOLE = pa.int64()
 _UNSIGNED = pa.decimal128(20, 0)
@@ -72,8 +73,8 @@ class ProtobufType(Protocol):
         """Give a field of a wire message this type."""
 
     def column_of(self, stored: Any) -> Any:
-        """Convert the reader's array of the wire type to the column. Raises ArrowInvalid for values that cannot be
-        in a column."""
+        """Convert the reader's array of the wire type to the column. Raises ArrowInvalid for values
+        that cannot be in a column."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +189,8 @@ class Message:
                 raise pa.ArrowInvalid(f"a required field is not there field={field.name}")
 
     def _check_choices(self, arrays: Sequence[Any], is_set: Any) -> None:
-        """Raise ArrowInvalid if several members of a oneof are set. The last one would count, but the reader does
-        not report which it was."""
+        """Raise ArrowInvalid if several members of a oneof are set. The last one would count, but
+        the reader does not report which it was."""
         counts: dict[str, Any] = {}
         for field, array in zip(self.fields, arrays, strict=True):
             if field.choice is not None:
@@ -205,8 +206,8 @@ class MapEntry(Message):
     """The entry of a map. `column` is the type of an entry; the field's column is a map."""
 
     def map_of(self, stored: Any, kind: Any) -> Any:
-        """The column of a map field. If several entries have the same key, the last one counts. An entry without a
-        value has the default, because some serializers leave it out."""
+        """The column of a map field. If several entries have the same key, the last one counts. An
+        entry without a value has the default, because some serializers leave it out."""
         parts = (stored.keys, _all_set(stored.items))
         with inside("{}"):
             keys, items = (
@@ -233,7 +234,10 @@ def _all_set(stored: Any) -> Any:
 
 @dataclass(frozen=True)
 class Timestamp(Message):
-    """google.protobuf.Timestamp, cut to microseconds. A key `is_compared`, so it must not have more digits."""
+    """google.protobuf.Timestamp, cut to microseconds.
+
+    A key `is_compared`, so it must not have more digits.
+    """
 
     is_compared: bool = False
 

@@ -1,5 +1,5 @@
-"""Decodes Protobuf values of records to one Arrow column. ptars, a compiled library, reads a batch at a time. If
-that fails, the halves of the batch are tried, down to single bad values."""
+"""Decodes Protobuf values of records to one Arrow column. ptars, a compiled library, reads a batch
+at a time. If that fails, the halves of the batch are tried, down to single bad values."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _CONFIG = PtarsConfig(map_value_nullable=True)
 
 
 class ProtobufCodec:
-    """Decodes values that are messages of one type. `column` is the column's type, None without fields. With
-    `is_compared`, values that differ stay different: those with nanoseconds are dead.
+    """Decodes values that are messages of one type. `column` is the column's type, None without
+    fields. With `is_compared`, values that differ stay different: those with nanoseconds are dead.
 
     Raises UnknownSchemaError for a message that cannot become a column.
     """
@@ -58,6 +58,6 @@ class ProtobufCodec:
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Whether the error is a panic of compiled code, as for a length beyond the end. No module exports its class,
-    so it is found by its name."""
+    """Whether the error is a panic of compiled code, as for a length beyond the end. No module
+    exports its class, so it is found by its name."""
     return type(error).__name__ == "PanicException"

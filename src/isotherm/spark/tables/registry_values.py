@@ -1,7 +1,7 @@
 """Decodes values whose schemas are in a registry to one column, for all formats of schemas.
 
-The type of the column grows by the schemas that a batch names, before any value is decoded. If a schema does
-not fit the column, its values are dead letters.
+The type of the column grows by the schemas that a batch names, before any value is decoded. If a
+schema does not fit the column, its values are dead letters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _REASON_SIZE_MAX = 200
 
 
 class SchemaCodec(Protocol):
-    """Decodes the values of one schema to a column of type `column`, which is None if they have no bytes."""
+    """Decodes the values of one schema to a column of type `column`, which is None if they have
+    no bytes.
+    """
 
     column: ValueType
 
@@ -36,8 +38,8 @@ OpenCodec: TypeAlias = Callable[[SchemaName], SchemaCodec]
 
 
 class RegistryDecoder:
-    """A ValueDecoder. `fixed` is the part of `known` that the table has. Without `may_grow`, other fields are left
-    out. With `has_path` values have Protobuf's indexes (see `framed`)."""
+    """A ValueDecoder. `fixed` is the part of `known` that the table has. Without `may_grow`, other
+    fields are left out. With `has_path` values have Protobuf's indexes (see `framed`)."""
 
     def __init__(
         self,

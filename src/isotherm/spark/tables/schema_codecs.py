@@ -20,8 +20,9 @@ _KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF"}
 def open_codec(
     value_format: str, registry: RegistrySettings, name: SchemaName, *, is_compared: bool = False
 ) -> SchemaCodec:
-    """The codec of a schema. With `is_compared`, values that differ stay different. Raises UnknownSchemaError if its values cannot be decoded, and SchemaRegistryError if
-    the registry does not answer."""
+    """The codec of a schema. With `is_compared`, values that differ stay different. Raises
+    UnknownSchemaError if its values cannot be decoded, and SchemaRegistryError if the registry does
+    not answer."""
     schema = registered_schema(registry, name.id)
     if schema.kind != _KINDS[value_format]:
         raise UnknownSchemaError(f"the schema is not of {value_format} but of {schema.kind}")

@@ -1,7 +1,7 @@
 """Gets schemas from a registry with Confluent's API, with confluent-kafka's client.
 
-The executors ask the registry, each process once for each schema, because only the records have the ids of
-their schemas.
+The executors ask the registry, each process once for each schema, because only the records have the
+ids of their schemas.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class UnknownSchemaError(ValueError):
 
 @dataclass(frozen=True)
 class RegistrySettings:
-    """The address of a registry. `settings` are those of confluent-kafka's SchemaRegistryClient, such as
-    basic.auth.user.info and ssl.ca.location. They may be secret."""
+    """The address of a registry. `settings` are those of confluent-kafka's SchemaRegistryClient,
+    such as basic.auth.user.info and ssl.ca.location. They may be secret."""
 
     url: str
     settings: tuple[tuple[str, str], ...] = ()
@@ -42,8 +42,8 @@ class RegistrySettings:
 
 
 class RegisteredSchema(NamedTuple):
-    """A schema. `kind` is AVRO, JSON or PROTOBUF. `references` has the names and texts of the schemas that it refers
-    to. Each comes after its own references."""
+    """A schema. `kind` is AVRO, JSON or PROTOBUF. `references` has the names and texts of the
+    schemas that it refers to. Each comes after its own references."""
 
     kind: str
     text: str
@@ -53,7 +53,10 @@ class RegisteredSchema(NamedTuple):
 def registry_settings(
     url: str | None, settings: Mapping[str, str] | None
 ) -> RegistrySettings | None:
-    """The settings of a registry, or None without a URL. Raises ConfigError for settings without a URL."""
+    """The settings of a registry, or None without a URL.
+
+    Raises ConfigError for settings without a URL.
+    """
     if url is None:
         if settings:
             raise ConfigError(
@@ -101,7 +104,10 @@ def check_registry(settings: RegistrySettings) -> None:
 
 
 def _references(client: SchemaRegistryClient, wanted: Iterable[Any]) -> dict[str, str]:
-    """The names and texts of all schemas that are referred to. Each comes after its own references."""
+    """The names and texts of all schemas that are referred to.
+
+    Each comes after its own references.
+    """
     found: dict[str, str] = {}
     # Those whose references are being followed, too, so that the bound holds for their depth.
     begun: dict[str, str] = {}

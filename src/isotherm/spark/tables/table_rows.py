@@ -30,7 +30,10 @@ SOURCE_SCHEMA = StructType(
         for field in full_schema(include_headers=True)
     ]
 )
-"""The schema of the rows to decode. `timestamp` is in milliseconds, because a table cannot have all of them."""
+"""The schema of the rows to decode.
+
+`timestamp` is in milliseconds, because a table cannot have all of them.
+"""
 
 TIMESTAMP_MS_MIN, TIMESTAMP_MS_MAX = DAY_MIN * DAY_S * 1_000, (DAY_MAX + 1) * DAY_S * 1_000 - 1
 """The timestamps of a table's rows, both inclusive."""
@@ -39,8 +42,8 @@ _COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "heade
 
 
 class DecodedRows(NamedTuple):
-    """The rows of one batch, for the table and for the dead letters. `tombstones` marks the rows of the table that
-    delete their key: they have no value, or are deletions of Debezium."""
+    """The rows of one batch, for the table and for the dead letters. `tombstones` marks the rows of
+    the table that delete their key: they have no value, or are deletions of Debezium."""
 
     rows: pa.RecordBatch
     dead: pa.RecordBatch
@@ -60,8 +63,8 @@ def dead_schema() -> pa.Schema:
 
 
 def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> DecodedRows:
-    """Decode a batch of SOURCE_SCHEMA. Each row is in exactly one of the two results. They are unusable if a
-    decoder has grown."""
+    """Decode a batch of SOURCE_SCHEMA. Each row is in exactly one of the two results. They are
+    unusable if a decoder has grown."""
     count = batch.num_rows
     stamped, too_far = _with_timestamps(batch)
     reasons = dict(too_far)
@@ -98,7 +101,9 @@ def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> Dec
 
 
 def values_of(batch: pa.RecordBatch, name: str, decoder: ValueDecoder) -> Values:
-    """The keys or values of a batch for their decoder: with the names of their schemas, also those in headers."""
+    """The keys or values of a batch for their decoder: with the names of their schemas, also
+    those in headers.
+    """
     header = getattr(NAME_HEADERS, name)
     return named_values(batch.column(name), batch.column("headers"), header, decoder.framing)
 
@@ -113,7 +118,10 @@ def _of_places(found: DecodedValues, kept: Places, count: int) -> Values:
 
 
 def _with_timestamps(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[DeadValue]]:
-    """The batch with the table's timestamps. Timestamps out of range are null, and their rows are dead."""
+    """The batch with the table's timestamps.
+
+    Timestamps out of range are null, and their rows are dead.
+    """
     index = batch.schema.get_field_index("timestamp")
     milliseconds = batch.column(index).to_numpy()
     is_too_far = (milliseconds > TIMESTAMP_MS_MAX) | (milliseconds < TIMESTAMP_MS_MIN)

@@ -1,7 +1,7 @@
 """The interface of tables for upkeep. A topic has two: one of rows, one of dead letters.
 
-A commit of upkeep keeps the covered offsets and the state of the dead letters. So upkeep and runs may commit in any
-order.
+A commit of upkeep keeps the covered offsets and the state of the dead letters. So upkeep and runs
+may commit in any order.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ GROUP_FILES_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a table. The bounds of partitions and offsets are inclusive, and None if its writer gave none. Only
-    files with the same `group`, the partition of the table, may be merged."""
+    """A file of a table. The bounds of partitions and offsets are inclusive, and None if its writer
+    gave none. Only files with the same `group`, the partition of the table, may be merged."""
 
     name: str
     size: int
@@ -59,14 +59,16 @@ class KeptTable(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of new files: all columns of the table, including those that other programs added."""
+        """The schema of new files: all columns of the table, including those that other programs
+        added.
+        """
 
     def read(self) -> None:
         """Read the current state of the table."""
 
     def files(self) -> list[DataFile]:
-        """The files of the table. Raises ConfigError if rows were deleted without rewriting their files, or columns
-        were renamed."""
+        """The files of the table. Raises ConfigError if rows were deleted without rewriting their
+        files, or columns were renamed."""
 
     def replace(
         self,
@@ -76,13 +78,13 @@ class KeptTable(Protocol):
         keeps_rows: bool,
         check: Callable[[], None] | None = None,
     ) -> None:
-        """Replace files in one commit. `check` is called right before each try, and may raise. Raises
-        TableOvertakenError if one of the removed files is no longer in the table, or was changed. Nothing is
-        committed then."""
+        """Replace files in one commit. `check` is called right before each try, and may raise.
+        Raises TableOvertakenError if one of the removed files is no longer in the table, or was
+        changed. Nothing is committed then."""
 
     def expire(self, before_ms: TimestampMs) -> Expired:
-        """Expire older snapshots, except the newest one, those that the next run needs, and those with a tag or a
-        branch. Then delete the files that no snapshot names any more."""
+        """Expire older snapshots, except the newest one, those that the next run needs, and those
+        with a tag or a branch. Then delete the files that no snapshot names any more."""
 
 
 def check_upkeep(option: str, table_format: str) -> None:
@@ -95,8 +97,8 @@ def check_upkeep(option: str, table_format: str) -> None:
 
 
 def plan_compaction(files: Iterable[DataFile]) -> list[list[DataFile]]:
-    """Plan groups of small files to merge. The files of a group are neighbours in the order of partitions and
-    offsets. Pure."""
+    """Plan groups of small files to merge. The files of a group are neighbours in the order of
+    partitions and offsets. Pure."""
     by_group: dict[Hashable, list[DataFile]] = {}
     for each in files:
         if each.size < SMALL_FILE_BYTES:

@@ -1,4 +1,5 @@
-"""Splits rows into partitions by the time of their records, and names the folders of the files. Pure.
+"""Splits rows into partitions by the time of their records, and names the folders of the files.
+Pure.
 
 The name of the column and its values are those of Iceberg's transforms `hour` and `day`:
 `timestamp_day=2026-11-25`, `timestamp_hour=2026-11-25-13`, in UTC.
@@ -25,8 +26,8 @@ _FOLDER = re.compile(r"(?:^|/)((timestamp_(?:hour|day))=([-0-9]+)/)[^/]*$")
 
 
 class TimePartition(NamedTuple):
-    """The rows of a batch in one partition. `folder` ends with a slash. It is empty if the table has no
-    partitions."""
+    """The rows of a batch in one partition. `folder` ends with a slash. It is empty if the table
+    has no partitions."""
 
     folder: str
     rows: pa.RecordBatch
@@ -57,8 +58,8 @@ def split_by_time(batch: pa.RecordBatch, partition_by: str) -> Iterator[TimePart
     ordinals = microseconds // _MICROSECONDS[partition_by]
     for ordinal in np.unique(ordinals):
         places = np.flatnonzero(ordinals == ordinal)
-        # Most batches have one partition and are not copied. Otherwise copy the rows: a slice would keep the whole
-        # batch in memory.
+        # Most batches have one partition and are not copied. Otherwise copy the rows: a slice would
+        # keep the whole batch in memory.
         rows = batch if len(places) == batch.num_rows else batch.take(pa.array(places, pa.int64()))
         text = _text(int(ordinal), partition_by)
         yield TimePartition(f"{partition_column(partition_by)}={text}/", rows)

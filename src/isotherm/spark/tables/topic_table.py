@@ -1,4 +1,6 @@
-"""The interface of a topic's table for jobs: an Iceberg table, a Delta table, or a folder of Parquet files."""
+"""The interface of a topic's table for jobs: an Iceberg table, a Delta table, or a folder of
+Parquet files.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ DEAD_LETTERS_SUFFIX = "_dead_letters"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The source and settings from which a table was made. The defaults apply to older tables, which do not store
-    modes and formats of keys."""
+    """The source and settings from which a table was made. The defaults apply to older tables,
+    which do not store modes and formats of keys."""
 
     topic: str
     topic_id: str
@@ -57,9 +59,9 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class FilePlaces:
-    """The places where executors put files, and the columns of files, with field ids if the table has these.
-    `whole_schema` also has columns that other programs added. Each partition of `partition_by` has its own
-    files."""
+    """The places where executors put files, and the columns of files, with field ids if the table
+    has these. `whole_schema` also has columns that other programs added. Each partition of
+    `partition_by` has its own files."""
 
     rows: Place
     rows_schema: pa.Schema
@@ -71,8 +73,8 @@ class FilePlaces:
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """A commit: the files that it adds, the files that it removes, and in `covered` the next offset of each
-    partition after it."""
+    """A commit: the files that it adds, the files that it removes, and in `covered` the next offset
+    of each partition after it."""
 
     rows: Sequence[str]
     dead: Sequence[str]
@@ -83,8 +85,8 @@ class TableCommit:
 class TopicTable(Protocol):
     """A table in the driver, for one commit after the other. Not thread-safe.
 
-    The commit is the only step that decides. It names the files of rows, those of dead letters, and the offsets.
-    `settle` completes it right after that, or in the next run if this one is killed.
+    The commit is the only step that decides. It names the files of rows, those of dead letters, and
+    the offsets. `settle` completes it right after that, or in the next run if this one is killed.
     """
 
     name: str
@@ -101,15 +103,18 @@ class TopicTable(Protocol):
     def types(self) -> DecodedTypes: ...
 
     def data_files(self) -> list[str]:
-        """The locations of all files of rows, as URLs without escapes. They are those that `identity` has read, so
-        they match the covered offsets. Raises ConfigError if other programs have changed the table so that the rows
-        of the files are not its rows."""
+        """The locations of all files of rows, as URLs without escapes. They are those that
+        `identity` has read, so they match the covered offsets. Raises ConfigError if other programs
+        have changed the table so that the rows of the files are not its rows."""
 
     def places(self, types: DecodedTypes) -> FilePlaces:
         """Add the columns of `types` that the table lacks, and return the places of files."""
 
     def commit(self, commit: TableCommit) -> None:
-        """Commit. Raises TableOvertakenError if another run has committed since `identity` read the table."""
+        """Commit.
+
+        Raises TableOvertakenError if another run has committed since `identity` read the table.
+        """
 
     def settle(self) -> None:
         """Complete the last commit, even if it is that of another run."""
@@ -152,7 +157,10 @@ def stored_identity(properties: Mapping[str, str], table: str) -> Identity:
 
 
 def checked_columns(columns: pa.Schema, wanted: pa.Schema, table: str) -> pa.Schema:
-    """The wanted columns of a table. Raises ConfigError if it lacks one, or has it with another type."""
+    """The wanted columns of a table.
+
+    Raises ConfigError if it lacks one, or has it with another type.
+    """
     missing = [name for name in wanted.names if name not in columns.names]
     if missing:
         raise ConfigError(

@@ -10,8 +10,9 @@ from isotherm.spark.tables.value_types import ValueType
 
 
 class ValueDecoder(Protocol):
-    """Decodes values to one column. `known` is the column's type, None while no field is known. If it `has_grown`,
-    the columns are unusable. `framing` is None if values do not name their schemas."""
+    """Decodes values to one column. `known` is the column's type, None while no field is known. If
+    it `has_grown`, the columns are unusable. `framing` is None if values do not name their schemas.
+    """
 
     @property
     def framing(self) -> Framing | None: ...

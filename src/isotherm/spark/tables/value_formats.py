@@ -5,7 +5,8 @@ string       text in UTF-8
 json         JSON objects, whose fields become columns
 avro         values of a registered schema, whose id is before the bytes or in a header
 protobuf     messages of a registered schema, in the same way
-json-schema  JSON objects of a registered schema, which declares types; other fields have the type found
+json-schema  JSON objects of a registered schema, which declares types; other fields have the type
+             found
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ VALUE_FORMATS = (RAW, STRING, JSON, *REGISTERED_FORMATS)
 
 @dataclass(frozen=True)
 class ValueFormat:
-    """The format of a topic's keys or values. If they are `required`, null is dead. If they are `compared`, values
-    that differ stay different. With `unwraps` they are change events of Debezium, whose rows become the column."""
+    """The format of a topic's keys or values. If they are `required`, null is dead. If they are
+    `compared`, values that differ stay different. With `unwraps` they are change events of
+    Debezium, whose rows become the column."""
 
     name: str
     registry: RegistrySettings | None = None
@@ -100,8 +102,8 @@ def formats(
     needs_key: bool = False,
     unwraps: bool = False,
 ) -> KeyValue[ValueFormat]:
-    """The formats of keys and values. Raises ConfigError for an unknown format, and for one without its registry or
-    packages."""
+    """The formats of keys and values. Raises ConfigError for an unknown format, and for one without
+    its registry or packages."""
     names = KeyValue(key, value)
     for option, name in zip(KeyValue._fields, names, strict=True):
         if name not in VALUE_FORMATS:
@@ -144,8 +146,8 @@ def _first_type(name: str) -> ValueType:
 def decoders_of(
     wanted: KeyValue[ValueFormat], fixed: DecodedTypes, known: DecodedTypes
 ) -> KeyValue[ValueDecoder]:
-    """The decoders of keys and values. `fixed` has the types of the table's columns, which do not change. `known` also
-    has fields that will be added."""
+    """The decoders of keys and values. `fixed` has the types of the table's columns, which do not
+    change. `known` also has fields that will be added."""
     return KeyValue(*(_decoder_of(*each) for each in zip(wanted, fixed, known, strict=True)))
 
 

@@ -1,18 +1,20 @@
-"""The types of a table's columns `key` and `value`, and the rules by which they grow. Pure. For JSON:
+"""The types of a table's columns `key` and `value`, and the rules by which they grow. Pure. For
+JSON:
 
     true, false -> bool · whole numbers -> int64 · other numbers -> double · texts -> string
     objects -> struct · arrays -> list
 
 A field that was null in every record, or an object without fields, has no type yet: None.
 
-A column never changes once it is in the table, because Iceberg can promote none of these types. A type
-that only this run has found may still change from int64 to double, unless a schema has declared it, or a double
-cannot have one of its whole numbers: a mark on the field tells. Otherwise the first type stays, in the
-order of partitions and offsets, and records with another type become dead letters
-(docs/decisions/0141-the-first-type-of-a-field-stays.md, 0184-numbers-are-exact-or-dead-letters.md).
+A column never changes once it is in the table, because Iceberg can promote none of these types. A
+type that only this run has found may still change from int64 to double, unless a schema has
+declared it, or a double cannot have one of its whole numbers: a mark on the field tells. Otherwise
+the first type stays, in the order of partitions and offsets, and records with another type become
+dead letters (docs/decisions/0141-the-first-type-of-a-field-stays.md,
+0184-numbers-are-exact-or-dead-letters.md).
 
-Engines ignore the case of column names. So if the names of fields differ only in case, only the first field
-becomes a column (docs/decisions/0179-names-that-differ-in-case-only.md).
+Engines ignore the case of column names. So if the names of fields differ only in case, only the
+first field becomes a column (docs/decisions/0179-names-that-differ-in-case-only.md).
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ DecodedTypes: TypeAlias = KeyValue[ValueType]
 
 
 LEVELS_MAX = 32
-"""The most levels of a column: structs, lists and maps inside each other. Delta Lake and PyIceberg fail for some more."""
+"""The most levels of a column: structs, lists and maps inside each other.
+
+Delta Lake and PyIceberg fail for some more.
+"""
 REPEATED_LEVELS_MAX = 16
 """The most lists and maps among them. Arrow's time for Parquet doubles with each one."""
 
@@ -59,8 +64,9 @@ class FieldNameError(ValueError):
 
 
 def name_reason(name: str) -> str | None:
-    """The reason why a field cannot be a column, if it is its name. Iceberg names nested columns by paths with dots,
-    delta-rs cuts names at a zero character, and half of a surrogate pair has no bytes."""
+    """The reason why a field cannot be a column, if it is its name. Iceberg names nested columns by
+    paths with dots, delta-rs cuts names at a zero character, and half of a surrogate pair has no
+    bytes."""
     is_column = name and "." not in name and "\0" not in name and _is_text(name)
     return None if is_column else f"a column cannot have this name field={name!r}"
 
@@ -70,8 +76,8 @@ def _is_text(name: str) -> bool:
 
 
 def column_type(parsed: pa.DataType) -> ValueType:
-    """The column's type for a type that Arrow's JSON reader inferred. Raises FieldNameError for a name that no column
-    can have."""
+    """The column's type for a type that Arrow's JSON reader inferred. Raises FieldNameError for a
+    name that no column can have."""
     if isinstance(parsed, pa.StructType):
         fields = []
         for field in parsed:
@@ -92,7 +98,9 @@ def column_type(parsed: pa.DataType) -> ValueType:
 
 
 def mark_of(field: pa.Field[Any]) -> bytes | None:
-    """NEEDED or DECLARED, if the type of the field does not change because of other numbers that are found."""
+    """NEEDED or DECLARED, if the type of the field does not change because of other numbers that
+    are found.
+    """
     return (field.metadata or {}).get(_MARK)
 
 
@@ -117,8 +125,8 @@ def _unmarked_field(field: pa.Field[Any]) -> pa.Field[Any]:
 
 
 def merged(known: ValueType, found: ValueType, fixed: ValueType = None) -> ValueType:
-    """`known` with the fields of `found` that it lacks, except twins (see `twin`). The types in `fixed`, a part of
-    `known`, do not change."""
+    """`known` with the fields of `found` that it lacks, except twins (see `twin`). The types in
+    `fixed`, a part of `known`, do not change."""
     if found is None or (known is not None and known.equals(found, check_metadata=True)):
         return known
     if known is None:
@@ -158,8 +166,9 @@ def merged_types(known: DecodedTypes, found: DecodedTypes, fixed: DecodedTypes) 
 
 
 def twin(found: ValueType, known: ValueType, path: str = "") -> str | None:
-    """The first field of `found` that cannot be a column, because its name differs only in case from that of a field
-    beside it in `known` or `found`. It is the reason for a dead letter. Fields of `known` are columns."""
+    """The first field of `found` that cannot be a column, because its name differs only in case
+    from that of a field beside it in `known` or `found`. It is the reason for a dead letter. Fields
+    of `known` are columns."""
     if isinstance(found, pa.StructType):
         columns = (
             {field.name: field.type for field in known} if isinstance(known, pa.StructType) else {}

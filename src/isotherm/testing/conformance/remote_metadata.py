@@ -1,7 +1,7 @@
 """The test suite that every RemoteLogMetadataManager must pass.
 
-A subclass in the tests of an implementation provides a fixture `manager`, which returns a new one without
-events. Its background work, if any, must be running, or `settle` must do it.
+A subclass in the tests of an implementation provides a fixture `manager`, which returns a new one
+without events. Its background work, if any, must be running, or `settle` must do it.
 """
 
 from __future__ import annotations

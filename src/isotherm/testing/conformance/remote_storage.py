@@ -8,8 +8,8 @@ A subclass in the tests of an implementation provides a fixture `store`, which r
         def store(self, tmp_path):
             return StoreUnderTest(MyStore(tmp_path), FolderAccess(tmp_path))
 
-The tests of a manager that fills buffers also inherit FillsBuffersConformance (fills_buffers.py), and
-those of one that lists its segments ListsSegmentsConformance (lists_segments.py).
+The tests of a manager that fills buffers also inherit FillsBuffersConformance (fills_buffers.py),
+and those of one that lists its segments ListsSegmentsConformance (lists_segments.py).
 """
 
 from __future__ import annotations
@@ -289,7 +289,9 @@ class RemoteStorageManagerConformance:
     def test_short_object_is_corrupt_and_named(
         self, store: StoreUnderTest, maker: SegmentMaker, left: int
     ) -> None:
-        """It is corrupt even if the requested bytes exist, because the end of the segment is lost."""
+        """It is corrupt even if the requested bytes exist, because the end of the segment is
+        lost.
+        """
         metadata = copied(store, maker.segment(size=20_000, start_offset=300, record_count=100))
         key = self.log_key(store)
         store.raw.write(key, store.raw.read(key)[:left])

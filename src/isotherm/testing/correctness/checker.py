@@ -3,7 +3,8 @@
     inconsistent-offsets     two values at one offset
     duplicate                one value at two offsets of its topic
     lost-write               an acknowledged record was never read, though later ones were
-    unseen                   an acknowledged or committed record was never read (after the final polls)
+    unseen                   an acknowledged or committed record was never read (after the final
+                             polls)
     G1a                      a record that certainly failed, or of an aborted transaction, was read
     precommitted-read        a transaction read its own write
     int-poll-skip            inside one operation a poll leaves out a record between two
@@ -20,12 +21,12 @@ and four that Jepsen's model does not have:
     early-read               a read_committed reader got a record before its commit was requested
     uncopied                 a consume-transform-produce chain has left out a record
 
-Jumps between the polls of a subscribed consumer are not anomalies, because a rebalance causes them. Writes
-of two transactions may interleave in a Kafka log, and a reader of both may see any order. So Jepsen's cycles
-(G0, G1c) are not searched for.
+Jumps between the polls of a subscribed consumer are not anomalies, because a rebalance causes them.
+Writes of two transactions may interleave in a Kafka log, and a reader of both may see any order. So
+Jepsen's cycles (G0, G1c) are not searched for.
 
-A read_uncommitted reader sees aborted records too, and a value may be written again after an abort. So
-for values written in transactions only read_committed readers count.
+A read_uncommitted reader sees aborted records too, and a value may be written again after an abort.
+So for values written in transactions only read_committed readers count.
 """
 
 from __future__ import annotations
@@ -155,7 +156,8 @@ _Found: TypeAlias = Iterator[tuple[str, str]]
 
 
 def check_copies(operations: Sequence[Operation], source: str, target: str) -> list[Anomaly]:
-    """The values that are committed in one topic and not in the other. Call it when all records are copied.
+    """The values that are committed in one topic and not in the other. Call it when all records are
+    copied.
 
     `check` finds values that are there twice.
     """
@@ -301,7 +303,8 @@ def _poll_order(evidence: Evidence) -> _Found:
 
 
 def _step(read: Read, expected: Offset, known: Sequence[Offset]) -> tuple[str, str] | None:
-    """The anomaly of a read after which the offset should have been `expected` or, after gaps, a later one.
+    """The anomaly of a read after which the offset should have been `expected` or, after gaps, a
+    later one.
 
     `known` has the offsets, in order, of records that the reader must see.
     """

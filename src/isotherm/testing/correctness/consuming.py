@@ -102,7 +102,9 @@ class AssignedReader:
         return len(poll.reads)
 
     def _pass_over_holes(self) -> None:
-        """Continue after an offset that is not in the log, so that the records after it are checked too."""
+        """Continue after an offset that is not in the log, so that the records after it are
+        checked too.
+        """
         if not self.ends.out_of_range:
             return
         for partition, offset in self.ends.out_of_range.items():
@@ -119,7 +121,10 @@ class AssignedReader:
 
 
 def run_assigned_reader(workload: Workload, rng: random.Random, isolation: Isolation) -> None:
-    """Run one reader after the other. Some continue where the last one ended, others read from the start."""
+    """Run one reader after the other.
+
+    Some continue where the last one ended, others read from the start.
+    """
     positions = dict.fromkeys(workload.partitions(EVENTS), 0)
     while not workload.stopping.is_set():
         reader = AssignedReader(workload, workload.history.new_process(), isolation)
@@ -186,8 +191,8 @@ def run_group_member(
 def close_member(consumer: Consumer) -> None:
     """Leave the group and close, after all callbacks of the subscription were served.
 
-    If `close` itself serves a revocation, librdkafka may wait for itself for ever and hold the interpreter's
-    lock (its issue 4041).
+    If `close` itself serves a revocation, librdkafka may wait for itself for ever and hold the
+    interpreter's lock (its issue 4041).
     """
     consumer.unsubscribe()
     consumer.poll(0)
@@ -221,7 +226,10 @@ def new_consumer(workload: Workload, isolation: Isolation, **settings: Any) -> C
 
 
 def to_read(message: Message, ends: Ends) -> Read | None:
-    """The read of a message, or None if it is not a record. If it reports an end, that is added to `ends`."""
+    """The read of a message, or None if it is not a record.
+
+    If it reports an end, that is added to `ends`.
+    """
     topic, number, offset = message.topic(), message.partition(), message.offset()
     if topic is None or number is None or offset is None:
         return None  # an error of the whole client: its broker is down

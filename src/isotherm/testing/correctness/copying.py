@@ -1,6 +1,7 @@
 """Workers that consume, transform and produce, and commit offsets and records in one transaction.
 
-Each record of EVENTS has to arrive in COPIES exactly once, whatever happens to the broker and the members.
+Each record of EVENTS has to arrive in COPIES exactly once, whatever happens to the broker and the
+members.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ class Copier:
         )
 
     def copy_some(self) -> bool:
-        """Run one transaction if there are records to copy. Returns False if the member must be replaced."""
+        """Run one transaction if there are records to copy.
+
+        Returns False if the member must be replaced.
+        """
         invoked_s = self._workload.clock.monotonic_s()
         reads = self._read_some()
         if not reads:
@@ -102,8 +106,8 @@ class Copier:
         close_member(self._consumer)
 
     def _read_some(self) -> list[Read]:
-        """The records of one assignment. Records from before a rebalance are dropped, because another member may
-        have got their partition."""
+        """The records of one assignment. Records from before a rebalance are dropped, because
+        another member may have got their partition."""
         reads: list[Read] = []
         while len(reads) < RECORDS_PER_TRANSACTION_MAX:
             self._rebalanced = False
@@ -119,7 +123,10 @@ class Copier:
         return reads
 
     def _has_lost_a_position(self, invoked_s: float) -> bool:
-        """Whether the log lacks an offset that the group has reached. If so, it is added to the history."""
+        """Whether the log lacks an offset that the group has reached.
+
+        If so, it is added to the history.
+        """
         lost = tuple(self.ends.out_of_range.items())
         if lost:
             self._workload.history.add(
@@ -148,7 +155,9 @@ def run_copier(workload: Workload, rng: random.Random, transactional_id: str) ->
 
 
 def copy_the_rest(workload: Workload, transactional_id: str, timeout_s: float) -> None:
-    """Copy the records that the workers have not copied, up to the end of each partition or the time limit."""
+    """Copy the records that the workers have not copied, up to the end of each partition or the
+    time limit.
+    """
     deadline_s = workload.clock.monotonic_s() + timeout_s
     wanted = set(workload.partitions(EVENTS))
     copier = Copier(workload, transactional_id)

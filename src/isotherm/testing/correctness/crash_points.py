@@ -1,9 +1,10 @@
-"""Chooses the points at which a broker process kills itself: before or after a durable write of a kind. Pure.
+"""Chooses the points at which a broker process kills itself: before or after a durable write of a
+kind. Pure.
 
 The name of a kind has the action and its object: `put .log`, `metadata COPY_SEGMENT_FINISHED`,
-`sync topic .log`, `checkpoint recovery-point-offset-checkpoint`. `crashing_broker` prints on its standard
-error the kinds that it has met, and the one at which it kills itself. `CrashSchedule` chooses the points
-that were tried least, and counts.
+`sync topic .log`, `checkpoint recovery-point-offset-checkpoint`. `crashing_broker` prints on its
+standard error the kinds that it has met, and the one at which it kills itself. `CrashSchedule`
+chooses the points that were tried least, and counts.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def kills_line(point: CrashPoint) -> str:
 
 
 def segment_life(level: int) -> tuple[str, ...]:
-    """The durable writes, in order, of a segment that is copied, deleted locally and deleted in the tier, and
-    of a partition that is deleted."""
+    """The durable writes, in order, of a segment that is copied, deleted locally and deleted in the
+    tier, and of a partition that is deleted."""
 
     def events(*states: str) -> tuple[str, ...]:
         topics = (AUDIT, METADATA) if level else (METADATA,)
@@ -109,7 +110,10 @@ class CrashSchedule:
         return CrashPlan(point, self._rng.randint(1, _COMMON_COUNT_MAX))
 
     def learn(self, log_lines: Iterable[bytes]) -> CrashPoint | None:
-        """Learn from the log of an ended process. Returns the crash point at which it died, or None."""
+        """Learn from the log of an ended process.
+
+        Returns the crash point at which it died, or None.
+        """
         hit = None
         for line in log_lines:
             text = line.decode(errors="replace").rstrip()

@@ -1,12 +1,12 @@
 """The history of clients' requests and the answers, from which `checker` finds anomalies.
 
-A history is a sequence of operations of numbered processes. A process is the life of one client, which does
-one operation after the other. A new client is a new process. Operations and their outcomes are those of
-Jepsen's Kafka workload (`jepsen.tests.kafka`). Its `:info`, an operation with an unknown outcome, is
-`Outcome.UNKNOWN` here.
+A history is a sequence of operations of numbered processes. A process is the life of one client,
+which does one operation after the other. A new client is a new process. Operations and their
+outcomes are those of Jepsen's Kafka workload (`jepsen.tests.kafka`). Its `:info`, an operation with
+an unknown outcome, is `Outcome.UNKNOWN` here.
 
-Values are numbers. A producing process writes each number once to one topic, so that a value that is read
-identifies the attempts to write it.
+Values are numbers. A producing process writes each number once to one topic, so that a value that
+is read identifies the attempts to write it.
 """
 
 from __future__ import annotations

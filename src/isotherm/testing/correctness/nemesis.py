@@ -19,11 +19,11 @@ from isotherm.testing.broker_process import ISOTHERM, BrokerDiedError, BrokerPro
 from isotherm.testing.correctness.crash_points import CrashPlan, CrashSchedule
 from isotherm.testing.correctness.profile import Fault, Profile
 
-# A broker may crash at a write of its start. After this many crashes in a row it gets no crash point, so that
-# it starts at all.
+# A broker may crash at a write of its start. After this many crashes in a row it gets no crash
+# point, so that it starts at all.
 DEATHS_AT_START_MAX = 2
-# The share of processes without a crash point after a process with one. They work on the files that the crash
-# left.
+# The share of processes without a crash point after a process with one. They work on the files that
+# the crash left.
 UNPLANNED_SHARE = 0.5
 _LOOK_S = 0.02
 _MEANT = frozenset({Fault.KILL, Fault.CRASH, Fault.PAUSE})
@@ -56,8 +56,8 @@ class Nemesis:
         self.broker = self._new_broker(None)
 
     def run(self, stopping: threading.Event) -> None:
-        """Inject faults, with pauses in between, until `stopping` is set or the faults of a round are done, which
-        sets it. At the end the broker runs."""
+        """Inject faults, with pauses in between, until `stopping` is set or the faults of a round
+        are done, which sets it. At the end the broker runs."""
         try:
             while not self._is_done() and not self._await_end_of_calm(stopping):
                 if self.broker.has_ended:
@@ -94,7 +94,10 @@ class Nemesis:
         return wanted is not None and sum(self.faults[fault] for fault in _MEANT) >= wanted
 
     def _await_end_of_calm(self, stopping: threading.Event) -> bool:
-        """Wait until the pause is over or the broker has died. Returns whether the round is over."""
+        """Wait until the pause is over or the broker has died.
+
+        Returns whether the round is over.
+        """
         calm_s = self._rng.uniform(*self._profile.calm_s)
         end_s = self._clock.monotonic_s() + (self._profile.patience_s if self._has_plan else calm_s)
         while not self.broker.has_ended and self._clock.monotonic_s() < end_s:

@@ -55,8 +55,8 @@ def _delete(workload: Workload, admin: AdminClient, name: str) -> None:
 def _insist(
     workload: Workload, request: Callable[[], Mapping[str, Future[None]]], done_already: int
 ) -> None:
-    """Repeat a call until it succeeds, because the broker restarts. Raises the last error after the time
-    limit."""
+    """Repeat a call until it succeeds, because the broker restarts. Raises the last error after the
+    time limit."""
     deadline_s = workload.clock.monotonic_s() + PATIENCE_S
     while True:
         try:
@@ -70,7 +70,8 @@ def _insist(
                 return
             if workload.clock.monotonic_s() > deadline_s:
                 raise
-            # `stopping` does not end this wait: at the end of a round the topics must still be deleted.
+            # `stopping` does not end this wait: at the end of a round the topics must still be
+            # deleted.
             workload.clock.wait(threading.Event(), _PAUSE_S)
         else:
             return

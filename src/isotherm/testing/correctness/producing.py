@@ -75,8 +75,8 @@ def send(producer: Producer, attempt: Attempt, size: int = VALUE_SIZE) -> None:
         attempt.code = error.code()
 
 
-# After a fatal error of its producer, calls that serve the client's callbacks raise these. It is SystemError
-# if a delivery callback ran while the exception was already set.
+# After a fatal error of its producer, calls that serve the client's callbacks raise these. It is
+# SystemError if a delivery callback ran while the exception was already set.
 FATAL_ERRORS = (KafkaException, SystemError)
 
 
@@ -85,8 +85,8 @@ def fatal_error(raised: BaseException) -> KafkaError:
 
 
 def flush(producer: Producer, timeout_s: float) -> KafkaError | None:
-    """Flush, and return the fatal error that ended it, or None. The outcome of records that are not delivered by
-    then stays unknown."""
+    """Flush, and return the fatal error that ended it, or None. The outcome of records that are not
+    delivered by then stays unknown."""
     try:
         producer.flush(timeout_s)
     except FATAL_ERRORS as raised:
@@ -99,10 +99,10 @@ def run_producer(
 ) -> None:
     """Write batches of records. A batch is one operation, or one for each outcome of its records.
 
-    Without idempotence there are no retries, so that a duplicate is the broker's fault too. With idempotence
-    only one request is in flight: with several, librdkafka reacts to an error by a higher producer epoch, and
-    sends records again that may be in another partition already (its issue 4953). Transactional producers
-    have several in flight, because they abort.
+    Without idempotence there are no retries, so that a duplicate is the broker's fault too. With
+    idempotence only one request is in flight: with several, librdkafka reacts to an error by a
+    higher producer epoch, and sends records again that may be in another partition already (its
+    issue 4953). Transactional producers have several in flight, because they abort.
     """
     settings = (
         {"enable.idempotence": True, "max.in.flight": 1}

@@ -39,9 +39,9 @@ _MOSTLY_KILLS: Mapping[Fault, float] = MappingProxyType(
 class Profile:
     """Sizes are in bytes, intervals in ms, and the times between faults in seconds.
 
-    A round ends after `faults_max` kills and pauses. With `precise` the broker kills itself at a durable
-    write, if it reaches that within `patience_s`. With `deletes` there are topics that expire and topics
-    that are deleted.
+    A round ends after `faults_max` kills and pauses. With `precise` the broker kills itself at a
+    durable write, if it reaches that within `patience_s`. With `deletes` there are topics that
+    expire and topics that are deleted.
     """
 
     level: int = 1
@@ -118,7 +118,8 @@ def kill_loop(
         store=store,
         segment_bytes=100_000,
         task_interval_ms=300,
-        # All data is read again at the end, and little data suffices to find lost or duplicate records.
+        # All data is read again at the end, and little data suffices to find lost or duplicate
+        # records.
         write_pause_s=0.1,
         calm_s=(1.0, 3.0),
         away_s_max=0.2,

@@ -3,10 +3,11 @@
     python -m isotherm.testing.correctness.run --seconds 30 --seed 7
     python -m isotherm.testing.correctness.run --kills 500 --precise --level 0 1 --store folder s3
 
-A round starts a new broker in an empty folder, and clients, and injects faults. Then the faults stop, and the
-remote tier settles. Every record is read once more, mostly from the bucket. `checker` checks the
-history of all clients, `settled_tier` the content of both tiers. The seed determines the operations and
-faults. Their timing depends on the machine, so the same seed gives the same mix, but not the same run.
+A round starts a new broker in an empty folder, and clients, and injects faults. Then the faults
+stop, and the remote tier settles. Every record is read once more, mostly from the bucket. `checker`
+checks the history of all clients, `settled_tier` the content of both tiers. The seed determines the
+operations and faults. Their timing depends on the machine, so the same seed gives the same mix, but
+not the same run.
 
 Exit status: 0 none found · 1 anomalies.
 """
@@ -58,8 +59,8 @@ def run(
     clock: Clock,
     say: Callable[[str], None],
 ) -> Report:
-    """Run rounds for about `seconds`, or until `faults` kills and pauses are done, and take the profiles in turn.
-    `directory` is emptied after a round without anomalies."""
+    """Run rounds for about `seconds`, or until `faults` kills and pauses are done, and take the
+    profiles in turn. `directory` is emptied after a round without anomalies."""
     report = Report()
     end_s = None if seconds is None else clock.monotonic_s() + seconds
     choices = random.Random(seed)  # noqa: S311 - choices, not secrets
@@ -165,7 +166,9 @@ def _make_topics(workload: Workload, profile: Profile) -> list[str]:
 
 
 def _partitions_in_both_tiers(directory: Path) -> int:
-    """The number of partitions whose first records are only in the bucket, and whose last ones are local."""
+    """The number of partitions whose first records are only in the bucket, and whose last ones
+    are local.
+    """
     count = 0
     for topic in (EVENTS, COPIES):
         for partition in range(PARTITIONS[topic]):
@@ -181,15 +184,16 @@ def _work(
     profile: Profile,
     seconds: float | None,
 ) -> None:
-    """Run the round's threads until the time is up, the faults are done, or a thread fails. Raises the error of
-    that thread."""
+    """Run the round's threads until the time is up, the faults are done, or a thread fails. Raises
+    the error of that thread."""
     works = workers(workload, rng, profile)
     with ThreadPoolExecutor(len(works) + 1, thread_name_prefix="correctness") as pool:
         running: list[Future[None]] = [pool.submit(work) for work in works]
         running.append(pool.submit(nemesis.run, workload.stopping))
         wait(running, timeout=seconds, return_when=FIRST_EXCEPTION)
         workload.stopping.set()
-    # If the broker fails to start, the clients fail too. Raise the cause: its thread is the last one.
+    # If the broker fails to start, the clients fail too. Raise the cause: its thread is the last
+    # one.
     for future in reversed(running):
         future.result()
 

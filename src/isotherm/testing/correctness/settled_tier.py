@@ -1,6 +1,7 @@
 """Checks from a broker's files that both tiers are consistent once its background tasks are done.
 
-    hole                   an offset between log start and log end that no batch in either tier covers
+    hole                   an offset between log start and log end that no batch in either tier
+                           covers
     leaked-object          an object of a segment that no live metadata names
     missing-object         an object of a finished segment that does not exist
     damaged-object         a `.log` that does not match the metadata
@@ -59,8 +60,8 @@ UNFINISHED_UPLOAD = re.compile(r".*#\d+$|\.sgwtmp/.*")
 
 _LOOK_S = 0.5
 _QUIET_LOOKS = 4
-"""The tier counts as settled after this many equal observations in a row. Tasks run several times in
-between."""
+"""The tier counts as settled after this many equal observations in a row. Tasks run several times
+in between."""
 
 
 def await_settled(bootstrap_servers: str, bucket: Path, clock: Clock, *, timeout_s: float) -> bool:
@@ -119,8 +120,8 @@ class TierFindings:
     anomalies: list[Anomaly]
     finished_segments: int
     sole_copies_deleted: int
-    """Deleted segments of topics without retention that no other finished segment covered. Such a deletion is
-    wrong even if the records were still local, so that none was lost."""
+    """Deleted segments of topics without retention that no other finished segment covered. Such a
+    deletion is wrong even if the records were still local, so that none was lost."""
     unfinished_uploads: int
     """Files that a crash left in a folder, and that no listing shows. They are not an anomaly."""
 
@@ -128,8 +129,8 @@ class TierFindings:
 def check_tiers(
     log_directory: Path, bucket: Path, *, expiring_bytes: int | None = None
 ) -> TierFindings:
-    """The anomalies after an orderly stop of the broker. `expiring_bytes` is the `retention.bytes` of
-    EXPIRING, None without that topic."""
+    """The anomalies after an orderly stop of the broker. `expiring_bytes` is the `retention.bytes`
+    of EXPIRING, None without that topic."""
     values = metadata_values_below(log_directory)
     held = objects_below(bucket)
     objects = {name: held[name] for name in held if not UNFINISHED_UPLOAD.fullmatch(name)}
@@ -174,8 +175,9 @@ def check_tiers(
 def sole_copies_deleted(
     events: Iterable[bytes | None], keeping: Collection[str] = (EVENTS, COPIES)
 ) -> Iterator[RemoteLogSegmentId]:
-    """Yield the segments of the topics `keeping` whose deletion began though no other finished segment covered
-    them. `events` are those of the audit topic, or of the metadata topic at level 0, in order."""
+    """Yield the segments of the topics `keeping` whose deletion began though no other finished
+    segment covered them. `events` are those of the audit topic, or of the metadata topic at level
+    0, in order."""
     segments: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
     for value in events:
         event = decode_event(value) if value is not None else None
@@ -210,8 +212,8 @@ def _partition_of(metadata: RemoteLogSegmentMetadata) -> TopicPartition:
 
 
 def holes(partition: TopicPartition, start: Offset, contents: Iterable[bytes]) -> Iterator[Anomaly]:
-    """Yield the offsets from `start` to the end of the last batch that no batch covers. The topic must not be
-    compacted, because compaction leaves gaps."""
+    """Yield the offsets from `start` to the end of the last batch that no batch covers. The topic
+    must not be compacted, because compaction leaves gaps."""
     next_offset = start
     for first, following in sorted(_ranges(contents)):
         if first > next_offset:

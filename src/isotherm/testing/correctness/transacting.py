@@ -1,7 +1,7 @@
 """Workers that write and read in transactions.
 
-Errors of librdkafka while a broker is down are in the report, but are not anomalies. They also occur with
-Apache Kafka (tests/oracle/test_coordinator_histories.py):
+Errors of librdkafka while a broker is down are in the report, but are not anomalies. They also
+occur with Apache Kafka (tests/oracle/test_coordinator_histories.py):
 
     INVALID_TXN_STATE  an abort after the partitions could not be registered: no transaction is open
     _FENCED            the transaction timed out: the coordinator has aborted it under a new epoch
@@ -80,7 +80,10 @@ class Transaction:
         return Outcome.UNKNOWN
 
     def abort(self) -> Outcome:
-        """Abort. Returns FAIL even if the abort fails, because nothing requests a commit any more."""
+        """Abort.
+
+        Returns FAIL even if the abort fails, because nothing requests a commit any more.
+        """
         self._insist(self.producer.abort_transaction)
         return Outcome.FAIL
 
@@ -108,9 +111,9 @@ def transactional_producer(workload: Workload, transactional_id: str) -> Produce
             batch_size=BATCH_SIZE,
             transactional_id=transactional_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-            # If the group coordinator is gone, send_offsets_to_transaction waits past its own timeout until
-            # some connection changes its state (librdkafka issues 5456, 5511). To close idle connections
-            # early causes such a change.
+            # If the group coordinator is gone, send_offsets_to_transaction waits past its own
+            # timeout until some connection changes its state (librdkafka issues 5456, 5511). To
+            # close idle connections early causes such a change.
             connections_max_idle_ms=IDLE_MS_MAX,
         )
     )
@@ -126,7 +129,10 @@ def transactional_producer(workload: Workload, transactional_id: str) -> Produce
 
 
 def run_transactions(workload: Workload, rng: random.Random, transactional_id: str) -> None:
-    """Run transactions of a few steps. Some are aborted, some stay open because their client is dropped."""
+    """Run transactions of a few steps.
+
+    Some are aborted, some stay open because their client is dropped.
+    """
     while not workload.stopping.is_set():
         process = workload.history.new_process()
         producer = transactional_producer(workload, transactional_id)
@@ -138,8 +144,8 @@ def run_transactions(workload: Workload, rng: random.Random, transactional_id: s
             if not _run_transaction(workload, rng, producer, reader):
                 break
         reader.close()
-    # End a transaction that the last process may have left open, because it would stop read_committed
-    # readers.
+    # End a transaction that the last process may have left open, because it would stop
+    # read_committed readers.
     transactional_producer(workload, transactional_id)
 
 

@@ -31,17 +31,17 @@ CONSUMER: Mapping[str, str] = {"group_id": "consumer", "group_protocol": "consum
 
 
 def workers(workload: Workload, rng: random.Random, profile: Profile) -> list[Callable[[], None]]:
-    """The workers of a round, each with its own random generator. A profile with `deletes` has one worker of each
-    kind and no groups that only read, because a broker that is killed every second or two has little time for
-    more."""
+    """The workers of a round, each with its own random generator. A profile with `deletes` has one
+    worker of each kind and no groups that only read, because a broker that is killed every second
+    or two has little time for more."""
 
     def own() -> random.Random:
         return random.Random(rng.random())  # noqa: S311
 
     works: list[Callable[[], None]] = []
-    # If a leader resigns before the replicas have a batch, it answers NOT_LEADER_OR_FOLLOWER. librdkafka then
-    # sends the batch again at once, even with no retries left. Only idempotence detects that the replicas have
-    # it.
+    # If a leader resigns before the replicas have a batch, it answers NOT_LEADER_OR_FOLLOWER.
+    # librdkafka then sends the batch again at once, even with no retries left. Only idempotence
+    # detects that the replicas have it.
     idempotent = (True, True) if profile.moves_leaders else (False, True)
     works += [partial(run_producer, workload, own(), idempotent=each) for each in idempotent]
     works += [partial(run_assigned_reader, workload, own(), each) for each in Isolation]

@@ -1,4 +1,6 @@
-"""The state that the workers of a round share: topics, values, the history and the end of the round."""
+"""The state that the workers of a round share: topics, values, the history and the end of the
+round.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,20 @@ VALUE_SIZE = 800
 BATCH_SIZE = 50_000
 """The size of a producer's batch, below `max.message.bytes`."""
 REFUSED_VALUE_SIZE = 70_000
-"""The size of a value above `max.message.bytes`. The broker must refuse it, and no client may ever read it."""
+"""The size of a value above `max.message.bytes`.
+
+The broker must refuse it, and no client may ever read it.
+"""
 
 CLIENT_DEBUG = "cgrp,topic,eos"
 """librdkafka's debug contexts that show why a member has its partitions and positions."""
 
 REQUEST_TIMEOUT_S = 30
 PATIENCE_S = 300
-"""The time that clients wait for a restarting broker. It is long, so that a busy machine causes no failure."""
+"""The time that clients wait for a restarting broker.
+
+It is long, so that a busy machine causes no failure.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +73,9 @@ class Workload:
             **logs,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 200,
-            # By default librdkafka 2.16 forgets a cluster whose last broker goes away, but not the address
-            # of the group's coordinator. The next TxnOffsetCommit then waits past any time limit for a
-            # connection that it never makes. The same happens with Apache Kafka.
+            # By default librdkafka 2.16 forgets a cluster whose last broker goes away, but not the
+            # address of the group's coordinator. The next TxnOffsetCommit then waits past any time
+            # limit for a connection that it never makes. The same happens with Apache Kafka.
             "metadata.recovery.strategy": "none",
             **{key.replace("_", "."): value for key, value in settings.items()},
         }
@@ -94,8 +102,8 @@ class Workload:
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[logging.Logger]:
-    """A logger that writes to a file within the block. Lines begin with the time in seconds since 1970, so that they
-    can be compared with timestamps of records."""
+    """A logger that writes to a file within the block. Lines begin with the time in seconds since
+    1970, so that they can be compared with timestamps of records."""
     logger = logging.getLogger(f"{__name__}.clients")
     logger.setLevel(logging.DEBUG)
     logger.propagate = False

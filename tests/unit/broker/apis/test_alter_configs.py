@@ -7,7 +7,7 @@ import logging
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.protocol.api_keys import ApiKey
 
@@ -246,7 +246,10 @@ def test_broker_keys_hold_after_a_restart_and_over_the_file(hosted, cluster_meta
 
 @pytest.mark.parametrize("name", ["", "1"])
 def test_keys_without_effect_are_stored_and_described(hosted, cluster_metadata, caplog, name):
-    """A tool that sets them on Kafka goes on here. An unknown key may be a secret: Kafka shows no value."""
+    """A tool that sets them on Kafka goes on here.
+
+    An unknown key may be a secret: Kafka shows no value.
+    """
     own = {"kind": BROKER, "name": name}
     texts = {
         "num.io.threads": "16",

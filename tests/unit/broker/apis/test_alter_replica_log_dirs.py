@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.partitions.log_dir_moves import LogDirMoves
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.types import TopicPartition

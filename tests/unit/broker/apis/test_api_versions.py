@@ -8,8 +8,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis.api_versions import declare, unsupported_version_response
-from isotherm.broker.dispatch.api_register import APIS, SERVED
 from isotherm.broker.metadata.features import SupportedLevels
+from isotherm.broker.server.dispatch.api_register import APIS, SERVED
 from isotherm.protocol.api_keys import ApiKey, VersionRange, request_class
 from isotherm.protocol.entities import entity_of
 

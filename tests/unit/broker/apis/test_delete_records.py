@@ -7,7 +7,7 @@ import datetime
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.protocol.api_keys import ApiKey
 
 

@@ -9,8 +9,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis.describe_configs import BROKER, CONFIG_TYPES, TOPIC, handle
-from isotherm.broker.configs.config_description import describe_broker_config
-from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.metadata.configs.config_description import describe_broker_config
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class

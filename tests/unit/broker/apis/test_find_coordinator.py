@@ -12,10 +12,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import find_coordinator
-from isotherm.broker.coordinator_partition import coordinator_partition
+from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from isotherm.broker.requests.context import RequestContext
+from isotherm.broker.server.requests.context import RequestContext
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
 from isotherm.protocol.framing import RequestHeader

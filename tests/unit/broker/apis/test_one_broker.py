@@ -8,7 +8,7 @@ import uuid
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.controller.topic_rules import NewTopic
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.protocol.api_keys import ApiKey
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.authentication.scram import ScramMechanism, salt_password
-from isotherm.broker.authentication.unknown_users import (
+from isotherm.broker.metadata.image import ScramUser
+from isotherm.broker.server.authentication.scram import ScramMechanism, salt_password
+from isotherm.broker.server.authentication.unknown_users import (
     new_secret,
     recording_request,
     secret_of,
 )
-from isotherm.broker.metadata.image import ScramUser
 from isotherm.protocol.api_keys import ApiKey
 
 SHA_256, SHA_512 = ScramMechanism

@@ -1,5 +1,5 @@
-"""What the key and the value of a metadata record mean together, and the order of a read. The cases follow
-docs/formats/remote-log-metadata.md."""
+"""What the key and the value of a metadata record mean together, and the order of a read. The cases
+follow docs/formats/remote-log-metadata.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The fold over the metadata partitions of a topic, and what it says of a record that it cannot apply."""
+"""The fold over the metadata partitions of a topic, and what it says of a record that it cannot
+apply.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,10 @@ class PlainTopic:
 def test_end_without_records_is_passed_only_by_a_reader_that_has_all(
     make_segment: MakeSegment, columnar_records_min: int, *, is_current: bool
 ) -> None:
-    """A replica that is behind may still get the records. Compaction has removed those of another."""
+    """A replica that is behind may still get the records.
+
+    Compaction has removed those of another.
+    """
     topic = MemoryMetadataTopic(1)
     topic.append(0, b"kept", encode_event(make_segment(0, 9)), 0)
     for value in (b"v", None):

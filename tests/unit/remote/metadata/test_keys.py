@@ -1,5 +1,5 @@
-"""The vectors of the partition come from Kafka's RemoteLogMetadataTopicPartitioner, those of the keys
-from the format page."""
+"""The vectors of the partition come from Kafka's RemoteLogMetadataTopicPartitioner, those of the
+keys from the format page."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """How a window of records is sorted: which are dropped, laid down, buried, or left to the cache.
 
-test_columnar_fold.py compares the results. Here it is shown that records of orderly lives do not go one by one.
+test_columnar_fold.py compares the results. Here it is shown that records of orderly lives do not go
+one by one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The checks of a segment's log and indexes at their borders: what Kafka writes is accepted, and one
-more or less is not."""
+"""The checks of a segment's log and indexes at their borders: what Kafka writes is accepted, and
+one more or less is not."""
 
 from __future__ import annotations
 

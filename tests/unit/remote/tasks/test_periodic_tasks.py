@@ -142,7 +142,10 @@ def test_close_waits_for_the_running_tick_and_starts_none(clock: SimClock) -> No
 
 
 class NotedThreads(SystemThreads):
-    """Notes how each pool is shut down. The first shutdown that waits lets the running ticks go on."""
+    """Notes how each pool is shut down.
+
+    The first shutdown that waits lets the running ticks go on.
+    """
 
     def __init__(self) -> None:
         self.shutdowns: list[tuple[int, bool]] = []

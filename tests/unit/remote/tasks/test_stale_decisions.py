@@ -394,7 +394,9 @@ def test_partition_with_a_segment_left_is_not_forgotten(
 
 
 def test_segments_of_a_partition_that_is_tiered_again_are_kept(copied: TieredPartition) -> None:
-    """Another broker may lead it and have copied them, while this one was down or could not delete."""
+    """Another broker may lead it and have copied them, while this one was down or could not
+    delete.
+    """
     first, *others = copied.segments()
     copied.tier.publish(copied.tier.update_of(first, DELETE_STARTED, None))
     copied.tiered_again = True

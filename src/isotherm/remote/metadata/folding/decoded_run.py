@@ -73,7 +73,9 @@ class DecodedRun:
 
     @classmethod
     def joined(cls, earlier: DecodedRun, numbers: Int64Array, later: DecodedRun) -> DecodedRun:
-        """The records `numbers` of `earlier`, which ascend, and all of `later`; none is decoded again."""
+        """The records `numbers` of `earlier`, which ascend, and all of `later`; none is decoded
+        again.
+        """
         values = pa.concat_arrays([earlier.values.take(numbers), later.values])
         events = np.concatenate([earlier.events[numbers], later.events])
         # Events have positions in the column of values: they move with their values.
@@ -146,7 +148,10 @@ class DecodedRun:
 
 
 def decode_run(columns: MetadataColumns, *, straighten: bool = True) -> DecodedRun:
-    """Decode every record. Without `straighten`, records in another form than brokers write stay ODD."""
+    """Decode every record.
+
+    Without `straighten`, records in another form than brokers write stay ODD.
+    """
     from isotherm.kernels.metadata_events import decode_events
 
     keys, values = columns.key, columns.value
@@ -164,7 +169,9 @@ def decode_run(columns: MetadataColumns, *, straighten: bool = True) -> DecodedR
 def _straightened(
     keys: pa.BinaryArray, values: pa.BinaryArray, odd: npt.NDArray[np.intp]
 ) -> tuple[pa.BinaryArray, pa.BinaryArray, dict[int, str]]:
-    """The columns with odd records in plain form, and null for those that cannot be decoded; why not."""
+    """The columns with odd records in plain form, and null for those that cannot be decoded; why
+    not.
+    """
     problems: dict[int, str] = {}
     key_list, value_list = keys.to_pylist(), values.to_pylist()
     for number in odd.tolist():

@@ -143,7 +143,8 @@ def _runs(
     """The records between two offsets, and with each run the offset after it. The last run may have
     records after them, too.
 
-    A run is read and decoded while the one before it is folded: nearly all of both is done without the GIL.
+    A run is read and decoded while the one before it is folded: nearly all of both is done without
+    the GIL.
     """
     from isotherm.remote.metadata.folding.decoded_run import decode_run
 

@@ -335,7 +335,8 @@ def _group_of(place: Int64Array, epoch: Int64Array) -> Int64Array:
 def grouped(rows: Int64Array, *columns: Int64Array) -> tuple[Int64Array, Int64Array]:
     """`rows` grouped by equal `columns`, and the index at which each group begins.
 
-    The groups are in the order of their first rows, and the rows of a group in the order of `rows`."""
+    The groups are in the order of their first rows, and the rows of a group in the order of `rows`.
+    """
     # Here and not above: loading Numba takes longer than folding a short topic.
     from isotherm.kernels.grouping import COLUMNS, group_rows
 
@@ -350,8 +351,8 @@ def grouped(rows: Int64Array, *columns: Int64Array) -> tuple[Int64Array, Int64Ar
 
 
 def _grouped_by_sorting(rows: Int64Array, *columns: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """As `grouped`, for ids that were chosen so that their hashes collide. It is several times slower, but
-    its time does not depend on the ids."""
+    """As `grouped`, for ids that were chosen so that their hashes collide. It is several times
+    slower, but its time does not depend on the ids."""
     chosen = [column[rows] for column in columns]
     order = np.lexsort(chosen)
     is_first = np.ones(len(rows), np.bool_)

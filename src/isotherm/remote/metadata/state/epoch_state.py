@@ -104,7 +104,8 @@ class RemoteLogLeaderEpochState:
         there is a gap or an overlap behind them."""
         index = self._index_at(offset)
         while index is not None and not self._marked[index]:
-            # Up to `last` each segment begins right after the one before, and only it may be marked.
+            # Up to `last` each segment begins right after the one before, and only it may be
+            # marked.
             last = self._parted.find(1, index)
             marked = self._marked.find(1, index, last)
             last = last if marked < 0 else marked

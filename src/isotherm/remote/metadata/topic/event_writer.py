@@ -4,7 +4,8 @@ At level 0 an event is one record of the metadata topic. At level 1 it is two ba
 order:
 
     audit topic       the event
-    metadata topic    the whole state that it leads to, under its key; tombstones before and after it
+    metadata topic    the whole state that it leads to, under its key; tombstones before and after
+                      it
 
 So the audit topic has every state that the metadata topic ever had. A batch is appended only if its
 log still ends where it did when the event was decided (docs/decisions/0103). Hence, however many

@@ -197,8 +197,8 @@ class KafkaMetadataTopic:
         self, partition: int, start_offset: Offset, max_bytes: int
     ) -> Iterator[tuple[list[MetadataTopicRecord], Offset]]:
         """The client's answers, each with the offset after it, until the budget is spent or the
-        partition's end is reached. An answer has no records if only compacted records or transaction
-        markers lie before that offset.
+        partition's end is reached. An answer has no records if only compacted records or
+        transaction markers lie before that offset.
 
         The last answer is kept whole, so the records may exceed max_bytes by it.
         """

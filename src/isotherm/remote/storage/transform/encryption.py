@@ -93,8 +93,9 @@ class KeyRing:
         self._private = {
             key_id: _load_key(files.private_key_file) for key_id, files in key_pairs.items()
         }
-        # Each range and each index of a segment needs its key, and to unwrap it takes 1.5 ms under 2,048 bits and
-        # 8 ms under 4,096. By the wrapped key itself: another copy of the segment has another one.
+        # Each range and each index of a segment needs its key, and to unwrap it takes 1.5 ms under
+        # 2,048 bits and 8 ms under 4,096. By the wrapped key itself: another copy of the segment
+        # has another one.
         self._known_step = functools.lru_cache(_STEPS_MAX)(self._unwrapped_step)
 
     def new_step(self, random_bytes: RandomBytes) -> tuple[SegmentEncryption, AesGcmStep]:

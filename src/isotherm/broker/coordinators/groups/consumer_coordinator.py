@@ -1,0 +1,358 @@
+"""The coordinator of consumer groups (KIP-848). It applies requests to `ConsumerGroup`.
+
+A request is applied to a copy of its group. The copy's records are appended as one batch, and then
+the copy replaces the group. So a request that fails changes nothing.
+Event loop thread only. Source: Kafka GroupCoordinatorService, GroupMetadataManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.coordinators.groups import consumer_records, group_log, hosted_members
+from isotherm.broker.coordinators.groups.classic_group import ClassicGroup
+from isotherm.broker.coordinators.groups.classic_protocol import (
+    JoinRequest,
+    JoinResult,
+    SyncRequest,
+    SyncResult,
+)
+from isotherm.broker.coordinators.groups.consumer_group import (
+    ConsumerGroup,
+    HeartbeatResult,
+    MemberHeartbeat,
+    MemberRejectedError,
+)
+from isotherm.broker.coordinators.groups.consumer_member import JOIN_EPOCH
+from isotherm.broker.coordinators.groups.group_migration import (
+    MigrationPolicy,
+    can_downgrade,
+    can_upgrade,
+    downgraded,
+    upgraded,
+)
+from isotherm.broker.coordinators.groups.group_records import GroupMetadataKey, GroupRecord
+from isotherm.broker.coordinators.groups.group_shard import GroupShard, GroupTimer
+from isotherm.broker.coordinators.groups.group_snapshot import group_value
+from isotherm.broker.coordinators.groups.shards import GroupShards
+from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
+from isotherm.broker.coordinators.groups.topic_selection import NO_SELECTIONS, TopicSelector, Viewer
+from isotherm.broker.metadata.image import MetadataImage
+from isotherm.errors import IsothermError
+from isotherm.remote.outages import log_failure
+from isotherm.types import TimestampMs, uuid_to_text
+
+if TYPE_CHECKING:
+    from isotherm.broker.server.access.authorizer import Authorizer
+
+logger = logging.getLogger(__name__)
+
+# The delay before an expiry whose records the log refused is retried.
+EXPIRY_RETRY_MS = 1000
+# The first member bumps it, so members start at epoch 2, as in Kafka 4.3.
+FIRST_EPOCH = 1
+
+
+class ClassicGroups(Protocol):
+    """The part of the classic coordinator that a group needs to change its protocol."""
+
+    def retire(self, shard: GroupShard, group: ClassicGroup) -> None:
+        """Remove a classic group that was upgraded.
+
+        Its waiting requests get REBALANCE_IN_PROGRESS.
+        """
+
+    def adopt(self, shard: GroupShard, group: ClassicGroup, *, rebalances: bool) -> None:
+        """Take over a group that was downgraded. The log already has its record."""
+
+
+class ConsumerGroupCoordinator:
+    def __init__(
+        self,
+        shards: GroupShards,
+        policy: MigrationPolicy,
+        classic_groups: ClassicGroups,
+        find_image: Callable[[], MetadataImage],
+        rng: random.Random,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._shards = shards
+        self._policy = policy
+        self._classic_groups = classic_groups
+        self._find_image = find_image
+        self._rng = rng
+        self._loop = loop
+        self._catalog: TopicCatalog | None = None
+        self._selector = TopicSelector(find_image)
+
+    def close(self) -> None:
+        self._selector.close()
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        return self._shards.consumer_settings(group_id).heartbeat_interval_ms
+
+    async def with_selections(
+        self,
+        group_id: str,
+        beat: MemberHeartbeat,
+        viewer: Viewer,
+        authorizer: Authorizer | None,
+    ) -> MemberHeartbeat:
+        """The heartbeat with the topics that patterns of the group's members select by now.
+
+        Raises InvalidRegularExpressionError, and what `of_group` raises.
+        """
+        group = self._shards.of_group(group_id).consumer_groups.get(group_id)
+        pattern, selections = beat.topic_regex, NO_SELECTIONS
+        if group is not None:
+            selections = group.selections
+            if pattern is None:
+                pattern = group.pattern_of(beat)
+        if not pattern:
+            return beat
+        selected = await self._selector.select(
+            beat.member_id, pattern, viewer, selections, authorizer
+        )
+        return beat._replace(selections=selected)
+
+    def heartbeat(self, group_id: str, beat: MemberHeartbeat) -> HeartbeatResult:
+        """Apply a heartbeat. Raises MemberRejectedError, and what `of_group` raises."""
+        shard = self._shards.of_group(group_id)
+        creation_records: list[GroupRecord] = []
+        group = shard.consumer_groups.get(group_id)
+        if group is None:
+            group, creation_records = self._new_group(shard, group_id, beat)
+        changed = group.copy()
+        # Read at each heartbeat, so a changed setting of the group holds from the next one on.
+        changed.settings = self._shards.consumer_settings(group_id)
+        now_ms, wall_ms = self._now()
+        result, records = changed.heartbeat(beat, self._current_catalog(), now_ms, wall_ms)
+        self._replace(shard, group, changed, creation_records + records)
+        return result
+
+    def _new_group(
+        self, shard: GroupShard, group_id: str, beat: MemberHeartbeat
+    ) -> tuple[ConsumerGroup, list[GroupRecord]]:
+        """A new group for a joining member, and the records that create it.
+
+        It replaces an empty classic group with the same id. A classic group with members is
+        upgraded.
+        """
+        if beat.epoch != JOIN_EPOCH or group_id in shard.unserved:
+            raise _no_such_group(group_id)
+        settings = self._shards.consumer_settings(group_id)
+        group = ConsumerGroup(group_id, settings)
+        group.group_epoch = FIRST_EPOCH
+        classic = shard.groups.get(group_id)
+        if classic is None:
+            return group, []
+        tombstone = GroupRecord(GroupMetadataKey(group=group_id), None)
+        if classic.is_empty:
+            return group, [tombstone]
+        if not can_upgrade(classic, self._policy, settings):
+            raise _no_such_group(group_id)
+        now_ms, wall_ms = self._now()
+        group = upgraded(classic, settings, self._current_catalog(), now_ms)
+        return group, [tombstone, *group.all_records(wall_ms)]
+
+    def leave(
+        self, group_id: str, member_id: str, instance_id: str | None, epoch: int
+    ) -> HeartbeatResult:
+        shard = self._shards.of_group(group_id)
+        group = self.find(group_id)
+        changed = group.copy()
+        result, records = changed.leave(member_id, instance_id, epoch)
+        self._replace(shard, group, changed, records)
+        return result
+
+    # ---- members that use the classic protocol
+
+    def hosts(self, shard: GroupShard, group_id: str) -> bool:
+        """Whether this coordinator serves classic requests of the group: it is a consumer group
+        with members.
+        """
+        group = shard.consumer_groups.get(group_id)
+        return group is not None and not group.is_empty
+
+    def join_classic(self, shard: GroupShard, group_id: str, request: JoinRequest) -> JoinResult:
+        group = shard.consumer_groups[group_id]
+        changed = group.copy()
+        now_ms, wall_ms = self._now()
+        catalog = self._current_catalog()
+        try:
+            result, records = hosted_members.join(changed, request, catalog, now_ms, wall_ms)
+        except MemberRejectedError as error:
+            return JoinResult(error.code, request.member_id)
+        self._replace(shard, group, changed, records)
+        return result
+
+    def sync_classic(self, shard: GroupShard, group_id: str, request: SyncRequest) -> SyncResult:
+        group = shard.consumer_groups[group_id]
+        changed = group.copy()
+        catalog = self._current_catalog()
+        try:
+            result = hosted_members.sync(changed, request, catalog, self._shards.now_ms())
+        except MemberRejectedError as error:
+            return SyncResult(error.code)
+        self._replace(shard, group, changed, [])
+        return result
+
+    def heartbeat_classic(
+        self,
+        shard: GroupShard,
+        group_id: str,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_id: int,
+    ) -> ErrorCode:
+        group = shard.consumer_groups[group_id]
+        changed = group.copy()
+        now_ms = self._shards.now_ms()
+        try:
+            code = hosted_members.heartbeat(
+                changed, member_id, group_instance_id, generation_id, now_ms
+            )
+        except MemberRejectedError as error:
+            return error.code
+        self._replace(shard, group, changed, [])
+        return code
+
+    def leave_classic(
+        self, shard: GroupShard, group_id: str, members: Iterable[tuple[str, str | None]]
+    ) -> list[ErrorCode]:
+        group = shard.consumer_groups[group_id]
+        changed = group.copy()
+        codes, records = hosted_members.leave(changed, members)
+        self._replace(shard, group, changed, records)
+        return codes
+
+    # ---- groups
+
+    def find(self, group_id: str) -> ConsumerGroup:
+        """The consumer group. Raises MemberRejectedError (GROUP_ID_NOT_FOUND) if there is none."""
+        group = self._shards.of_group(group_id).consumer_groups.get(group_id)
+        if group is None:
+            raise _no_such_group(group_id)
+        return group
+
+    def forget_if_empty(self, shard: GroupShard, group_id: str) -> None:
+        """Remove an empty consumer group, so that a classic group can use its id."""
+        group = shard.consumer_groups.get(group_id)
+        if group is not None and group.is_empty:
+            self.forget(shard, group)
+
+    def forget(self, shard: GroupShard, group: ConsumerGroup) -> None:
+        """Delete an empty group from the log and from memory. Its offsets stay."""
+        self._shards.append(shard, consumer_records.group_tombstones(group.group_id, group.members))
+        del shard.consumer_groups[group.group_id]
+
+    def new_member_id(self) -> str:
+        """A member id for clients that do not generate one (version 0)."""
+        return uuid_to_text(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+
+    def _current_catalog(self) -> TopicCatalog:
+        image = self._find_image()
+        if self._catalog is None or self._catalog.version != image.end_offset:
+            self._catalog = TopicCatalog(image)
+        return self._catalog
+
+    def _now(self) -> tuple[TimestampMs, int]:
+        """Monotonic time for deadlines, and wall-clock time for records, in ms."""
+        now_ms = self._shards.now_ms()
+        return now_ms, now_ms + self._shards.wall_offset_ms()
+
+    def _replace(
+        self,
+        shard: GroupShard,
+        group: ConsumerGroup,
+        changed: ConsumerGroup,
+        records: Sequence[GroupRecord],
+    ) -> None:
+        settings = self._shards.settings
+        if not group.is_classic and can_downgrade(changed, self._policy, settings):
+            # The classic members get the partitions of a member that left by a rebalance.
+            has_fewer = len(changed.members) < len(group.members)
+            self._downgrade(shard, changed, records, rebalances=has_fewer)
+            return
+        if records:
+            self._shards.append(shard, records)
+            group_log.consumer_group_changed(group, changed)
+        classic = shard.groups.get(changed.group_id)
+        shard.consumer_groups[changed.group_id] = changed
+        if classic is not None:
+            # Retired only now that the log has the consumer group's records: a failed append must
+            # leave the classic group as it was.
+            self._classic_groups.retire(shard, classic)
+        self._schedule(shard, changed)
+
+    def _downgrade(
+        self,
+        shard: GroupShard,
+        group: ConsumerGroup,
+        records: Sequence[GroupRecord],
+        *,
+        rebalances: bool,
+    ) -> None:
+        classic = downgraded(
+            group, self._shards.settings, self._current_catalog(), self._shards.now_ms()
+        )
+        value = group_value(classic, wall_offset_ms=self._shards.wall_offset_ms())
+        stored = GroupRecord(GroupMetadataKey(group=classic.group_id), value)
+        tombstones = consumer_records.group_tombstones(group.group_id, group.members)
+        # In one batch, since a crash between the tombstones and the new record would lose the
+        # group.
+        self._shards.append(shard, [*records, *tombstones, stored])
+        shard.consumer_groups.pop(group.group_id, None)
+        self._classic_groups.adopt(shard, classic, rebalances=rebalances)
+
+    # ---- time
+
+    def resume(self, shard: GroupShard) -> None:
+        for group in shard.consumer_groups.values():
+            self._schedule(shard, group)
+
+    def _schedule(self, shard: GroupShard, group: ConsumerGroup) -> None:
+        """Reset the timer only if it would fire too late. A timer that fires early does no harm and
+        costs nothing per heartbeat."""
+        deadline_ms = group.next_deadline_ms()
+        if deadline_ms is None:
+            return
+        timer = shard.consumer_timers.get(group.group_id)
+        if timer is not None:
+            if timer.deadline_ms <= deadline_ms:
+                return
+            timer.handle.cancel()
+        self._set_timer(shard, group.group_id, deadline_ms)
+
+    def _set_timer(self, shard: GroupShard, group_id: str, deadline_ms: int) -> None:
+        delay_s = max(0, deadline_ms - self._shards.now_ms() + 1) / 1000
+        # By id: each request replaces the group's object.
+        handle = self._loop.call_later(delay_s, self._expire, shard, group_id)
+        shard.consumer_timers[group_id] = GroupTimer(deadline_ms, handle)
+
+    def _expire(self, shard: GroupShard, group_id: str) -> None:
+        del shard.consumer_timers[group_id]
+        group = shard.consumer_groups.get(group_id)
+        if group is None:
+            return
+        changed = group.copy()
+        now_ms = self._shards.now_ms()
+        records = changed.expire(now_ms)
+        try:
+            self._replace(shard, group, changed, records)
+        except IsothermError as error:
+            log_failure(logger, error, f"members are not removed yet group_id={group_id}")
+            self._set_timer(shard, group_id, now_ms + EXPIRY_RETRY_MS)
+
+
+def _no_such_group(group_id: str) -> MemberRejectedError:
+    return MemberRejectedError(
+        ErrorCode.group_id_not_found, f"no such consumer group group_id={group_id}"
+    )

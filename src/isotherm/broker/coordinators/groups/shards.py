@@ -1,0 +1,181 @@
+"""The group coordinator's shards: one for each partition of `__consumer_offsets` that this broker
+leads.
+
+A change is appended to the log before the shard shows it. So another broker that loads the log has
+the same offsets and generations (`isotherm.broker.coordinators.coordinator_shards`).
+Source: Kafka CoordinatorRuntime, GroupCoordinatorShard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
+from isotherm.broker.coordinators.coordinator_shards import CoordinatorShards
+from isotherm.broker.coordinators.groups.classic_group import ClassicGroup, ClassicGroupSettings
+from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroupSettings
+from isotherm.broker.coordinators.groups.group_records import (
+    GroupMetadataKey,
+    GroupRecord,
+    encode_key,
+    encode_value,
+)
+from isotherm.broker.coordinators.groups.group_shard import GroupShard, ShardFold
+from isotherm.broker.coordinators.groups.group_snapshot import group_value
+from isotherm.broker.coordinators.groups.offset_reader import CommittedOffset
+from isotherm.broker.coordinators.groups.offsets_topic import (
+    NO_PRODUCER,
+    OFFSETS_TOPIC,
+    OffsetsTopic,
+    Producer,
+)
+from isotherm.broker.coordinators.groups.stored_offset import stored_offset
+from isotherm.clock import Clock
+from isotherm.config.groups import GroupConfig, GroupLevelConfig
+from isotherm.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
+from isotherm.types import LeaderEpoch, TimestampMs, TopicPartition
+
+
+class GroupShards:
+    """Event loop thread only, unless a method says otherwise."""
+
+    def __init__(
+        self,
+        topic: OffsetsTopic,
+        config: GroupConfig,
+        clock: Clock,
+        texts_of_group: Callable[[str], Mapping[str, str]],
+        *,
+        opened: Callable[[GroupShard], None],
+    ) -> None:
+        """`texts_of_group` returns a group's own settings and may be called on any thread. `opened`
+        gets each shard once it is loaded."""
+        self.settings = ClassicGroupSettings(
+            config.group_initial_rebalance_delay_ms, config.group_max_size
+        )
+        self._config = config
+        self._texts_of_group = texts_of_group
+        self._topic = topic
+        self._clock = clock
+        self._creating = asyncio.Lock()
+        self._opened = opened
+        self._shards = CoordinatorShards[GroupShard](
+            OFFSETS_TOPIC, fold=self._fold, new_shard=self._new_shard, opened=self._on_opened
+        )
+
+    def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
+        """The current settings of a consumer group. Any thread."""
+        config = GroupLevelConfig.parse(self._texts_of_group(group_id), self._config)
+        return ConsumerGroupSettings(
+            config.consumer_session_timeout_ms,
+            config.consumer_heartbeat_interval_ms,
+            self._config.group_consumer_max_size,
+        )
+
+    def now_ms(self) -> TimestampMs:
+        """Monotonic time for deadlines. It does not jump."""
+        return int(self._clock.monotonic_s() * 1000)
+
+    def wall_offset_ms(self) -> int:
+        return self._clock.now_ms() - self.now_ms()
+
+    def loaded(self) -> Iterator[GroupShard]:
+        return self._shards.active()
+
+    def index_of(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` that has a group's records.
+
+        Raises CoordinatorNotAvailableError if the topic does not exist; see `ensure_topic`.
+        """
+        count = self._topic.partitions.partition_count
+        if count is None:
+            raise CoordinatorNotAvailableError(f"there are no groups yet group_id={group_id}")
+        return coordinator_partition(group_id, count)
+
+    def of_group(self, group_id: str) -> GroupShard:
+        """The group's shard.
+
+        Raises CoordinatorLoadInProgressError while the shard is being loaded, and
+        NotCoordinatorError if another broker has it or it could not be loaded.
+        """
+        return self._shards.at(self.index_of(group_id))
+
+    def at(self, index: int) -> GroupShard:
+        """The shard of a partition. Raises what `of_group` raises."""
+        return self._shards.at(index)
+
+    def find(self, group_id: str) -> GroupShard | None:
+        """The group's shard; None if it is not active here."""
+        count = self._topic.partitions.partition_count
+        return None if count is None else self._shards.find(coordinator_partition(group_id, count))
+
+    def check_loaded(self) -> None:
+        """Raise CoordinatorLoadInProgressError while a shard is being loaded."""
+        if self._shards.is_loading:
+            raise CoordinatorLoadInProgressError("groups are being loaded")
+
+    async def ensure_topic(self) -> None:
+        """Create the topic unless it exists.
+
+        With the embedded controller the topic is ready on return.
+        """
+        # The lock makes concurrent requests wait for one creation, and for the election after it:
+        # the metadata has the topic a little before its shards are elected.
+        if self._topic.partitions.partition_count is None or self._creating.locked():
+            async with self._creating:
+                await self._topic.partitions.ensure()
+
+    # ---- leadership
+
+    def on_election(self, index: int, leader_epoch: LeaderEpoch) -> None:
+        self._shards.on_election(index, leader_epoch)
+
+    def on_resignation(self, index: int, leader_epoch: LeaderEpoch | None) -> None:
+        self._shards.on_resignation(index, leader_epoch)
+
+    async def wait_until_loaded(self) -> None:
+        await self._shards.wait_until_loaded()
+
+    async def stop(self) -> None:
+        """Close the shards; no group is found afterwards. The log keeps its records."""
+        await self._shards.stop()
+
+    def _new_shard(self, index: int) -> GroupShard | None:
+        # Active in the loop iteration of its election: a request that has just created
+        # the topic finds the shard.
+        return GroupShard(index) if self._topic.partitions.is_empty(index) else None
+
+    def _fold(self, index: int, check_wanted: Callable[[], None]) -> GroupShard:
+        fold = ShardFold(index, self.settings, self.consumer_settings)
+        for loaded in self._topic.read(index, check_wanted):
+            fold.add(loaded)
+        return fold.finish(now_ms=self.now_ms(), wall_offset_ms=self.wall_offset_ms())
+
+    def _on_opened(self, shard: GroupShard) -> None:
+        self._topic.partitions.note_loaded(shard)
+        self._opened(shard)
+
+    # ---- changes: in the log first
+
+    def append(self, shard: GroupShard, records: Sequence[GroupRecord]) -> None:
+        """Append records. The caller applies them to the shard afterwards."""
+        encoded = [(encode_key(key), encode_value(value)) for key, value in records]
+        self._topic.append(shard, encoded)
+
+    def write_offsets(
+        self, shard: GroupShard, records: Sequence[GroupRecord], producer: Producer = NO_PRODUCER
+    ) -> None:
+        """Append offset records, including tombstones, and apply them."""
+        encoded = [(encode_key(key), encode_value(value)) for key, value in records]
+        first_offset = self._topic.append(shard, encoded, producer)
+        for index, (key, _) in enumerate(records):
+            _, value = encoded[index]
+            stored = None if value is None else stored_offset(value, first_offset + index)
+            partition = TopicPartition(key.topic, key.partition)
+            # Applied by the code of a load, so the shard stays the fold of its log.
+            shard.replay_offset(CommittedOffset(key.group, partition, stored, producer.producer_id))
+
+    def store(self, shard: GroupShard, group: ClassicGroup) -> None:
+        value = group_value(group, wall_offset_ms=self.wall_offset_ms())
+        self.append(shard, [GroupRecord(GroupMetadataKey(group=group.group_id), value)])

@@ -1,0 +1,124 @@
+"""Computes the settings after a change of a topic's or the broker's configuration. Pure.
+
+Source: KIP-339; Kafka ConfigurationControlManager.incrementalAlterConfigResource and
+LogConfig.validateRemoteStorageOnlyIfSystemEnabled.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.definition import config_keys
+from isotherm.config.dynamic import dynamic_broker_keys, dynamic_text
+from isotherm.config.server_properties import takes_effect_at_a_start
+from isotherm.config.topic import TopicConfig
+from isotherm.errors import ConfigError, InvalidRequestError
+
+
+class ConfigOperation(enum.IntEnum):
+    """Kafka's AlterConfigOp.OpType, with the numbers of the protocol."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(NamedTuple):
+    name: str
+    operation: ConfigOperation
+    value: str | None
+
+
+def changed_texts(
+    current: Mapping[str, str],
+    changes: Sequence[ConfigChange],
+    list_in_effect: Callable[[str], str | None],
+) -> dict[str, str | None]:
+    """The changed keys with their new texts; None for a key that returns to its default.
+
+    `list_in_effect` returns the text that APPEND and SUBTRACT start from if the resource does not
+    set the key; None if the key is not a list.
+    """
+    if len({change.name for change in changes}) != len(changes):
+        raise InvalidRequestError("one key is changed twice in one request")
+    return {change.name: _changed_text(current, change, list_in_effect) for change in changes}
+
+
+def replacing_changes(
+    current: Mapping[str, str], texts: Mapping[str, str | None]
+) -> list[ConfigChange]:
+    """The changes that leave a resource with exactly these settings (AlterConfigs)."""
+    changes = [ConfigChange(name, ConfigOperation.SET, text) for name, text in texts.items()]
+    return changes + [
+        ConfigChange(name, ConfigOperation.DELETE, None) for name in current if name not in texts
+    ]
+
+
+def _changed_text(
+    current: Mapping[str, str],
+    change: ConfigChange,
+    list_in_effect: Callable[[str], str | None],
+) -> str | None:
+    if change.operation is ConfigOperation.DELETE:
+        return None
+    if change.value is None:
+        raise InvalidRequestError(f"a setting has no value key={change.name}")
+    if change.operation is ConfigOperation.SET:
+        return change.value
+    in_effect = list_in_effect(change.name)
+    if in_effect is None:
+        raise ConfigError(f"only a list can be appended to or subtracted from key={change.name}")
+    return _changed_list(current.get(change.name, in_effect), change)
+
+
+def _changed_list(text: str, change: ConfigChange) -> str:
+    items = [item for item in text.split(",") if item]
+    named = [item.strip() for item in (change.value or "").split(",") if item.strip()]
+    if change.operation is ConfigOperation.APPEND:
+        items += [item for item in named if item not in items]
+    else:
+        items = [item for item in items if item not in named]
+    return ",".join(items)
+
+
+def topic_list_in_effect(name: str, config: TopicConfig) -> str | None:
+    declared = config_keys(TopicConfig).get(name)
+    if declared is None or declared[1].type.name != "LIST":
+        return None
+    field_name, key = declared
+    return key.format(getattr(config, field_name))
+
+
+def broker_list_in_effect(name: str, config: BrokerConfig) -> str | None:
+    found = dynamic_broker_keys().get(name)
+    if found is None or found.declared.type.name != "LIST":
+        return None
+    return dynamic_text(config, name)
+
+
+def check_are_dynamic(changes: Sequence[ConfigChange]) -> None:
+    """Raise InvalidRequestError for keys that take effect only at a start. Keys that no broker has
+    are stored, as in Kafka: a tool that sets them goes on."""
+    fixed = [
+        each.name
+        for each in changes
+        if each.name not in dynamic_broker_keys() and takes_effect_at_a_start(each.name)
+    ]
+    if fixed:
+        raise InvalidRequestError(
+            f"Cannot update these configs dynamically: [{', '.join(sorted(fixed))}]"
+        )
+
+
+def check_remote_storage_change(old: TopicConfig, new: TopicConfig, *, topic: str) -> None:
+    """Refuse to turn tiering off if remote segments would stay without being visible (KIP-950)."""
+    turned_off = old.remote_storage_enable and not new.remote_storage_enable
+    if turned_off and not new.remote_log_delete_on_disable:
+        raise ConfigError(
+            "remote.storage.enable can be turned off only with remote.log.delete.on.disable=true"
+            f" topic={topic}"
+        )

@@ -1,0 +1,95 @@
+"""Kafka's metrics of replicas: `kafka.server:type=ReplicaManager` and `type=ReplicaFetcherManager`.
+
+Gauges are computed from the partitions when the metrics are collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from isotherm.broker.partitions.partition import Partition
+from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.partitions.replication.cluster_view import IsrCounts
+from isotherm.types import Offset, TopicPartition
+
+_PREFIX = "kafka_server_replicamanager_"
+_FETCHER_PREFIX = "kafka_server_replicafetchermanager_"
+
+
+@dataclass(frozen=True, slots=True)
+class _Gauge:
+    name: str
+    counts: Callable[[Partition], bool]
+
+
+_GAUGES = (
+    _Gauge("PartitionCount", lambda partition: True),
+    _Gauge("LeaderCount", lambda partition: partition.is_leader),
+    _Gauge("UnderReplicatedPartitions", lambda partition: partition.is_under_replicated),
+    _Gauge("UnderMinIsrPartitionCount", lambda partition: partition.is_under_min_isr),
+    _Gauge("AtMinIsrPartitionCount", lambda partition: partition.is_at_min_isr),
+    _Gauge("ReassigningPartitions", lambda partition: partition.is_reassigned),
+)
+
+
+class ReplicaMetrics(Collector):
+    """Collected on any thread."""
+
+    def __init__(self, replica_manager: ReplicaManager, isr_counts: IsrCounts) -> None:
+        self._replica_manager = replica_manager
+        self._isr_counts = isr_counts
+
+    def collect(self) -> Iterable[Metric]:
+        topics = self._replica_manager.topics()
+        partitions = [each for topic in topics for each in topic.partitions.values()]
+        for gauge in _GAUGES:
+            value = sum(map(gauge.counts, partitions))
+            name = _PREFIX + gauge.name.lower()
+            yield GaugeMetricFamily(name, f"Kafka's {gauge.name}.", value)
+        offline = sum(len(topic.offline) for topic in topics)
+        yield GaugeMetricFamily(
+            f"{_PREFIX}offlinereplicacount", "Kafka's OfflineReplicaCount.", offline
+        )
+        counts: Mapping[str, int] = {
+            "IsrShrinks": self._isr_counts.shrinks,
+            "IsrExpands": self._isr_counts.expands,
+            "FailedIsrUpdates": self._isr_counts.failures,
+        }
+        for kafka_name, count in counts.items():
+            yield CounterMetricFamily(
+                _PREFIX + kafka_name.lower(), f"Kafka's {kafka_name}PerSec.", count
+            )
+
+
+class FollowedPartitions(Protocol):
+    """The state of replica fetching."""
+
+    def lags(self) -> Mapping[TopicPartition, Offset]: ...
+    def failed_partitions(self) -> Collection[TopicPartition]: ...
+
+
+class FetcherMetrics(Collector):
+    """Collected on any thread.
+
+    The label clientid is `Replica`, as for all replica fetchers of Kafka.
+    """
+
+    def __init__(self, fetchers: FollowedPartitions) -> None:
+        self._fetchers = fetchers
+
+    def collect(self) -> Iterable[Metric]:
+        gauges = {
+            "MaxLag": max(self._fetchers.lags().values(), default=0),
+            "FailedPartitionsCount": len(self._fetchers.failed_partitions()),
+        }
+        for kafka_name, value in gauges.items():
+            family = GaugeMetricFamily(
+                _FETCHER_PREFIX + kafka_name.lower(), f"Kafka's {kafka_name}.", labels=("clientid",)
+            )
+            family.add_metric(("Replica",), value)
+            yield family

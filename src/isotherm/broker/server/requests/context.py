@@ -1,0 +1,155 @@
+"""The context of a request handler: the properties of the request and the services of the broker.
+
+A handler is `handle(context, request)`. It returns the response (made by
+`RequestContext.response`), or an awaitable of it if it has to wait. `async def` is the usual form.
+A plain `def` is for hot paths that mostly answer at once, because it costs no coroutine and no
+task. Handlers run on the event loop thread and may do short local I/O. Work that takes longer than
+an append (creating or deleting topics) goes through `BrokerServices.run_control`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from isotherm.broker.metadata.controller.topic_rules import no_charge
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.server.access.principal import ANONYMOUS, Principal
+from isotherm.errors import IsothermError, NotControllerError
+from isotherm.protocol.api_keys import response_class
+from isotherm.protocol.entities import entity_of, has_field
+
+if TYPE_CHECKING:
+    from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
+    from isotherm.broker.coordinators.transactions.remote_admission import RemoteAdmission
+    from isotherm.broker.coordinators.transactions.transaction_coordinator import (
+        TransactionCoordinator,
+    )
+    from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
+    from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+    from isotherm.broker.metadata.controller.controller import Controller
+    from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
+    from isotherm.broker.partitions.replica_manager import ReplicaManager
+    from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
+    from isotherm.broker.server.access.authorizer import Authorizer
+    from isotherm.broker.server.net.answer_memory import AnswerMemory
+    from isotherm.broker.startup.kernel_warm_up import KernelWarmUp
+    from isotherm.clock import Clock
+    from isotherm.config.broker import BrokerConfig
+    from isotherm.metrics.broker_traffic import BrokerTraffic
+    from isotherm.protocol.framing import RequestHeader
+    from isotherm.remote.remote_log_manager import RemoteLogManager
+
+Result = TypeVar("Result")
+
+_NO_THROTTLE = datetime.timedelta()
+
+
+class TopicCreationRequests(Protocol):
+    """Creates topics on demand in a member of a cluster."""
+
+    def ask(self, context: RequestContext, names: Iterable[str]) -> None: ...
+
+
+class HangUpError(IsothermError):
+    """The connection must be closed, because there is no answer: a produce with acks=0 failed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerServices:
+    """The services that handlers share. One instance lives as long as the broker's listeners.
+
+    `config` is the current configuration, which is replaced when dynamic keys change. All other
+    fields are constant.
+
+    - `embedded_controller`: None in a member of a KRaft quorum, where requests for the controller
+      are forwarded before they reach their handlers.
+    - `remote_admission`: asks transaction coordinators on other brokers; None without other
+      brokers.
+    - `control_executor`: has one thread, so that changes of the cluster's metadata (methods of
+      Controller that write, and creating or deleting partitions) run one at a time and in order.
+      Any thread may read `metadata.image`.
+    - `answers`: how much an answer may hold while clients do not read theirs; event loop only.
+    - `batch_executor`: checks and searches batches that would hold up the event loop.
+    - `flush_executor`: flushes logs before produce requests are answered.
+    - `leader_quota`: limits the bytes sent to out-of-sync replicas; None without a limit.
+    - `authorizer`: None if access is not checked.
+    - `traffic`: updated on the event loop only.
+    - `auto_creation`: None with the embedded controller.
+    """
+
+    config: BrokerConfig
+    clock: Clock
+    cluster_id: str
+    endpoints: tuple[Endpoint, ...]
+    metadata: ClusterMetadata
+    embedded_controller: Controller | None
+    replica_manager: ReplicaManager
+    fetch_sessions: FetchSessionCache
+    answers: AnswerMemory[Any]
+    group_coordinator: GroupCoordinator
+    transaction_coordinator: TransactionCoordinator
+    transaction_markers: TransactionMarkers
+    remote_admission: RemoteAdmission | None = None
+    remote_log_manager: RemoteLogManager | None
+    control_executor: Executor
+    batch_executor: Executor
+    flush_executor: Executor
+    kernels: KernelWarmUp
+    traffic: BrokerTraffic
+    leader_quota: ReplicationQuota | None = None
+    auto_creation: TopicCreationRequests | None = None
+    authorizer: Authorizer | None = None
+
+    @property
+    def controller(self) -> Controller:
+        """The embedded controller. Raises NotControllerError in a member of a KRaft quorum."""
+        if self.embedded_controller is None:
+            raise NotControllerError("the controllers of this cluster are other processes")
+        return self.embedded_controller
+
+    def endpoint(self, listener_name: str) -> Endpoint | None:
+        """The advertised endpoint of a listener; None if the listener is not advertised."""
+        for endpoint in self.endpoints:
+            if endpoint.listener_name == listener_name:
+                return endpoint
+        return None
+
+    async def run_control(self, function: Callable[[], Result]) -> Result:
+        """Run a metadata change on the control thread. Raises its error."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.control_executor, function)
+
+
+class RequestContext(NamedTuple):
+    """The properties of one request.
+
+    `listener_name` is the listener of its connection. `arrived_s` is the monotonic time at which
+    the request had arrived completely. An `is_large` request may name thousands of items. `charge`
+    is called with the number of partitions before they are created or deleted, and may raise
+    ThrottlingQuotaExceededError.
+    """
+
+    services: BrokerServices
+    header: RequestHeader
+    client_address: str
+    listener_name: str
+    arrived_s: float = 0.0
+    is_large: bool = False
+    charge: Callable[[int], None] = no_charge
+    principal: Principal = ANONYMOUS
+
+    def response(self, fields: Mapping[str, Any]) -> Any:
+        """The response in the request's version, from the fields of the newest version. Fields that
+        the version lacks are dropped.
+
+        The throttle time is 0 unless `fields` has one; quotas set it later.
+        """
+        response_type = response_class(self.header.api_key, self.header.api_version)
+        if has_field(response_type, "throttle_time"):
+            fields = {"throttle_time": _NO_THROTTLE, **fields}
+        return entity_of(response_type, fields)
