@@ -62,8 +62,13 @@ class Way:
 
     def run(self, command: list[str]) -> str:
         done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True, check=True
-        )  # fmt: skip
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
         return done.stdout
 
     def start(self, command: list[str]) -> subprocess.Popen[bytes]:
@@ -73,8 +78,12 @@ class Way:
         """Repeat `command` until it ends with status 0; TRIES times at most."""
         for _ in range(TRIES):
             done = subprocess.run(
-                ["bash", "-c", command], cwd=self.folder, env=self.environment, capture_output=True, check=False
-            )  # fmt: skip
+                ["bash", "-c", command],
+                cwd=self.folder,
+                env=self.environment,
+                capture_output=True,
+                check=False,
+            )
             if done.returncode == 0:
                 return
         sys.exit(f"never done: {command}")

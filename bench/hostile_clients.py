@@ -181,7 +181,8 @@ def build_cases(scale: float) -> Sequence[Case]:
 
 QUESTION = Question(
     "hostile_clients",
-    "How much longer does a healthy client wait while others send malformed or very large requests?",
+    "How much longer does a healthy client wait while others send malformed or very large"
+    " requests?",
     build_cases,
 )
 

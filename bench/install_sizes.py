@@ -28,7 +28,8 @@ def main() -> None:
             _print_row(wheel, extras, Path(folder) / (extras or "alone"))
     load = " ".join(f"{each:.1f}" for each in os.getloadavg())
     print(
-        f"\nPython {sys.version.split()[0]}, {os.cpu_count()} cores, load averages at the end {load}"
+        f"\nPython {sys.version.split()[0]}, {os.cpu_count()} cores, load averages at the end"
+        f" {load}"
     )
 
 

@@ -45,7 +45,8 @@ from oracle.kafka import java_command
 ROUNDS = 3
 QUESTION = Question(
     "metadata_bootstrap",
-    "How long does a broker take to load the metadata of its remote segments, and does history slow it?",
+    "How long does a broker take to load the metadata of its remote segments, and does history slow"
+    " it?",
     lambda scale: (),
 )
 _JAVA_OPTIONS = ["-Xmx1g", "-XX:+UseG1GC"]

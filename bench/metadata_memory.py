@@ -108,7 +108,8 @@ def main() -> None:
             document["memory"].append(point)
             print(
                 f"{segments:>9,} live segments, level {level}: {point['memory_mb']:7.1f} MB,"
-                f" {point['bytes_per_segment']:6.0f} B each, {point['lookup_us']:5.1f} us a look-up",
+                f" {point['bytes_per_segment']:6.0f} B each, {point['lookup_us']:5.1f} us a"
+                " look-up",
                 flush=True,
             )
     keep(document, is_whole=not options.quick)

@@ -15,7 +15,8 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 12, 26, 34
 COLUMNS = 3
 STYLE = (
     "text{font:10px sans-serif;fill:#333}.t{font-weight:bold}.f{fill:none;stroke:#999}"
-    ".l{fill:none;stroke:#0969da;stroke-width:2}.p{fill:#0969da}.s{stroke:#999;stroke-dasharray:3 3}"
+    ".l{fill:none;stroke:#0969da;stroke-width:2}.p{fill:#0969da}"
+    ".s{stroke:#999;stroke-dasharray:3 3}"
     "@media(prefers-color-scheme:dark){text{fill:#ddd}.f,.s{stroke:#777}"
     ".l{stroke:#58a6ff}.p{fill:#58a6ff}}"
 )
@@ -51,10 +52,18 @@ def _panel(title: str, x_title: str, points: Points) -> Iterator[str]:
     yield f'<text class="t" x="{LEFT}" y="16">{escape(title)}</text>'
     yield (f'<rect class="f" x="{LEFT}" y="{TOP}" width="{right - LEFT}" height="{bottom - TOP}"/>')
     for x, _ in points:
-        yield f'<text x="{at(x, ys.low)[0]}" y="{bottom + 12}" text-anchor="middle">{_short(x)}</text>'
+        yield (
+            f'<text x="{at(x, ys.low)[0]}" y="{bottom + 12}" text-anchor="middle">{_short(x)}'
+            "</text>"
+        )
     for y in (ys.low, ys.high):
-        yield f'<text x="{LEFT - 4}" y="{at(xs.low, y)[1] + 3}" text-anchor="end">{_short(y)}</text>'
-    yield f'<text x="{(LEFT + right) / 2}" y="{bottom + 26}" text-anchor="middle">{escape(x_title)}</text>'
+        yield (
+            f'<text x="{LEFT - 4}" y="{at(xs.low, y)[1] + 3}" text-anchor="end">{_short(y)}</text>'
+        )
+    yield (
+        f'<text x="{(LEFT + right) / 2}" y="{bottom + 26}" text-anchor="middle">{escape(x_title)}'
+        "</text>"
+    )
     (x_last, y_last) = points[-1]
     share = max(xs.low / x_last, ys.low / y_last)  # where the line of slope 1 enters the panel
     (x1, y1), (x2, y2) = at(x_last * share, y_last * share), at(x_last, y_last)

@@ -26,8 +26,8 @@ FIGURES_BEGIN, FIGURES_END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 INTRODUCTION = """\
 # Benchmarks
 
-This page has the measured speed and cost of Isotherm, beside Apache Kafka. `python -m bench.report` makes it
-from `bench/results/*.json`; do not edit it. `make bench` measures everything
+This page has the measured speed and cost of Isotherm, beside Apache Kafka. `python -m
+bench.report` makes it from `bench/results/*.json`; do not edit it. `make bench` measures everything
 and writes both; `python -m bench produce latency` measures some questions; `python -m bench --list`
 lists all questions and their duration. `make bench-quick` takes minutes, stores nothing, and
 fails when a ratio falls below its floor (`bench/floors.toml`).
@@ -37,16 +37,16 @@ and topic settings, each in a process of its own; client and both servers share 
 processors. Kafka has the 1 GiB heap and the collector of its own start script. A figure is the
 median over the rounds after a warm-up round; the spread is (largest - smallest) / median; a
 ratio is Isotherm's median over Kafka's. MB are 10^6 bytes of record values. CPU-seconds are the
-server process's own, user and system. As much memory as a round writes to files is touched and freed
-before it ([why](performance.md)). Differences smaller than the spreads mean nothing.
+server process's own, user and system. As much memory as a round writes to files is touched and
+freed before it ([why](performance.md)). Differences smaller than the spreads mean nothing.
 
 [How cost grows](growth.md) has the plots, [where the time goes](performance.md) the reasons,
 [capacity](capacity.md) the consequences for a machine.
 
 ## Targets and results
 
-Ratios of Isotherm to Apache Kafka in the same run, from the smallest to the largest of the cases of the
-section below; `bench/targets.toml` has the targets.
+Ratios of Isotherm to Apache Kafka in the same run, from the smallest to the largest of the cases of
+the section below; `bench/targets.toml` has the targets.
 
 """
 
@@ -213,7 +213,9 @@ def _is_open_loop(document: Mapping[str, Any]) -> bool:
 
 def _open_loop(document: Mapping[str, Any]) -> Iterator[str]:
     """Latencies at scheduled rates; the ratio is that of the 99th percentiles."""
-    yield "Milliseconds: 50th / 99th / 99.9th percentile, and the spread of the 99th over the rounds."
+    yield (
+        "Milliseconds: 50th / 99th / 99.9th percentile, and the spread of the 99th over the rounds."
+    )
     yield ""
     yield "| case | latency | isotherm | spread | kafka | spread | ratio |"
     yield "|---|---|---:|---:|---:|---:|---:|"
@@ -248,7 +250,7 @@ def _starts(document: Mapping[str, Any]) -> Iterator[str]:
         ]
         yield _row(result["case"], *ours, *theirs, _ratio(result, "start_s"), *stops, *waits)
     yield ""
-    yield "p99 and max: the wait of a client for an answer in the first two seconds after the start."
+    yield "p99 and max: a client's wait for an answer in the first two seconds after the start."
 
 
 def _coordinators(document: Mapping[str, Any]) -> Iterator[str]:
@@ -430,7 +432,10 @@ def _tables(document: Mapping[str, Any]) -> Iterator[str]:
 def _compaction(document: Mapping[str, Any]) -> Iterator[str]:
     yield "`bench/compact.py` describes the measurement."
     yield ""
-    yield "| MB of segments | records | kept | seconds | spread | MB/s | CPU-s | worker MB | driver MB |"
+    yield (
+        "| MB of segments | records | kept | seconds | spread | MB/s | CPU-s | worker MB"
+        " | driver MB |"
+    )
     yield "|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     for point in document["compaction"]:
         yield _row(
@@ -470,7 +475,10 @@ def _memory(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _listing(document: Mapping[str, Any]) -> Iterator[str]:
-    yield "| events | topic MB | what is printed | s | events/s | MiB of memory in its first tenth | at its peak |"
+    yield (
+        "| events | topic MB | what is printed | s | events/s | MiB of memory in its first tenth"
+        " | at its peak |"
+    )
     yield "|---:|---:|---|---:|---:|---:|---:|"
     for point in document["listing"]:
         yield _row(

@@ -36,9 +36,10 @@ def processor_split(documents: Documents) -> str:
             broker_s_per_gb = ours["server_cpu_s_per_gb"]["median"]
             rows.append(
                 f"| {question.partition('_')[0]}, {result['case']} | {mb_per_s:,.0f}"
-                f" | {broker_s_per_gb * mb_per_s / 1e3:.2f} | {client_s_per_gb * mb_per_s / 1e3:.2f}"
-                f" | {PROCESSORS * 1e3 / client_s_per_gb:,.0f}"
-                f" | {THROUGHPUT_TARGET * theirs['mb_per_s']['median']:,.0f} |"
+                f" | {broker_s_per_gb * mb_per_s / 1e3:.2f} |"
+                f" {client_s_per_gb * mb_per_s / 1e3:.2f} |"
+                f" {PROCESSORS * 1e3 / client_s_per_gb:,.0f} |"
+                f" {THROUGHPUT_TARGET * theirs['mb_per_s']['median']:,.0f} |"
             )
     return _table(rows)
 
@@ -74,7 +75,8 @@ def spark_bounds(documents: Documents) -> str:
             total, others = sum(kafka.values()), ours["jvm"] + ours["broker"]
             rows.append(
                 f"| {result['case']}, {query} | {total:.1f} | {ours['jvm']:.1f}"
-                f" | {ours['python']:.1f} | {total / sum(ours.values()):.1f} | {total / others:.1f} |"
+                f" | {ours['python']:.1f} | {total / sum(ours.values()):.1f} | {total / others:.1f}"
+                " |"
             )
     return _table(rows)
 

@@ -18,11 +18,11 @@ LINEAR = 1.1
 HEAD = """\
 # How cost grows
 
-This page shows how cost grows with records, partitions, segments, history and consumers. `python -m bench.report`
-makes it from `bench/results/growth.json`; do not edit it. `bench/growth.py` describes
-how each figure is taken: CPU-seconds, bytes and counts, which a busy machine changes little. Both axes
-of the plots are logarithmic; the dashed line is proportional growth. The exponent is the slope of
-a line fitted to the last half of the points: 0 is a constant cost, 1 is a proportional one.
+This page shows how cost grows with records, partitions, segments, history and consumers. `python -m
+bench.report` makes it from `bench/results/growth.json`; do not edit it. `bench/growth.py` describes
+how each figure is taken: CPU-seconds, bytes and counts, which a busy machine changes little. Both
+axes of the plots are logarithmic; the dashed line is proportional growth. The exponent is the slope
+of a line fitted to the last half of the points: 0 is a constant cost, 1 is a proportional one.
 """
 
 WORDS = {

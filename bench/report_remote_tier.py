@@ -138,9 +138,10 @@ def _fault_histories(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _console(document: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        "Milliseconds in a headless Chromium without the page's files, from the start of the navigation, or from"
-        " a key, to the frame that shows the result. The cluster is made by hand, so no broker's answer is in it;"
-        " `bench/console.py` says what each wait is. Targets: 1,000 to the first paint, 100 for an interaction."
+        "Milliseconds in a headless Chromium without the page's files, from the start of the"
+        " navigation, or from a key, to the frame that shows the result. The cluster is made by"
+        " hand, so no broker's answer is in it; `bench/console.py` says what each wait is. Targets:"
+        " 1,000 to the first paint, 100 for an interaction."
     )
     yield ""
     yield "| wait | times | median ms | largest ms |"

@@ -14,8 +14,10 @@ def section(document: Mapping[str, Any], queries: Queries) -> Iterator[str]:
     """`queries` writes the table of a result's queries."""
     results: Sequence[Mapping[str, Any]] = document["results"]
     yield (
-        "`bench/table.py` describes the measurements. CPU-seconds are those of all processes. Targets: to make a"
-        ' table, 3 times the rows per CPU-second of `format("kafka")`; to ask it, 8 times its rows per second for'
+        "`bench/table.py` describes the measurements. CPU-seconds are those of all processes."
+        " Targets: to make a"
+        ' table, 3 times the rows per CPU-second of `format("kafka")`; to ask it, 8 times its rows'
+        " per second for"
         " three columns, 5 times for all, and 0.9 of plain Parquet."
     )
     yield ""

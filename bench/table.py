@@ -276,8 +276,9 @@ def measure_making(bench: Bench, topic: str, value: str, rounds: int) -> dict[st
 def measure_nothing_new(bench: Bench, topic: str, lake: Path, rounds: int) -> dict[str, Any]:
     """Time runs of the table job, of raw values, while the topic has nothing new."""
     root = bench.kafka.tiered_root.parent.absolute().as_uri()
-    command = [sys.executable, "-m", "isotherm.cli.main", "pipeline", "table", topic, "--path", root,
-               "-b", bench.kafka.bootstrap_server, "--warehouse", str(lake), "--json"]  # fmt: skip
+    command = [sys.executable, "-m", "isotherm.cli.main", "pipeline", "table", topic,
+               "--path", root, "-b", bench.kafka.bootstrap_server, "--warehouse", str(lake),
+               "--json"]  # fmt: skip
     runs: list[Metrics] = []
     for _ in range(rounds):
         started = time.perf_counter()

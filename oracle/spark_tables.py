@@ -18,8 +18,8 @@ TIMEOUT_S = 300
 _LOG_SIZE_SHOWN = 3000
 # The options that Spark's launcher passes to Java.
 _OPENED = (
-    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
-    "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs",
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio",
+    "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs",
     "sun.security.action", "sun.util.calendar",
 )  # fmt: skip
 _JAVA_OPTIONS = (

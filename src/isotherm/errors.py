@@ -25,7 +25,7 @@
     ├── RejectedError                     the request or the configuration is wrong: change it
     │   ├── ConfigError
     │   │   ├── UnknownConfigError
-    │   │   └── KeyPairNotConfiguredError         of an encrypted segment; an UnreadableDataError too
+    │   │   └── KeyPairNotConfiguredError         an encrypted segment's; UnreadableDataError too
     │   ├── OffsetOutOfRangeError · UnknownTopicOrPartitionError · UnknownTopicIdError
     │   │   InvalidTopicError · TopicAlreadyExistsError · InvalidPartitionsError
     │   │   InvalidReplicationFactorError · InvalidReplicaAssignmentError
@@ -44,7 +44,7 @@
     │   │   TransactionalIdAuthorizationError · InvalidRegularExpressionError
     │   ├── SaslAuthenticationError · IllegalSaslStateError
     │   ├── UnsupportedVersionError
-    │   │   └── UnknownObjectVersionError         an object's; an UnreadableDataError too
+    │   │   └── UnknownObjectVersionError         an object's; UnreadableDataError too
     │   └── InvalidUpdateVersionError · InvalidGroupIdError
     ├── UnreadableDataError               this piece of stored data cannot be used: report it, go on
     │   ├── RemoteResourceNotFoundError       the remote tier lacks this segment or index
@@ -54,8 +54,8 @@
     │       ├── CorruptLogError                   files of a partition's log: only it is offline
     │       ├── CorruptIndexError · CorruptSnapshotError · CorruptCheckpointError
     │       ├── CorruptMetadataError              a metadata record or manifest
-    │       ├── CorruptObjectError                an object is missing bytes or disagrees with metadata
-    │       └── RemoteHoleError                   no segment of the remote tier has an offset of the log
+    │       ├── CorruptObjectError                an object lacks bytes or contradicts its metadata
+    │       └── RemoteHoleError                   no remote segment has this offset of the log
     ├── LogDirFailedError                 a log directory cannot be used: take it offline
     └── SparkJobError                     Spark or one of its tasks failed: see the reason
 

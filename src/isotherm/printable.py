@@ -30,7 +30,8 @@ _SECRET_NAMES = frozenset(
     {"auth", "authorization", "code", "jwt", "key", "pass", "pwd", "sas", "sig"}
 )
 _SECRET_PARTS = (
-    "accesskey", "accountkey", "apikey", "credential", "passphrase", "passwd", "password", "secret", "signature", "token",
+    "accesskey", "accountkey", "apikey", "credential", "passphrase", "passwd", "password", "secret",
+    "signature", "token",
 )  # fmt: skip
 
 

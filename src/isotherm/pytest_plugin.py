@@ -90,7 +90,8 @@ class KafkaBroker:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"{_MARKER}(partitions=1, tiered=False, config=None): settings of the `kafka_topic` fixture",
+        f"{_MARKER}(partitions=1, tiered=False, config=None): settings of the `kafka_topic`"
+        " fixture",
     )
 
 

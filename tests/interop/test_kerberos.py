@@ -48,7 +48,9 @@ def settings(key_table: Path) -> dict[str, str]:
         "inter.broker.listener.name": "CLIENTS",
         "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": "GSSAPI",
-        "sasl.kerberos.principal.to.local.rules": "RULE:[2:$1-$2](ops-.*)s/ops-.*/operator/,DEFAULT",
+        "sasl.kerberos.principal.to.local.rules": (
+            "RULE:[2:$1-$2](ops-.*)s/ops-.*/operator/,DEFAULT"
+        ),
         "listener.name.clients.gssapi.sasl.jaas.config": module(key_table, SERVICE),
         "authorizer.class.name": STANDARD_AUTHORIZER,
         "super.users": "User:operator",

@@ -47,7 +47,8 @@ def test_sighup_applies_dynamic_keys_and_names_the_others(
     )
     broker.reload()
     broker.await_log(
-        "configuration is read again applied=log.retention.ms,max.connections,remote.log.reader.threads"
+        "configuration is read again"
+        " applied=log.retention.ms,max.connections,remote.log.reader.threads"
     )
     broker.await_log("keys are not changed before a restart keys=num.partitions")
     now = described(admin)

@@ -207,7 +207,8 @@ def transaction_step(rng: random.Random) -> tuple[Any, ...]:
         ("add_offsets", name, rng.choice([0, 3, 4]), delta),
         ("commit_offsets", name, rng.choice([3, 4, 5]), rng.choice(["", "", "nobody"]), delta),
         *[("end", name, rng.choice([1, 4, 5, 5]), rng.random() < 0.6, delta)] * 2,
-        *[("produce", name, rng.choice([9, 11, 12, 12]), rng.choice([0, 1]), delta, rng.choice([0] * 7 + [1]))] * 2,
+        *[("produce", name, rng.choice([9, 11, 12, 12]), rng.choice([0, 1]), delta,
+           rng.choice([0] * 7 + [1]))] * 2,
     ]  # fmt: skip
     return rng.choice(steps)
 
@@ -559,7 +560,9 @@ class Groups:
 ADMIN_CALLS: list[tuple[Any, ...]] = [
     ("describe",),
     ("list", [], []),
-    *[("list", [each], []) for each in ("Stable", "empty", "Dead", "preparingRebalance", "CompletingRebalance", "Assigning", "reconciling", "none")],
+    *[("list", [each], []) for each in (
+        "Stable", "empty", "Dead", "preparingRebalance", "CompletingRebalance", "Assigning",
+        "reconciling", "none")],
     *[("list", [], [each]) for each in ("classic", "Consumer", "share", "streams", "none")],
     ("list", ["Stable", "Empty"], ["consumer"]),
     ("fetch", 8),
@@ -586,8 +589,8 @@ ADMIN_CALLS: list[tuple[Any, ...]] = [
     ("list", [], []),
     ("fetch", 9),
 ]  # fmt: skip
-FILLED = ("nothing", "simple", "classic_joining", "classic_stable", "classic_empty", "consumer_stable",
-          "consumer_away", "consumer_empty", "mixed")  # fmt: skip
+FILLED = ("nothing", "simple", "classic_joining", "classic_stable", "classic_empty",
+          "consumer_stable", "consumer_away", "consumer_empty", "mixed")  # fmt: skip
 
 
 @pytest.mark.parametrize("state", FILLED)

@@ -72,7 +72,8 @@ DIFFERENT: Mapping[str, str] = {
     "list offsets iso 5": "UNKNOWN_SERVER_ERROR helps nobody: what is not 1 is read_uncommitted",
     "produce byte behind": "bytes that the client sent would be dropped without a word",
     "produce no such codec": "UNKNOWN_SERVER_ERROR explains nothing, and clients send it again",
-    "produce compressed garbage": "UNKNOWN_SERVER_ERROR explains nothing, and clients send it again",
+    "produce compressed garbage": "UNKNOWN_SERVER_ERROR explains nothing, and clients send it"
+    " again",
     "share coordinator": "there is none, and asking again does not help",
     "produce negative count": "the header is damaged whatever the records are",
 }

@@ -305,7 +305,10 @@ def test_protobuf_keys_and_values(
     dead = rows_of(load_table(tmp_path, "kafka.carts_dead_letters"))
     own = int.from_bytes(values[0][1:5], "big")
     assert [row["reason"] for row in dead] == [
-        f"value: it is not of its schema: failed to decode Protobuf message: unexpected EOF in varint schema_id={own}",
+        (
+            "value: it is not of its schema: failed to decode Protobuf message: unexpected EOF in"
+            f" varint schema_id={own}"
+        ),
         "value: the registry has no such schema schema_id=65536",
         f"value: the schema has no such message indexes=[8] schema_id={own}",
         "value: it does not begin with a schema id",

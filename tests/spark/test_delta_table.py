@@ -39,7 +39,8 @@ delta = {
 spark = isotherm.spark.session("delta", master="local[2]", config=short_lived | delta)
 
 def project():
-    arguments = ["project", "--dump", "metadata-log", "--to", "projection", "--format", "delta", "--table", "table"]
+    arguments = ["project", "--dump", "metadata-log", "--to", "projection", "--format", "delta"]
+    arguments += ["--table", "table"]
     done = CliRunner().invoke(app, ["pipeline", *arguments, "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)["records"]
@@ -51,7 +52,8 @@ records = [project()]
 write_flights_history(Path("metadata-log"))
 records.append(project())
 answer("records", [records])
-projection = projected_segments(spark, ObjectStoreSettings(url=Path("projection").absolute().as_uri()))
+place = ObjectStoreSettings(url=Path("projection").absolute().as_uri())
+projection = projected_segments(spark, place)
 answer("expected", texts(projection))
 for version in (0, 1):
     read = spark.read.format("delta").option("versionAsOf", version).load("table")

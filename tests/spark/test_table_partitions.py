@@ -29,7 +29,8 @@ from tests.support.topic_tables import Row, load_table, rows_of, run_table
 DAY_MS = 86_400_000
 NEW_YEAR_MS = 1_767_225_600_000  # 2026-01-01
 # A day before 1970, the last of year 9999, and three that follow one another.
-DAYS = {-1: "1969-12-31", NEW_YEAR_MS + DAY_MS - 1: "2026-01-01", NEW_YEAR_MS + DAY_MS: "2026-01-02",
+DAYS = {-1: "1969-12-31", NEW_YEAR_MS + DAY_MS - 1: "2026-01-01",
+        NEW_YEAR_MS + DAY_MS: "2026-01-02",
         NEW_YEAR_MS + 2 * DAY_MS + 7: "2026-01-03", 253_402_300_799_999: "9999-12-31"}  # fmt: skip
 FORMATS = ["iceberg", "delta", "parquet"]
 

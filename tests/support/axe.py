@@ -44,7 +44,8 @@ def findings(driver: webdriver.Chrome, source: str) -> list[str]:
     options = json.dumps({"runOnly": _TAGS, "resultTypes": ["violations"]})
     found: Any = driver.execute_async_script(
         f"const done = arguments[0]; axe.run(document, {options})"
-        ".then((result) => done(result.violations), (error) => done([{ id: String(error), nodes: [] }]))"
+        ".then((result) => done(result.violations), (error) =>"
+        " done([{ id: String(error), nodes: [] }]))"
     )
     return [
         f"{each.get('impact')} {each['id']}: {each['nodes'][0]['html'] if each['nodes'] else ''}"

@@ -341,7 +341,10 @@ def partition_deletion(stage: Stage) -> Transcript:
     transcript.timeline = [
         "T0 UUID-A and UUID-B were uploaded under epoch 3",
         "T1 the topic is gone: the deletion of its partition is marked and starts",
-        "T2 every segment is deleted, the deletion is finished, every segment's key gets a tombstone",
+        (
+            "T2 every segment is deleted, the deletion is finished, every segment's key gets a"
+            " tombstone"
+        ),
     ]
     leader = Leader(stage, 101, 3)
     for name, end_offset in (("UUID-A", 1000), ("UUID-B", 2000)):

@@ -75,7 +75,9 @@ class SecuredBroker:
                 "listener.name.mutual.ssl.truststore.type": "PEM",
                 "listener.name.mutual.ssl.truststore.location": str(self.files / "ca.pem"),
                 "listener.name.mutual.ssl.client.auth": "required",
-                "listener.name.mutual.ssl.principal.mapping.rules": r"RULE:^CN=(\w+),O=Example$/$1/",
+                "listener.name.mutual.ssl.principal.mapping.rules": (
+                    r"RULE:^CN=(\w+),O=Example$/$1/"
+                ),
                 "sasl.enabled.mechanisms": ",".join(LOGINS),
                 "listener.name.login.plain.sasl.jaas.config": (
                     f'{_PLAIN} required user_{USER}="{SECRET}";'

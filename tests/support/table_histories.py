@@ -235,7 +235,8 @@ class Content:
 
     def _text(self) -> bytes:
         text = self._rng.choice(["", "plain", "naïve €", "\0", "𝄞" * 50, "line\nfeed"])
-        return self._rng.choice((text.encode(), text.encode(), b"\xff" + text.encode(), b"\xed\xa0\x80"))  # fmt: skip
+        encoded = text.encode()
+        return self._rng.choice((encoded, encoded, b"\xff" + encoded, b"\xed\xa0\x80"))
 
     def _json(self) -> bytes:
         rng = self._rng
@@ -477,7 +478,10 @@ def expected_row(record: Stored, key_format: str, value_format: str) -> tuple[Ro
     is_dead = record.timestamp_ms not in _TIMES_OF_TABLES
     if not is_dead:
         row["timestamp"] = EPOCH + timedelta(milliseconds=record.timestamp_ms)
-    decoded = {"key": decoded_as(key_format, record.key), "value": decoded_as(value_format, record.value)}  # fmt: skip
+    decoded = {
+        "key": decoded_as(key_format, record.key),
+        "value": decoded_as(value_format, record.value),
+    }
     if is_dead or DEAD in decoded.values():
         return row, True
     return row | decoded, False

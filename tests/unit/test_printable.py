@@ -140,8 +140,10 @@ def test_passwords_in_addresses_are_hidden(text: str, shown: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "https://host:8080/a@b", "PLAINTEXT://h:9092,SSL://h:9093 mail=a@b.c", "s3://bucket/a@b:c", "http://[::1]:80/x@y",
-        "https://h/?author=x&monkey=1&offset=5&time=3", "key=url value=x token=", "a:b@c", "user=a@b password", "",
+        "https://host:8080/a@b", "PLAINTEXT://h:9092,SSL://h:9093 mail=a@b.c",
+        "s3://bucket/a@b:c", "http://[::1]:80/x@y",
+        "https://h/?author=x&monkey=1&offset=5&time=3", "key=url value=x token=", "a:b@c",
+        "user=a@b password", "",
     ],
 )  # fmt: skip
 def test_other_texts_stay(text: str) -> None:

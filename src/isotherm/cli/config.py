@@ -51,8 +51,8 @@ def list_keys(
     scope: Annotated[
         str | None,
         typer.Argument(
-            help="broker, remote, groups, transactions, cleaner, quorum, security, inert, topic, rsm or rlmm;"
-            " all if not given."
+            help="broker, remote, groups, transactions, cleaner, quorum, security, inert, topic,"
+            " rsm or rlmm; all if not given."
         ),
     ] = None,
     as_json: AsJson = False,

@@ -78,7 +78,8 @@ _Reports = Annotated[
         exists=True,
         file_okay=False,
         metavar="FOLDER",
-        help="Show the reports of jobs in it: JOB-ANYTHING.jsonl, as isotherm pipeline JOB --json prints.",
+        help="Show the reports of jobs in it: JOB-ANYTHING.jsonl, as isotherm pipeline JOB --json"
+        " prints.",
     ),
 ]
 _AllowChanges = Annotated[
@@ -103,8 +104,8 @@ _Metrics = Annotated[
     list[str] | None,
     typer.Option(
         metavar="URL",
-        help="A broker's metrics for Prometheus (http://broker:9404/metrics), to count its errors of"
-        " the last hour, and what is read from the remote tier. May be given many times.",
+        help="A broker's metrics for Prometheus (http://broker:9404/metrics), to count its errors"
+        " of the last hour, and what is read from the remote tier. May be given many times.",
     ),
 ]
 _MetricsLogin = Annotated[

@@ -55,9 +55,9 @@ def consume(
         typer.Option(
             "--offset",
             "-o",
-            help="beginning, end, a number, or @TIME: the first record of each partition since then,"
-            " in ms since 1970 or as 2026-01-31T12:00 (UTC unless it has an offset). A partition that"
-            " does not have the number is read from its nearest end, and named.",
+            help="beginning, end, a number, or @TIME: the first record of each partition since"
+            " then, in ms since 1970 or as 2026-01-31T12:00 (UTC unless it has an offset). A"
+            " partition that does not have the number is read from its nearest end, and named.",
         ),
     ] = "beginning",
     partition: Annotated[

@@ -158,8 +158,9 @@ class EventRows:
             strict=True,
         )
         for (
-            number, offset, topic_id, segment_id, is_whole_state, partition, state, start, end, size,
-            max_timestamp, broker, event_timestamp, custom_start, custom_size, is_empty, leader,
+            number, offset, topic_id, segment_id, is_whole_state, partition, state, start, end,
+            size, max_timestamp, broker, event_timestamp, custom_start, custom_size, is_empty,
+            leader,
         ) in values:  # fmt: skip
             row: Row = {"metadata_partition": self._partition, "offset": offset}
             if has_keys and (key := keys[number].as_py()) is not None:

@@ -44,8 +44,8 @@ CommandConfig = Annotated[
         "--command-config",
         metavar="FILE",
         dir_okay=False,
-        help="A file of client properties as Kafka's tools take it: security.protocol, sasl.*, ssl.*."
-        " -X overrides it.",
+        help="A file of client properties as Kafka's tools take it: security.protocol, sasl.*,"
+        " ssl.*. -X overrides it.",
     ),
 ]
 
@@ -58,8 +58,8 @@ RegistryOption = Annotated[
     typer.Option(
         "--registry-option",
         metavar="KEY=VALUE",
-        help="A setting of confluent-kafka's SchemaRegistryClient, such as ssl.ca.location=ca.pem or"
-        " basic.auth.user.info=USER:PASSWORD. May be given many times.",
+        help="A setting of confluent-kafka's SchemaRegistryClient, such as ssl.ca.location=ca.pem"
+        " or basic.auth.user.info=USER:PASSWORD. May be given many times.",
     ),
 ]
 

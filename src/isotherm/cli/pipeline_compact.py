@@ -46,8 +46,8 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="URL",
-        help="Write a compacted copy to this place, and leave the source unchanged. Without --to and"
-        " --to-option the topic is compacted in place.",
+        help="Write a compacted copy to this place, and leave the source unchanged. Without --to"
+        " and --to-option the topic is compacted in place.",
     ),
 ]
 ToOption = Annotated[
@@ -55,8 +55,8 @@ ToOption = Annotated[
     typer.Option(
         "--to-option",
         metavar="KEY=VALUE",
-        help="A storage setting of the copy, such as key.prefix=compacted/. Other settings are those"
-        " of the source. May be given many times.",
+        help="A storage setting of the copy, such as key.prefix=compacted/. Other settings are"
+        " those of the source. May be given many times.",
     ),
 ]
 Run = Annotated[

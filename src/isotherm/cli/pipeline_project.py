@@ -65,8 +65,8 @@ _ToTopic = Annotated[
     typer.Option(
         "--to-topic",
         metavar="NAME",
-        help="Also keep a compacted topic of keyed states. It is created if needed, and cannot be the"
-        " metadata topic itself.",
+        help="Also keep a compacted topic of keyed states. It is created if needed, and cannot be"
+        " the metadata topic itself.",
     ),
 ]
 

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from isotherm.spark.options import SourceOptions
 
 _PARTITION_COLUMNS = [
-    "topic", "topic_id", "partition", "log_start", "stable_end", "log_end", "epochs", "segments", "bytes",
+    "topic", "topic_id", "partition", "log_start", "stable_end", "log_end", "epochs", "segments",
+    "bytes",
 ]  # fmt: skip
 _FINDING_COLUMNS = ["kind", "topic", "partition", "start_offset", "segment_id", "detail"]
 _EPOCHS_AS_TEXT = (
@@ -95,8 +96,8 @@ _PartitionDirs = Annotated[
     typer.Option(
         "--partition-dirs",
         metavar="FOLDER",
-        help="Also write the partitions' directories into an empty folder, for log.dirs of a stopped"
-        " broker of Apache Kafka.",
+        help="Also write the partitions' directories into an empty folder, for log.dirs of a"
+        " stopped broker of Apache Kafka.",
     ),
 ]
 _TopicId = Annotated[
@@ -196,9 +197,16 @@ def rebuild(
                     count = _write_broker(rebuilt, broker)
                 else:
                     count = _write_events(
-                        segments, metadata_partitions, level, to, to_topic,
-                        {"bootstrap.servers": bootstrap_server or "", **client_settings(command_config, client_property)},
-                    )  # fmt: skip
+                        segments,
+                        metadata_partitions,
+                        level,
+                        to,
+                        to_topic,
+                        {
+                            "bootstrap.servers": bootstrap_server or "",
+                            **client_settings(command_config, client_property),
+                        },
+                    )
             _tell_written(count, as_json=as_json)
         elif not as_json:
             console().print("Nothing is written without --run.")

@@ -74,8 +74,8 @@ _UnknownTopics = Annotated[
     bool,
     typer.Option(
         "--unknown-topics",
-        help="Objects of unknown topic ids are deletable too. Do not use it in a bucket that several"
-        " clusters share.",
+        help="Objects of unknown topic ids are deletable too. Do not use it in a bucket that"
+        " several clusters share.",
     ),
 ]
 _Delete = Annotated[bool, typer.Option("--delete", help="Move deletable objects to quarantine.")]

@@ -59,8 +59,8 @@ _Unwrap = Annotated[
     typer.Option(
         "--unwrap",
         metavar="EVENTS",
-        help="With --mode latest: debezium, if values are change events of Debezium. The row is their"
-        " `after`, and a deletion deletes it.",
+        help="With --mode latest: debezium, if values are change events of Debezium. The row is"
+        " their `after`, and a deletion deletes it.",
     ),
 ]
 _PartitionBy = Annotated[
@@ -85,8 +85,8 @@ _Table = Annotated[
     typer.Option(
         "--table",
         metavar="NAME",
-        help="The name of the table. The default is kafka.TOPIC in lower case with _ for each dot, as"
-        " kafka.db_public_cust for db.public.Cust; for Delta and Parquet it is TOPIC.",
+        help="The name of the table. The default is kafka.TOPIC in lower case with _ for each dot,"
+        " as kafka.db_public_cust for db.public.Cust; for Delta and Parquet it is TOPIC.",
     ),
 ]
 _Catalog = Annotated[
@@ -103,8 +103,8 @@ _ToOption = Annotated[
         "--to-option",
         metavar="KEY=VALUE",
         help="A property of the Iceberg catalog, such as uri=https://catalog; for Delta and"
-        " Parquet a setting of the object store, such as s3.endpoint.url=http://localhost:9000. May be given many"
-        " times.",
+        " Parquet a setting of the object store, such as s3.endpoint.url=http://localhost:9000. May"
+        " be given many times.",
     ),
 ]
 _Until = Annotated[
@@ -112,8 +112,8 @@ _Until = Annotated[
     typer.Option(
         "--until",
         metavar="END",
-        help="latest: to the end of the topic; tiered: to the end of the bucket. A later run adds the"
-        " records that only brokers have now.",
+        help="latest: to the end of the topic; tiered: to the end of the bucket. A later run adds"
+        " the records that only brokers have now.",
     ),
 ]
 _Follow = Annotated[

@@ -51,8 +51,8 @@ def produce(
         typer.Option(
             "--key-separator",
             "-K",
-            help="Text between key and value of a line. \\t, \\n, \\r, \\0, \\\\ and \\xNN stand for a byte. A line"
-            " without it is not sent.",
+            help="Text between key and value of a line. \\t, \\n, \\r, \\0, \\\\ and \\xNN stand"
+            " for a byte. A line without it is not sent.",
         ),
     ] = None,
     partition: Annotated[

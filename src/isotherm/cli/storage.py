@@ -23,8 +23,8 @@ _NO_CONTROLLER = (
     " kafka-configs.sh on the running cluster."
 )
 _NOT_NEW = (
-    "--add-scram has no effect: the metadata directory {} was formatted before. Use kafka-configs.sh"
-    " on the running cluster."
+    "--add-scram has no effect: the metadata directory {} was formatted before. Use"
+    " kafka-configs.sh on the running cluster."
 )
 
 _ConfigFile = Annotated[

@@ -40,8 +40,8 @@ BucketPath = Annotated[
     typer.Option(
         "--path",
         metavar="URL",
-        help="Take the remote segments from the bucket (s3://bucket/prefix, a folder) instead of the"
-        " metadata topic: for a cluster with a metadata manager of another kind.",
+        help="Take the remote segments from the bucket (s3://bucket/prefix, a folder) instead of"
+        " the metadata topic: for a cluster with a metadata manager of another kind.",
     ),
 ]
 

@@ -77,21 +77,21 @@ class BrokerConfig:
     process_roles: tuple[str, ...] = key(
         DISTINCT_LIST,
         COMBINED,
-        "The roles of this process. broker,controller: a broker with the cluster's only controller in"
-        " it. broker: a member of a cluster of Apache Kafka's controllers.",
+        "The roles of this process. broker,controller: a broker with the cluster's only controller"
+        " in it. broker: a member of a cluster of Apache Kafka's controllers.",
         check=any_of(*COMBINED),
     )
     controller_quorum_voters: tuple[str, ...] = key(
         LIST,
         (),
-        "Controllers as ID@HOST:PORT. With the controller in the process this node alone, if any: it"
-        " needs no address.",
+        "Controllers as ID@HOST:PORT. With the controller in the process this node alone, if any:"
+        " it needs no address.",
     )
     controller_quorum_bootstrap_servers: tuple[str, ...] = key(
         LIST,
         (),
-        "Addresses of controllers, of which one at least answers at the start. The controller in the"
-        " process needs no address.",
+        "Addresses of controllers, of which one at least answers at the start. The controller in"
+        " the process needs no address.",
     )
     controller_listener_names: tuple[str, ...] = key(
         DISTINCT_LIST,
@@ -150,15 +150,15 @@ class BrokerConfig:
     message_decompressed_max_bytes: int = key(
         INT,
         64 * 1024 * 1024,
-        "Largest size of the records of a produced batch when decompressed; a larger one is refused with"
-        " MESSAGE_TOO_LARGE. Isotherm's own key. (Kafka has no bound.)",
+        "Largest size of the records of a produced batch when decompressed; a larger one is refused"
+        " with MESSAGE_TOO_LARGE. Isotherm's own key. (Kafka has no bound.)",
         check=between(1, 256 * 1024 * 1024),
     )
     queued_max_request_bytes: int = key(
         LONG,
         256 * 1024 * 1024,
-        "Bytes of requests in memory over all connections whose clients have logged in; reading pauses beyond"
-        " it. What has arrived counts. -1 is no bound. (Kafka's default is -1.)",
+        "Bytes of requests in memory over all connections whose clients have logged in; reading"
+        " pauses beyond it. What has arrived counts. -1 is no bound. (Kafka's default is -1.)",
         check=at_least(-1),
     )
     queued_max_unauthenticated_request_bytes: int = key(
@@ -170,8 +170,8 @@ class BrokerConfig:
     queued_max_response_bytes: int = key(
         LONG,
         256 * 1024 * 1024,
-        "Bytes of answers in memory over all connections. Beyond it fetches return one batch, and connections that take"
-        " nothing are ended. -1 is no bound. Isotherm's own key.",
+        "Bytes of answers in memory over all connections. Beyond it fetches return one batch, and"
+        " connections that take nothing are ended. -1 is no bound. Isotherm's own key.",
         check=at_least(-1),
     )
     connection_write_buffer_max_bytes: int = key(
@@ -184,16 +184,16 @@ class BrokerConfig:
     max_connections: int = key(
         INT,
         20_000,
-        "Connections over all clients; further ones wait to be accepted. With listener.name.NAME. before it, those"
-        " of one listener. (Kafka's default is no bound.)",
+        "Connections over all clients; further ones wait to be accepted. With listener.name.NAME."
+        " before it, those of one listener. (Kafka's default is no bound.)",
         check=at_least(0),
         dynamic=True,
     )
     max_connections_unauthenticated: int = key(
         INT,
         2500,
-        "Connections that have not ended their TLS handshake and their login. Above it the one that has been silent"
-        " longest is closed. Isotherm's own key.",
+        "Connections that have not ended their TLS handshake and their login. Above it the one that"
+        " has been silent longest is closed. Isotherm's own key.",
         check=at_least(1),
     )
     connection_authentication_timeout_ms: int = key(
@@ -208,9 +208,10 @@ class BrokerConfig:
     max_connection_creation_rate: int = key(
         INT,
         INT_MAX,
-        "New connections per second over all listeners, except the one between brokers where there are"
-        " others, and over each of them. With listener.name.NAME. before it, those of one listener. Connections"
-        " above it wait for their turn, as many of a listener as socket.listen.backlog.size says.",
+        "New connections per second over all listeners, except the one between brokers where there"
+        " are others, and over each of them. With listener.name.NAME. before it, those of one"
+        " listener. Connections above it wait for their turn, as many of a listener as"
+        " socket.listen.backlog.size says.",
         check=at_least(0),
         dynamic=True,
     )
@@ -332,21 +333,21 @@ class BrokerConfig:
     prometheus_listener: str | None = key(
         optional(STRING),
         None,
-        "Where Prometheus finds the metrics, under /metrics: PORT of this machine alone, HOST:PORT, or"
-        " https://HOST:PORT with listener.name.prometheus.ssl.* or ssl.*; nowhere if not set. Isotherm's"
-        " own key.",
+        "Where Prometheus finds the metrics, under /metrics: PORT of this machine alone, HOST:PORT,"
+        " or https://HOST:PORT with listener.name.prometheus.ssl.* or ssl.*; nowhere if not set."
+        " Isotherm's own key.",
     )
     prometheus_credentials_file: str | None = key(
         optional(STRING),
         None,
-        "File with NAME:PASSWORD on each line, by which clients of the metrics authenticate (HTTP basic);"
-        " everyone may read them if not set. Isotherm's own key.",
+        "File with NAME:PASSWORD on each line, by which clients of the metrics authenticate (HTTP"
+        " basic); everyone may read them if not set. Isotherm's own key.",
     )
     prometheus_allowed_hosts: tuple[str, ...] = key(
         LIST,
         (),
-        "Names, besides those of the broker's listeners and its machine, by which clients of the metrics may"
-        " call it (the header Host); * for any. Isotherm's own key.",
+        "Names, besides those of the broker's listeners and its machine, by which clients of the"
+        " metrics may call it (the header Host); * for any. Isotherm's own key.",
     )
     broker_rack: str | None = key(
         optional(STRING), None, "Rack of this broker.", name="broker.rack"

@@ -312,8 +312,8 @@ def _check_advertised(
     if not set(advertised_names) <= set(known):
         raise ConfigError(
             "advertised.listeners listener names must be equal to or a subset of the ones defined"
-            f" in listeners. Found {','.join(advertised_names)}. The valid options based on the current"
-            f" configuration are {','.join(known)}"
+            f" in listeners. Found {','.join(advertised_names)}. The valid options based on the"
+            f" current configuration are {','.join(known)}"
         )
     # A controller listener may have 0.0.0.0 if it is not advertised explicitly: no client gets its
     # address.

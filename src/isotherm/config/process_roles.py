@@ -59,9 +59,9 @@ def check_quorum(voters: Sequence[str], bootstrap_servers: Sequence[str], node_i
     voter_ids = {_parse_voter(text) for text in voters}
     if not voters and not bootstrap_servers:
         raise ConfigError(
-            "If using process.roles, either controller.quorum.bootstrap.servers must contain the set"
-            " of bootstrap controllers or controller.quorum.voters must contain a parseable set of"
-            " controllers."
+            "If using process.roles, either controller.quorum.bootstrap.servers must contain the"
+            " set of bootstrap controllers or controller.quorum.voters must contain a parseable set"
+            " of controllers."
         )
     if node_id in voter_ids:
         raise ConfigError(

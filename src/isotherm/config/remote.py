@@ -70,7 +70,8 @@ class RemoteLogManagerConfig:
         1,
         "Level at which a new cluster starts the feature remote.log.metadata.compaction (KIP-1266):"
         " 1 keeps the metadata topic bounded, 0 writes Apache Kafka's own records. The level of an"
-        " existing cluster is raised with kafka-features.sh, and never lowered. Isotherm's own key.",
+        " existing cluster is raised with kafka-features.sh, and never lowered. Isotherm's own"
+        " key.",
         check=between(0, 1),
     )
     remote_log_metadata_custom_metadata_max_bytes: int = key(

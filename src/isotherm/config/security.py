@@ -78,8 +78,8 @@ class SecurityConfig:
     authorizer_class_name: str = key(
         STRING,
         "",
-        "Whether access is checked: the name of Kafka's StandardAuthorizer, for its rules. If not set,"
-        " every client may do everything.",
+        "Whether access is checked: the name of Kafka's StandardAuthorizer, for its rules. If not"
+        " set, every client may do everything.",
         check=one_of("", STANDARD_AUTHORIZER),
     )
     super_users: tuple[str, ...] = key(
@@ -93,27 +93,30 @@ class SecurityConfig:
     sasl_enabled_mechanisms: tuple[str, ...] = key(
         DISTINCT_LIST,
         ("GSSAPI",),
-        "Mechanisms of listeners with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI (with"
-        " the extra kerberos).",
+        "Mechanisms of listeners with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER,"
+        " GSSAPI (with the extra kerberos).",
     )
     sasl_jaas_config: str | None = key(
         optional(PASSWORD),
         None,
-        "Login module of a mechanism, as listener.name.NAME.MECHANISM.sasl.jaas.config. That of PLAIN has"
-        ' the users, user_NAME="PASSWORD"; that of OAUTHBEARER may have ssl.truststore.* for the keys; that of'
+        "Login module of a mechanism, as listener.name.NAME.MECHANISM.sasl.jaas.config. That of"
+        " PLAIN has"
+        ' the users, user_NAME="PASSWORD"; that of OAUTHBEARER may have ssl.truststore.* for the'
+        " keys; that of"
         " GSSAPI has keyTab and principal.",
     )
     sasl_kerberos_principal_to_local_rules: tuple[str, ...] = key(
         LIST,
         ("DEFAULT",),
-        "How the principal of a client of GSSAPI becomes a user: rules as those of auth_to_local in krb5.conf, or"
-        " DEFAULT, with commas between them; the first that fits.",
+        "How the principal of a client of GSSAPI becomes a user: rules as those of auth_to_local in"
+        " krb5.conf, or DEFAULT, with commas between them; the first that fits.",
     )
     sasl_mechanism_inter_broker_protocol: str = key(
         STRING,
         "GSSAPI",
-        "Mechanism by which this broker logs in to others: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER."
-        " User and password, or clientId and clientSecret, are those of the listener's login module.",
+        "Mechanism by which this broker logs in to others: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512,"
+        " OAUTHBEARER. User and password, or clientId and clientSecret, are those of the listener's"
+        " login module.",
     )
     sasl_mechanism_controller_protocol: str = key(
         STRING, "GSSAPI", "The same for logins to the controllers."
@@ -121,8 +124,8 @@ class SecurityConfig:
     sasl_login_callback_handler_class: str | None = key(
         optional(STRING),
         None,
-        "The class that fetches this broker's own tokens: Kafka's OAuthBearerLoginCallbackHandler, which is also"
-        " used if the key is not set.",
+        "The class that fetches this broker's own tokens: Kafka's OAuthBearerLoginCallbackHandler,"
+        " which is also used if the key is not set.",
         check=Check(lambda value: value in (None, TOKEN_HANDLER), TOKEN_HANDLER),
     )
     sasl_oauthbearer_token_endpoint_url: str | None = key(
@@ -152,15 +155,16 @@ class SecurityConfig:
     sasl_server_callback_handler_class: str | None = key(
         optional(STRING),
         None,
-        "The class that checks the tokens of OAUTHBEARER: Kafka's OAuthBearerValidatorCallbackHandler,"
-        " which is also used if the key is not set. (Kafka's default accepts tokens without a signature.)",
+        "The class that checks the tokens of OAUTHBEARER: Kafka's"
+        " OAuthBearerValidatorCallbackHandler, which is also used if the key is not set. (Kafka's"
+        " default accepts tokens without a signature.)",
         check=Check(lambda value: value in (None, TOKEN_CALLBACK_HANDLER), TOKEN_CALLBACK_HANDLER),
     )
     sasl_oauthbearer_jwt_validator_class: str = key(
         STRING,
         DEFAULT_JWT_VALIDATOR,
-        "How a token of OAUTHBEARER is checked: by the rules of Kafka's BrokerJwtValidator, which is the"
-        " default's, too.",
+        "How a token of OAUTHBEARER is checked: by the rules of Kafka's BrokerJwtValidator, which"
+        " is the default's, too.",
         check=one_of(DEFAULT_JWT_VALIDATOR, BROKER_JWT_VALIDATOR),
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = key(
@@ -246,13 +250,15 @@ class SecurityConfig:
     ssl_endpoint_identification_algorithm: str = key(
         STRING,
         "https",
-        "Whether this broker checks the host name in the certificate of a server: https, or nothing.",
+        "Whether this broker checks the host name in the certificate of a server: https, or"
+        " nothing.",
         check=one_of("https", ""),
     )
     ssl_client_auth: str = key(
         STRING,
         "none",
-        "Whether clients show certificates of their own. For a SASL_SSL listener only with its prefix.",
+        "Whether clients show certificates of their own. For a SASL_SSL listener only with its"
+        " prefix.",
         check=one_of("none", "requested", "required"),
     )
     ssl_enabled_protocols: tuple[str, ...] = key(
@@ -264,14 +270,14 @@ class SecurityConfig:
     ssl_cipher_suites: tuple[str, ...] = key(
         LIST,
         (),
-        "Cipher suites that are offered, by IANA's names; if not set, OpenSSL's choice. Of TLS 1.3 name all"
-        " three or none.",
+        "Cipher suites that are offered, by IANA's names; if not set, OpenSSL's choice. Of TLS 1.3"
+        " name all three or none.",
     )
     ssl_principal_mapping_rules: str = key(
         STRING,
         "DEFAULT",
-        "How the name in a client's certificate becomes that of the principal: RULE:PATTERN/NAME/ with"
-        " L or U behind it, or DEFAULT, with commas between them; the first that fits.",
+        "How the name in a client's certificate becomes that of the principal: RULE:PATTERN/NAME/"
+        " with L or U behind it, or DEFAULT, with commas between them; the first that fits.",
     )
 
 

@@ -327,7 +327,8 @@ class TopicConfig:
     follower_replication_throttled_replicas: tuple[str, ...] = key(
         LIST,
         (),
-        "Replicas, as partition:broker, that follower.replication.throttled.rate limits; * for all.",
+        "Replicas, as partition:broker, that follower.replication.throttled.rate limits; * for"
+        " all.",
         check=_THROTTLED_REPLICAS,
     )
     internal_segment_bytes: int | None = key(

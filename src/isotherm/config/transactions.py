@@ -41,7 +41,8 @@ class TransactionConfig:
     transaction_state_log_min_isr: int = key(
         INT,
         2,
-        "min.insync.replicas of __transaction_state in a cluster; only used when the topic is made.",
+        "min.insync.replicas of __transaction_state in a cluster; only used when the topic is"
+        " made.",
         check=at_least(1),
     )
     transaction_state_log_segment_bytes: int = key(

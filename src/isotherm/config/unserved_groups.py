@@ -47,8 +47,8 @@ _OFFSET_RESET = Check(
     _is_offset_reset,
     "earliest, latest or by_duration:PnDTnHnMn.nS",
     lambda value: (
-        f"Invalid value `{value}` for configuration share.auto.offset.reset. The value must be either"
-        " 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
+        f"Invalid value `{value}` for configuration share.auto.offset.reset. The value must be"
+        " either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
     ),
 )
 

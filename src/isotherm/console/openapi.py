@@ -35,8 +35,9 @@ def openapi_document() -> Schema:
         "info": {
             "title": "Isotherm console",
             "version": __version__,
-            "description": "The bytes of a cluster's topics, by tier. Reads only. Offsets are inclusive"
-            " at the start and exclusive at the end unless a name says otherwise; bytes are of .log files.",
+            "description": "The bytes of a cluster's topics, by tier. Reads only. Offsets are"
+            " inclusive at the start and exclusive at the end unless a name says otherwise; bytes"
+            " are of .log files.",
         },
         "paths": {
             "/api/overview": _get("The cluster, its brokers and its topics."),
@@ -59,7 +60,8 @@ def openapi_document() -> Schema:
                     _query("end", "The offset after the last one; by default that of the log."),
                     _query(
                         "at",
-                        "The time of the map, milliseconds since 1970. Events limit it; see history.",
+                        "The time of the map, milliseconds since 1970. Events limit it; see"
+                        " history.",
                     ),
                     content={"$ref": "#/components/schemas/Maps"},
                 )
@@ -94,7 +96,8 @@ def openapi_document() -> Schema:
                 _query("header_value", "Text that a header's value contains.", schema=_TEXT),
                 _query(
                     "from",
-                    "bucket: records of remote segments are read from the bucket, without the brokers.",
+                    "bucket: records of remote segments are read from the bucket, without the"
+                    " brokers.",
                     schema={"enum": list(RECORD_SOURCES)},
                 ),
             ),
@@ -138,8 +141,9 @@ def _query(
 def _maps() -> Schema:
     lane = {"type": "array", "items": {"$ref": "#/components/schemas/Cell"}}
     numbers = (
-        "partition", "leader", "leader_epoch", "log_first", "log_end", "first", "end", "log_start_offset",
-        "local_log_start_offset", "last_tiered_offset", "last_stable_offset", "high_watermark",
+        "partition", "leader", "leader_epoch", "log_first", "log_end", "first", "end",
+        "log_start_offset", "local_log_start_offset", "last_tiered_offset", "last_stable_offset",
+        "high_watermark",
     )  # fmt: skip
     one = {
         **dict.fromkeys(numbers, _INTEGER),
@@ -147,7 +151,8 @@ def _maps() -> Schema:
         "leader_epochs": {
             "type": "array",
             "items": {"type": "array", "items": _INTEGER},
-            "description": "Pairs of an epoch and its first offset, of remote segments; the newest.",
+            "description": "Pairs of an epoch and its first offset, of remote segments; the"
+            " newest.",
         },
         "lanes": {"type": "array", "items": lane},
     }

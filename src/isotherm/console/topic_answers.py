@@ -18,15 +18,16 @@ from isotherm.types import TimestampMs
 FORECAST_MONTHS = (1, 3, 12)
 _REMEDIES = {
     HoldCause.NOT_TIERED: "The topic is not tiered: set remote.storage.enable=true.",
-    HoldCause.LOCAL_RETENTION: "Copied, and kept for fast reads: lower local.retention.ms or local.retention.bytes.",
+    HoldCause.LOCAL_RETENTION: "Copied, and kept for fast reads: lower local.retention.ms or"
+    " local.retention.bytes.",
     HoldCause.DELETION_LATE: "Due for local deletion: the broker applies retention every"
     " log.retention.check.interval.ms. It never deletes a segment above one that is not copied.",
-    HoldCause.ACTIVE_SEGMENT: "Active, or just closed: a segment is copied after it has rolled, at segment.bytes or"
-    " segment.ms.",
-    HoldCause.COPY_DISABLED: "remote.log.copy.disable=true: nothing more is copied, so local retention does not"
-    " delete these segments.",
-    HoldCause.OPEN_TRANSACTION: "Above the last stable offset: an open transaction delays copies. Find it with"
-    " kafka-transactions.sh find-hanging, and abort it.",
+    HoldCause.ACTIVE_SEGMENT: "Active, or just closed: a segment is copied after it has rolled, at"
+    " segment.bytes or segment.ms.",
+    HoldCause.COPY_DISABLED: "remote.log.copy.disable=true: nothing more is copied, so local"
+    " retention does not delete these segments.",
+    HoldCause.OPEN_TRANSACTION: "Above the last stable offset: an open transaction delays copies."
+    " Find it with kafka-transactions.sh find-hanging, and abort it.",
     HoldCause.COPYING: "An upload is in progress.",
     HoldCause.COPY_FAILED: "Uploads were started and not finished: the leader's log has the reason"
     " (RemoteCopyErrorsPerSec counts them). Check the rights to the bucket, and that it answers.",

@@ -178,7 +178,8 @@ def scan_sound_batches(file: File, size: int, *, verify_crc: bool = True) -> Ite
             header = read_batch_header(data)
             if position + header.size_in_bytes > size:
                 raise CorruptRecordError(
-                    f"batch is cut off position={position} size={header.size_in_bytes} file_size={size}"
+                    f"batch is cut off position={position} size={header.size_in_bytes}"
+                    f" file_size={size}"
                 )
             data = file.read_at(position, header.size_in_bytes)
             batches, end, fault = read_sound_batches(data, verify_crc=verify_crc)

@@ -30,8 +30,8 @@ from isotherm.types import Offset, TopicPartition, uuid_from_text, uuid_to_text
 NO_BROKER_EPOCH = -1
 
 META_PROPERTIES_HINT = (
-    "restore it, or write its lines anew: version=1, node.id, cluster.id as another directory or the"
-    " broker's log has it, and a directory.id of 22 characters"
+    "restore it, or write its lines anew: version=1, node.id, cluster.id as another directory or"
+    " the broker's log has it, and a directory.id of 22 characters"
 )
 
 

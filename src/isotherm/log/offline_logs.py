@@ -71,7 +71,8 @@ class OfflineLog:
         """Log one line with the partition, the damaged file, the fault, and what to do."""
         if isinstance(self.reason, LineageLostError):
             logger.warning(
-                "partition is offline until its epochs are restored from the remote tier partition=%s: %s",
+                "partition is offline until its epochs are restored from the remote tier"
+                " partition=%s: %s",
                 self.topic_partition,
                 self.reason,
             )

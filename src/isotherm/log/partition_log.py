@@ -566,7 +566,7 @@ class PartitionLog:
         self.snapshots.sync(start_offset)
         with self._lock:
             if self.removals != removals:
-                return  # truncated meanwhile: `end_offset` is of an earlier log, and so are its epochs
+                return  # truncated meanwhile: `end_offset` and its epochs are of an earlier log
             self.leader_epochs.flush(end_offset)
         self._segments.transaction_indexes.store()
         if segments[-1].base_offset >= start_offset:  # new file names, as in Kafka

@@ -91,7 +91,8 @@ def _check_end(fs: FileSystem, segment: LogSegment) -> Offset:
             largest_ms = max(largest_ms, header.max_timestamp)
     if end != segment.size_in_bytes or (indexed.position > 0 and next_offset == base_offset):
         raise CorruptIndexError(
-            f"last batch does not end at the end of the log position={end} size={segment.size_in_bytes}"
+            f"last batch does not end at the end of the log position={end}"
+            f" size={segment.size_in_bytes}"
         )
     entry = _index_end(fs, segment.time_index_path, TIME_INDEX_ENTRY_SIZE)
     youngest = last_time_index_entry(entry, base_offset)

@@ -1,6 +1,6 @@
 """The log lines of work that fails and is tried again.
 
-    begins     INFO      each restart of a broker and each change of a leader brings it, the next attempt mends it
+    begins     INFO      restarts and new leaders are the usual causes; the next attempt mends it
     lasts      WARNING   after LASTING_S, then once in REPEAT_S: an operator should look
     is over    INFO      what failed works again
 

@@ -58,8 +58,10 @@ _EMPTY = {
 }
 _NOTES = {
     "coverage": "Between the finished segments of a partition; both offsets are inclusive.",
-    "retention": "Brokers delete these at their next expiration. Old ones show that it does not run.",
-    "sizes": "Of finished segments. Remote bytes are the sizes of all objects, from custom metadata.",
+    "retention": "Brokers delete these at their next expiration. Old ones show that it does not"
+    " run.",
+    "sizes": "Of finished segments. Remote bytes are the sizes of all objects, from custom"
+    " metadata.",
     "money": "Of logs, at a list price of storage. Leftovers may be finished segments too.",
     "growth": "By day (UTC) of the record's timestamp.",
     "forecast": "If the topic continues to grow as in its last 30 days.",
@@ -69,14 +71,15 @@ _CAUSES = {
     "objects, and with --delete moves them to quarantine.",
     UPLOAD_NOT_REMOVED: "An upload failed, and its deletion is not finished. The leader tries it "
     "again. “sweep” lists the objects that stay.",
-    DELETION_UNFINISHED: "A deletion was started and is not finished. Look for errors of the store in "
-    "the leader's log. “sweep” lists the objects.",
-    COVERED: "Other finished segments hold all of its offsets. It takes space, and consumers do not "
-    "read it. Retention deletes it.",
+    DELETION_UNFINISHED: "A deletion was started and is not finished. Look for errors of the store "
+    "in the leader's log. “sweep” lists the objects.",
+    COVERED: "Other finished segments hold all of its offsets. It takes space, and consumers do "
+    "not read it. Retention deletes it.",
     TOPIC_REPLACED: "The segment belongs to an earlier topic of this name, whose deletion was not "
-    "finished. Brokers neither read nor delete it. Its objects are in the folder of its own topic id.",
-    UNKNOWN_START: "The topic has events of this segment, but not the first one. Its head was cut off, "
-    "or the event is a stray one. “sweep” shows whether the objects exist.",
+    "finished. Brokers neither read nor delete it. Its objects are in the folder of its own topic"
+    " id.",
+    UNKNOWN_START: "The topic has events of this segment, but not the first one. Its head was cut "
+    "off, or the event is a stray one. “sweep” shows whether the objects exist.",
 }
 _TIME, _BYTES, _DURATION = re.compile("_ms$"), re.compile("bytes"), re.compile("_s_")
 # The columns that identify a row come first; ids are long, and come last.

@@ -25,7 +25,8 @@ margin:1rem 0;padding:0;list-style:none}
 font-size:.9rem}
 .facts b{display:block;font-size:1.4rem;line-height:1.3;color:var(--text)}
 .facts .bad b{color:var(--bad)}.facts .bad b::after{content:" !"}
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1rem 2rem}
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));
+ gap:1rem 2rem}
 figure{margin:.6rem 0;min-width:0}
 figcaption{font-weight:600;font-size:.95rem;display:flex;flex-wrap:wrap;gap:0 1rem}
 .legend{display:flex;gap:1rem;font-weight:400;color:var(--soft)}

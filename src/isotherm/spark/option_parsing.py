@@ -226,7 +226,8 @@ def _check_storage_settings(options: SourceOptions) -> None:
     if _SHOWN_STORAGE_SETTING in options.storage_settings:
         raise ConfigError(
             f"option '{_SHOWN_STORAGE_SETTING}' is not supported{_SHOWN_IN_PLANS}"
-            " hint='set azure.sas.token, or AZURE_STORAGE_ACCOUNT_KEY where driver and executors run'"
+            " hint='set azure.sas.token, or AZURE_STORAGE_ACCOUNT_KEY where driver and executors"
+            " run'"
         )
 
 

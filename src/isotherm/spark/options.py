@@ -458,8 +458,8 @@ def needs_built_in(class_name: str) -> ConfigError:
     """The error for a feature that needs the objects of a built-in layout, if the options name a
     user's RemoteStorageManager."""
     return ConfigError(
-        "this needs the objects of a built-in layout, and a storage manager of your own has a layout"
-        f" of its own option={STORAGE_MANAGER_KEY} value={class_name}"
+        "this needs the objects of a built-in layout, and a storage manager of your own has a"
+        f" layout of its own option={STORAGE_MANAGER_KEY} value={class_name}"
         " hint='leave the class out, and name the bucket with --path'"
     )
 

@@ -113,8 +113,8 @@ def check_streams() -> None:
     pyspark = _version("pyspark")
     if pyspark is not None and _minor(pyspark) < _STREAMS_SINCE:
         raise ConfigError(
-            "streams need PySpark 4.2 or newer: older versions pass neither the start of a batch nor"
-            f" limits to a source; batch queries work version={pyspark}"
+            "streams need PySpark 4.2 or newer: older versions pass neither the start of a batch"
+            f" nor limits to a source; batch queries work version={pyspark}"
         )
 
 

@@ -32,8 +32,9 @@ def register(frame: DataFrame, name: str) -> str:
     if database.lower() != VIEWS_DATABASE:
         raise ConfigError(
             f"this session has its global views in another database database={database}"
-            f" wanted={VIEWS_DATABASE} hint='isotherm.spark.session(), or a session that starts with"
-            f" {VIEWS_DATABASE_OPTION}={VIEWS_DATABASE}; frame.createOrReplaceTempView needs neither'"
+            f" wanted={VIEWS_DATABASE} hint='isotherm.spark.session(), or a session that starts"
+            f" with {VIEWS_DATABASE_OPTION}={VIEWS_DATABASE}; frame.createOrReplaceTempView needs"
+            " neither'"
         )
     quoted = "`" + name.replace("`", "``") + "`"
     frame.createOrReplaceGlobalTempView(quoted)

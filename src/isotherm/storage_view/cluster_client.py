@@ -133,6 +133,7 @@ def _version(
     if found is None or found.min > wanted.max or found.max < wanted.min:
         raise UnsupportedVersionError(
             f"a broker does not serve an API that is needed peer={address} api={api_name(key)}"
-            f" versions={wanted.min}-{wanted.max} served={'none' if found is None else f'{found.min}-{found.max}'}"
+            f" versions={wanted.min}-{wanted.max}"
+            f" served={'none' if found is None else f'{found.min}-{found.max}'}"
         )
     return min(wanted.max, found.max)

@@ -47,9 +47,9 @@ from tests.support.transformed_history import transformed_history
 
 LONG = "9" * 5000
 EXTREMES: tuple[Any, ...] = (
-    ..., None, True, "", "1", "2", "AAAA", "../..", "a\0b", LONG, -1, 0, 1, 1.5, 40, 2**31 - 1, 2**31,
-    -(2**63), 2**63 - 1, 2**63, 10**400, float("nan"), [], {}, {"0": 0}, {"9": 2**62}, {"-1": 0},
-    {"0": 0, "5": 40}, {"key": "value"}, [[[]]],
+    ..., None, True, "", "1", "2", "AAAA", "../..", "a\0b", LONG, -1, 0, 1, 1.5, 40, 2**31 - 1,
+    2**31, -(2**63), 2**63 - 1, 2**63, 10**400, float("nan"), [], {}, {"0": 0}, {"9": 2**62},
+    {"-1": 0}, {"0": 0, "5": 40}, {"key": "value"}, [[[]]],
 )  # fmt: skip
 BYTES = (b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"version":"1"}', b'{"version":"9"}', bytes(300))
 PLACES = st.integers(0, 10**6)

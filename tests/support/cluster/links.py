@@ -1,7 +1,7 @@
 """One-way splits of a cluster's network, between any two of its processes.
 
-    broker 1 ──► proxy of 2 ──► broker 2        Links.cut(1, 2): what 1 sends to 2 stays in the proxies,
-             ◄──            ◄──                 requests of 1 as well as answers of 1 to requests of 2
+    broker 1 ──► proxy of 2 ──► broker 2        Links.cut(1, 2): the proxies hold what 1 sends to 2,
+             ◄──            ◄──                 its requests as well as its answers to those of 2
 
 Brokers learn each other's addresses from the controller, so a process that is connected to has one
 proxy for all that connect. The proxy finds out what connects: the owner of the other end of the

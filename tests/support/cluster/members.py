@@ -45,7 +45,9 @@ SETTINGS: Final[Mapping[str, str]] = {
     "min.insync.replicas": "2",
     "initial.broker.registration.timeout.ms": "300000",
     "inter.broker.listener.name": "REPLICATION",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,REPLICATION:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "listener.security.protocol.map": (
+        "PLAINTEXT:PLAINTEXT,REPLICATION:PLAINTEXT,CONTROLLER:PLAINTEXT"
+    ),
 }
 
 

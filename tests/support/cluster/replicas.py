@@ -130,7 +130,7 @@ def read_log(folder: Path) -> LocalLog:
         try:
             return LocalLog({path.name: path.read_bytes() for path in sorted(folder.glob("*.log"))})
         except FileNotFoundError:
-            continue  # retention has removed a segment during the read: the result would have a hole
+            continue  # retention removed a segment during the read: the result would have a hole
     raise TimeoutError(f"segments vanish while they are read folder={folder} reads={_READS_MAX}")
 
 

@@ -239,14 +239,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--cluster", type=_kinds, nargs="+", default=[CLUSTERS["isotherm"]],
-        help=f"{', '.join(CLUSTERS)}, or a letter for each broker, as KIK; of several a round each in "
-        "turn; default isotherm")  # fmt: skip
+        help=f"{', '.join(CLUSTERS)}, or a letter for each broker, as KIK; of several a round each"
+        " in turn; default isotherm")  # fmt: skip
     add("--seconds", type=float, default=ROUND_S, help="how long clients work; default %(default)s")
     add("--round-s", type=float, default=ROUND_S, help="of that, in one cluster")
     add("--faults", choices=[fault.value for fault in ClusterFault], nargs="+",
         default=[fault.value for fault in ClusterFault], help="default: all of these")  # fmt: skip
-    add("--local-retention-bytes", type=int,
-        help=f"of the topics; default 1, with Kafka among the brokers {LOCAL_RETENTION_WITH_KAFKA_BYTES}")  # fmt: skip
+    add(
+        "--local-retention-bytes",
+        type=int,
+        help="of the topics; default 1, with Kafka among the brokers"
+        f" {LOCAL_RETENTION_WITH_KAFKA_BYTES}",
+    )
     add("--seed", type=int, help="repeats a mix of operations and faults; default: the time")
     add("--directory", type=Path, help="default: a new temporary one")
     chosen = parser.parse_args(arguments)

@@ -322,7 +322,8 @@ class Oracle:
             folded_states = {key: each.state for key, each in folded.segments.items()}
             if states != folded_states:
                 raise Violation(
-                    f"audit and metadata topic differ number={number} audit={states} folded_states={folded_states}"
+                    f"audit and metadata topic differ number={number} audit={states}"
+                    f" folded_states={folded_states}"
                 )
 
 

@@ -184,7 +184,10 @@ def test_same_seed_gives_the_same_ids(tmp_path: Path) -> None:
 def test_folder_in_use_is_named(tmp_path: Path) -> None:
     lock = tmp_path / "log" / ".lock"
     lock.parent.mkdir()
-    hold = f"import fcntl; f = open({str(lock)!r}, 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(); input()"
+    hold = (
+        f"import fcntl; f = open({str(lock)!r}, 'w'); fcntl.lockf(f, fcntl.LOCK_EX);"
+        " print(); input()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:

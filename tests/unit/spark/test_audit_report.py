@@ -48,7 +48,8 @@ const sorted = (name) => {
 };
 document.querySelectorAll("details").forEach((each) => { each.open = true; });
 const boxes = [...document.querySelectorAll("svg")].map((svg) =>
-  [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]));
+  [...svg.querySelectorAll("text")].map(
+    (text) => [text.textContent, text.getBoundingClientRect()]));
 const overlap = ([, a], [, b]) =>
   a.left < b.right && b.left < a.right && a.top + 2 < b.bottom - 2 && b.top + 2 < a.bottom - 2;
 parent.postMessage(JSON.stringify({
@@ -57,7 +58,8 @@ parent.postMessage(JSON.stringify({
   up: sorted("size"), down: sorted("size"), names: sorted("cause"),
   loaded: performance.getEntriesByType("resource").length,
   overlaps: boxes.flatMap((texts) => texts.flatMap((one, index) =>
-    texts.slice(index + 1).filter((other) => overlap(one, other)).map((other) => [one[0], other[0]]))),
+    texts.slice(index + 1).filter((other) => overlap(one, other))
+      .map((other) => [one[0], other[0]]))),
   plots: boxes.length,
   letters: Math.min(...boxes.flat().map(([, box]) => box.height)),
   beyond: [...document.querySelectorAll("svg text, .bars b")].filter((each) =>
@@ -222,8 +224,8 @@ def test_browser_lays_the_page_out_and_sorts_its_tables(tmp_path: Path, width: i
 def seen_by_chromium(path: Path) -> dict[str, Any]:
     command = [
         str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-        "--window-size=1400,1000", f"--user-data-dir={path.parent / 'profile'}", "--virtual-time-budget=10000", "--dump-dom",
-        path.as_uri(),
+        "--window-size=1400,1000", f"--user-data-dir={path.parent / 'profile'}",
+        "--virtual-time-budget=10000", "--dump-dom", path.as_uri(),
     ]  # fmt: skip
     dumped = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     found = re.search(r"<title>(.*?)</title>", dumped.stdout, re.DOTALL)

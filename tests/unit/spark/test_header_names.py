@@ -42,7 +42,10 @@ from isotherm.spark.tables.value_types import KeyValue
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
 PLACE = {"type": "record", "name": "Place", "fields": [{"name": "shop", "type": "string"}]}
 JSON_ORDER = {"title": "Order", "type": "object", "properties": {"id": {"type": "number"}}}
-PROTO = 'syntax = "proto3"; message First { int32 x = 1; } message Second { message In { int64 id = 1; } }'
+PROTO = (
+    'syntax = "proto3"; message First { int32 x = 1; }'
+    " message Second { message In { int64 id = 1; } }"
+)
 
 Headers = list[tuple[str, bytes | None]]
 Record = tuple[bytes | None, bytes | None, Headers]

@@ -246,10 +246,13 @@ def test_each_value_is_what_pythons_json_reads_or_dead_with_a_reason(
         (["123456789012345678901234567890"], None, [0]),
         (["-9223372036854775808", "-9223372036854775809"], pa.int64(), [1]),
         # Fractions with more digits than a double prints.
-        (["0.1", "0.30000000000000004", "0.12345678901234567", "0.1234567890123456789"], pa.float64(), [2, 3]),
-        (["0.50000000000000000000", "1.50E1", "1e-3", "5e-324", "1e-400", "1e400"], pa.float64(), [4, 5]),
+        (["0.1", "0.30000000000000004", "0.12345678901234567", "0.1234567890123456789"],
+         pa.float64(), [2, 3]),
+        (["0.50000000000000000000", "1.50E1", "1e-3", "5e-324", "1e-400", "1e400"],
+         pa.float64(), [4, 5]),
         (["0.1000000000000000055511151231257827021181583404541015625"], pa.float64(), []),
-        (["0.10000000000000001", "9007199254740993.0", "1e23", "123456789012345680000"], pa.float64(), [0, 1, 3]),
+        (["0.10000000000000001", "9007199254740993.0", "1e23", "123456789012345680000"],
+         pa.float64(), [0, 1, 3]),
         (["-0", "1"], pa.int64(), []),
         (["-0.0", "1"], pa.float64(), []),
     ],
@@ -295,7 +298,10 @@ def test_numbers_that_are_exact_cost_no_python_for_each_value(
     examined = []
     monkeypatch.setattr(json_values, "refusal", lambda value, *_, **__: examined.append(value))
     values: list[bytes | None] = [
-        f'{{"id":{1201234567890123457 + n},"price":{n / 7},"large":1e15,"power":{2.0**-44},"a":[{n},null]}}'.encode()
+        (
+            f'{{"id":{1201234567890123457 + n},"price":{n / 7},"large":1e15,'
+            f'"power":{2.0**-44},"a":[{n},null]}}'
+        ).encode()
         for n in range(1000)
     ]
     assert decode(values, settled(values)).column.to_pylist() == [

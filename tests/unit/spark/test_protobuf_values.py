@@ -39,21 +39,24 @@ message Before { int32 x = 1; }
 message All {
   map<string, Inner> first = 50;
   enum Color { RED = 0; BLUE = 1; SOME = -7; }
-  message Inner { int32 x = 1; optional int32 y = 2; repeated string texts = 3; parts.Other other = 4; }
+  message Inner {
+    int32 x = 1; optional int32 y = 2; repeated string texts = 3; parts.Other other = 4;
+  }
   message Empty {}
-  double f1 = 1; float f2 = 2; int32 f3 = 3; int64 f4 = 4; uint32 f5 = 5; uint64 f6 = 6; sint32 f7 = 7;
-  sint64 f8 = 8; fixed32 f9 = 9; fixed64 f10 = 10; sfixed32 f11 = 11; sfixed64 f12 = 12; bool f13 = 13;
-  string f14 = 14; bytes f15 = 15; Color f16 = 16;
+  double f1 = 1; float f2 = 2; int32 f3 = 3; int64 f4 = 4; uint32 f5 = 5; uint64 f6 = 6;
+  sint32 f7 = 7; sint64 f8 = 8; fixed32 f9 = 9; fixed64 f10 = 10; sfixed32 f11 = 11;
+  sfixed64 f12 = 12; bool f13 = 13; string f14 = 14; bytes f15 = 15; Color f16 = 16;
   optional uint64 o1 = 17; optional string o2 = 18; optional Color o3 = 19;
   Inner inner = 20; repeated Inner inners = 21; Empty nothing = 22;
   repeated int64 r1 = 23; repeated uint64 r2 = 24; repeated Color r3 = 25; repeated bytes r4 = 26;
   repeated sint32 r5 = 27 [packed = false];
-  map<int32, string> m1 = 28; map<bool, Color> m2 = 29; map<uint64, google.protobuf.Timestamp> m3 = 30;
+  map<int32, string> m1 = 28; map<bool, Color> m2 = 29;
+  map<uint64, google.protobuf.Timestamp> m3 = 30;
   oneof choice { int32 c1 = 31; string c2 = 32; Inner c3 = 33; Empty c4 = 34; }
   google.protobuf.Timestamp at = 35; repeated google.protobuf.Timestamp ats = 36;
   google.protobuf.Duration took = 37; google.type.Date day = 38;
-  google.protobuf.Int64Value w1 = 39; google.protobuf.StringValue w2 = 40; google.protobuf.BoolValue w3 = 41;
-  repeated google.protobuf.UInt64Value w4 = 42;
+  google.protobuf.Int64Value w1 = 39; google.protobuf.StringValue w2 = 40;
+  google.protobuf.BoolValue w3 = 41; repeated google.protobuf.UInt64Value w4 = 42;
 }
 """
 OTHER = 'syntax = "proto3"; package parts; message Other { string name = 1; }'
@@ -61,7 +64,9 @@ PROTO2 = """
 syntax = "proto2";
 enum Size { option allow_alias = true; NONE = 0; SMALL = 1; LARGE = 5; GREAT = 5; }
 message All {
-  message Inner { required int32 x = 1; optional string y = 2 [default = "z"]; extensions 100 to 200; }
+  message Inner {
+    required int32 x = 1; optional string y = 2 [default = "z"]; extensions 100 to 200;
+  }
   required string name = 1; optional int32 count = 2 [default = 7]; optional Size size = 3;
   repeated Inner inners = 4; optional Inner inner = 5; repeated Size sizes = 6 [packed = true];
   map<string, Size> by_name = 7;
@@ -467,7 +472,8 @@ def test_timestamps_with_nanos_beyond_a_second_are_dead(nanos: int) -> None:
         ('syntax = "proto3"; import "no.proto"; message M {}', (0,), "no.proto: File not found"),
         ('syntax = "proto3"; message M {}', (1,), r"no such message indexes=\[1\]"),
         ('syntax = "proto3"; message M {}', (0, -1), r"no such message indexes=\[0, -1\]"),
-        ('syntax = "proto3"; message M { message E {} repeated E e = 1; }', (0,), "no fields field=M.e"),
+        ('syntax = "proto3"; message M { message E {} repeated E e = 1; }', (0,),
+         "no fields field=M.e"),
         ('syntax = "proto2"; message M { optional group G = 1 { } }', (0,), "a group .*field=M.g"),
         (
             'syntax = "proto3"; message M { A a = 1; A b = 2; }'

@@ -101,8 +101,10 @@ def test_each_record_is_a_row_or_a_dead_letter(key: str, value: str, data: st.Da
             lost.append((offset, *parts, to_blame))
         milliseconds[offset] = at
     assert [
-        (row["offset"], *(without_nulls(row.get(name)) or {} if is_json else row[name]
-                          for name, is_json in (("key", key == "json"), ("value", value == "json"))))
+        (row["offset"], *(
+            without_nulls(row.get(name)) or {} if is_json else row[name]
+            for name, is_json in (("key", key == "json"), ("value", value == "json"))
+        ))
         for row in rows.to_pylist()
     ] == [
         (offset, *(each or {} if is_json else each

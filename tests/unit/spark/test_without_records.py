@@ -53,6 +53,9 @@ def test_options_are_checked_as_those_of_a_read(options: dict[str, object]) -> N
 
 
 def test_package_is_imported_without_arrow_and_numba() -> None:
-    loaded = "import sys, isotherm.spark; print({'numba', 'pyarrow', 'confluent_kafka'} & {*sys.modules})"
+    loaded = (
+        "import sys, isotherm.spark;"
+        " print({'numba', 'pyarrow', 'confluent_kafka'} & {*sys.modules})"
+    )
     ran = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"

@@ -44,7 +44,10 @@ ORDER = {
     "fields": [
         {"name": "id", "type": "long"},
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
         {"name": "raw", "type": "bytes"},
         {"name": "next", "type": ["null", "Order"], "default": None},
     ],
@@ -250,8 +253,10 @@ NODE = {
         {"type": "array", "items": NODE},
         {"type": "record", "name": "A", "fields": [{"name": "b", "type": {
             "type": "record", "name": "B", "fields": [{"name": "a", "type": ["null", "A"]}]}}]},
-        {"type": "record", "name": "T", "fields": [{"name": "t", "type": {"type": "array", "items": "T"}}]},
-        {"type": "record", "name": "M", "fields": [{"name": "m", "type": {"type": "map", "values": "M"}}]},
+        {"type": "record", "name": "T", "fields": [
+            {"name": "t", "type": {"type": "array", "items": "T"}}]},
+        {"type": "record", "name": "M", "fields": [
+            {"name": "m", "type": {"type": "map", "values": "M"}}]},
     ],
     ids=["record", "array of records", "two records", "array", "map"],
 )  # fmt: skip

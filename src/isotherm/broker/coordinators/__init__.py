@@ -1,1 +1,1 @@
-"""The group coordinator, the transaction coordinator, and what both stand on: a topic that stores their state."""
+"""The group and the transaction coordinator, and the topics that store their state."""

@@ -10,7 +10,7 @@ Of a consumer's session only the partitions that may have news are read (docs/de
 
     added ──► unread ──► read to the end, no error ──────────► at rest
                  ▲                                              │
-                 └── marked ◄── offsets, leader or log change ──┘    sent again, or other terms: unread
+                 └── marked ◄── offsets, leader or log change ──┘  sent again, or new terms: unread
 
 This module has no clock and no I/O: the time is a parameter, and partitions mark their changes.
 Event loop thread only, except `FetchSession.marked`.

@@ -1,7 +1,7 @@
 """Moves replicas to another log directory of this broker (AlterReplicaLogDirs, KIP-113).
 
     requested ──► copied by threads, while the log is in use ───► caught up
-                                                                   │ the controller knows the new directory
+                                                                   │ the controller has the new one
                                                                    ▼
                    on the control thread: close the log, complete the copy, open the copy
 

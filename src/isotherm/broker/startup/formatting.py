@@ -49,8 +49,8 @@ def format_directories(
     existing = agreed_cluster_id(found, node_id)
     if existing is not None and existing != cluster_id:
         raise ConfigError(
-            f"Invalid cluster.id in: {formatted[0]}/meta.properties. Expected {cluster_id}, but read"
-            f" {existing}"
+            f"Invalid cluster.id in: {formatted[0]}/meta.properties. Expected {cluster_id}, but"
+            f" read {existing}"
         )
     if formatted and not ignore_formatted:
         raise ConfigError(

@@ -236,7 +236,8 @@ def segment_before(
     if not are_one or not beyond <= set(lost.local_epochs):
         raise CorruptLogError(
             "segments of the remote tier disagree on the epoch before the local log"
-            f" offset={local_start - 1} segments={','.join(str(each.segment_id) for each in holding)}",
+            f" offset={local_start - 1}"
+            f" segments={','.join(str(each.segment_id) for each in holding)}",
             RESTORE_HINT,
         )
     # All agree on the epoch there, and so on the history below it: one epoch has one leader.

@@ -102,8 +102,9 @@ class BatchChain:
         at = int(base[row])
         return ChainFault(
             row,
-            f"{fact} base_offset={at} next_offset={int(nexts[row])} records_count={int(counts[row])}"
-            f" expected_from={int(expected[row])} expected_to={end} epoch={int(epochs[row])}"
+            f"{fact} base_offset={at} next_offset={int(nexts[row])}"
+            f" records_count={int(counts[row])} expected_from={int(expected[row])}"
+            f" expected_to={end} epoch={int(epochs[row])}"
             f" expected_epoch={int(self._epochs.at(base[row : row + 1])[0])}",
             is_other_epoch=fact == _OTHER_EPOCH,
         )

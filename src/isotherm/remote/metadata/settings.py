@@ -64,8 +64,8 @@ class TopicBasedSettings:
     remote_log_metadata_topic_replication_factor: int = key(
         SHORT,
         3,
-        "Replicas of the metadata topic when a cluster creates it. With the embedded controller it has"
-        " one.",
+        "Replicas of the metadata topic when a cluster creates it. With the embedded controller it"
+        " has one.",
         check=at_least(1),
     )
     remote_log_metadata_topic_min_isr: int = key(
@@ -121,9 +121,9 @@ class TopicBasedSettings:
     remote_log_compaction_check_interval_ms: int = key(
         LONG,
         60_000,
-        "Time between two searches of the bucket for staged compactions, and so the longest wait of a"
-        " compaction to be published. Each search is one LIST request: with this default 44,000 in a"
-        " month.",
+        "Time between two searches of the bucket for staged compactions, and so the longest wait of"
+        " a compaction to be published. Each search is one LIST request: with this default 44,000"
+        " in a month.",
         check=at_least(1),
     )
     remote_log_metadata_consume_wait_ms: int = key(
@@ -158,9 +158,9 @@ class TopicBasedSettings:
     remote_log_metadata_corrupt_record_policy: str = key(
         STRING,
         "refuse",
-        "The reaction to a record that cannot be decoded or applied. refuse: the partitions with events"
-        " in its metadata partition answer every call with an error that names the record. skip: the"
-        " record is logged, counted and ignored.",
+        "The reaction to a record that cannot be decoded or applied. refuse: the partitions with"
+        " events in its metadata partition answer every call with an error that names the record."
+        " skip: the record is logged, counted and ignored.",
         check=one_of("refuse", "skip"),
     )
     client_properties: Mapping[str, str] = field(default_factory=dict)

@@ -265,7 +265,8 @@ class RemoteLogReader:
                     raise damaged_segment(
                         each,
                         f"batches end before the segment's indexes do first_missing={offset}"
-                        f" last_named={last} hint='`isotherm pipeline scrub` lists the missing offsets'",
+                        f" last_named={last} hint='`isotherm pipeline scrub` lists the missing"
+                        " offsets'",
                     )
         if not others:
             return span.end_offset, self._span(asked, span.end_offset)

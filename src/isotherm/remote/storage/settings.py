@@ -129,8 +129,9 @@ class ObjectStoreSettings:
     encryption_key_pairs: tuple[str, ...] = key(
         LIST,
         (),
-        "Ids of the RSA key pairs. For each, encryption.key.pairs.<id>.private.key.file names the PEM"
-        " file for reads, and encryption.key.pairs.<id>.public.key.file the PEM file for writes.",
+        "Ids of the RSA key pairs. For each, encryption.key.pairs.<id>.private.key.file names the"
+        " PEM file for reads, and encryption.key.pairs.<id>.public.key.file the PEM file for"
+        " writes.",
     )
     encryption_key_pair_files: tuple[tuple[str, KeyPairFiles], ...] = ()
     custom_metadata_fields_include: tuple[str, ...] = key(

@@ -98,8 +98,8 @@ def _ranges(log: TieredLog, views: Views, covered: Mapping[int, Offset]) -> list
             # A commit covers all partitions that its run has seen, also empty ones.
             if covered and start > 0:
                 log.report_data_loss(
-                    f"a partition that no run has seen does not begin at offset 0 partition={partition}"
-                    f" first_available={start}"
+                    "a partition that no run has seen does not begin at offset 0"
+                    f" partition={partition} first_available={start}"
                 )
         elif bounds.end < start and log.is_bounded_by_brokers:
             log.report_data_loss(

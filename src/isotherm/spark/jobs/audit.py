@@ -317,11 +317,13 @@ class Audit:
         )
         ahead = self._spark.createDataFrame([(days,) for days in FORECAST_DAYS], "days_ahead int")
         more = sql.col("days_ahead")
+        records = sql.col("records_now") + more * sql.col("records_a_day")
+        in_bytes = sql.col("bytes_now") + more * sql.col("bytes_a_day")
         return rates.where("last_day is not null").crossJoin(ahead).select(
             "days_ahead",
             sql.date_add("last_day", more).alias("day"),
-            (sql.col("records_now") + more * sql.col("records_a_day")).cast("long").alias("records"),
-            (sql.col("bytes_now") + more * sql.col("bytes_a_day")).cast("long").alias("bytes"),
+            records.cast("long").alias("records"),
+            in_bytes.cast("long").alias("bytes"),
         ).orderBy("days_ahead")  # fmt: skip
 
     def _finished(self) -> DataFrame:

@@ -117,7 +117,8 @@ def _check_may_delete(report: SweepReport) -> None:
     """Raise PolicyViolationError if the report has refusals."""
     if report.refusals:
         raise PolicyViolationError(
-            f"nothing is deleted while the metadata is not known to be complete: {report.refusals[0]}"
+            "nothing is deleted while the metadata is not known to be complete:"
+            f" {report.refusals[0]}"
         )
 
 

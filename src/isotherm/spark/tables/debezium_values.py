@@ -105,7 +105,10 @@ def _child(column: Values, name: str, kind: pa.DataType) -> Values:
 
 def _reason(op: str | None) -> str:
     if op is None:
-        return "it is no change event of Debezium: it has no op; a JsonConverter needs schemas.enable=false"
+        return (
+            "it is no change event of Debezium: it has no op; a JsonConverter needs"
+            " schemas.enable=false"
+        )
     if op in ROWS:
         return f"the change event has no row in after op={op}"
     return f"the event is no change of a row op={op}"

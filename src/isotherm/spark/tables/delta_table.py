@@ -148,8 +148,8 @@ class DeltaTopicTable:
             identity = stored_identity(properties, self.name)
             if properties.get("delta.columnMapping.mode", "none") != "none":
                 raise ConfigError(
-                    "columns of the table have other names in its files, which this command does not know"
-                    f" table={self.name} hint='name another table with --table'"
+                    "columns of the table have other names in its files, which this command does"
+                    f" not know table={self.name} hint='name another table with --table'"
                 )
             self._covered = self._read_covered(self._table)
         return identity
@@ -399,8 +399,8 @@ class DeltaTopicTable:
             if each["version"] == version:
                 return str(each[_DEAD_LETTERS])
         raise ConfigError(
-            "a run was killed before its dead letters were in their table, and the commit that names them"
-            f" has expired table={self.name} version={version}"
+            "a run was killed before its dead letters were in their table, and the commit that"
+            f" names them has expired table={self.name} version={version}"
             " hint='make the table anew, under another name with --table'"
         )
 

@@ -37,7 +37,8 @@ def check_partition_by(partition_by: str) -> None:
     """Raise ConfigError for an unknown kind of partitions."""
     if partition_by not in PARTITIONS:
         raise ConfigError(
-            f"no such partitions option=--partition-by value={partition_by} known={','.join(PARTITIONS)}"
+            f"no such partitions option=--partition-by value={partition_by}"
+            f" known={','.join(PARTITIONS)}"
         )
 
 

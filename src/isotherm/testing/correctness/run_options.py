@@ -18,9 +18,10 @@ Clients work while a broker of their own is killed, paused and restarted; then e
 once more, and both tiers are searched for contradictions.
 
 Without --kills: rounds of 30 s with a fault each 0.5 to 3 s (SIGKILL, SIGSTOP, SIGTERM).
-With --kills N: a kill loop. Segments of 100 kB leave the local disk as soon as they are copied, tasks
-run each 300 ms, the broker is killed or paused a second or two after it serves; a topic expires, and
-topics are deleted and made again. Idempotent, transactional and consume-transform-produce clients.
+With --kills N: a kill loop. Segments of 100 kB leave the local disk as soon as they are copied,
+tasks run each 300 ms, the broker is killed or paused a second or two after it serves; a topic
+expires, and topics are deleted and made again. Idempotent, transactional and
+consume-transform-produce clients.
 With --precise each process of the broker has a durable write before or after which it kills itself:
 an append to the metadata or audit topic, an object put or deleted, a local file written, synced,
 renamed or removed, a checkpoint. The report has a table of these writes and how often each killed.
@@ -120,26 +121,56 @@ def parse_options(arguments: Sequence[str] | None) -> Options:
         "--directory", type=Path, help="where brokers keep their data; default: a new temporary one"
     )
     add("--kills", type=int, metavar="N", help="a kill loop, until so many kills and pauses")
-    add("--kills-per-round", type=int, metavar="N", default=KILLS_PER_ROUND,
-        help="kills and pauses of one broker's folder before all is checked; default %(default)s")  # fmt: skip
+    add(
+        "--kills-per-round",
+        type=int,
+        metavar="N",
+        default=KILLS_PER_ROUND,
+        help="kills and pauses of one broker's folder before all is checked; default %(default)s",
+    )
     add("--precise", action="store_true", help="kills before or after a durable write of each kind")
     add("--at", action="append", default=[], metavar="KIND",
-        help="with --precise: at writes of this kind alone, such as 'metadata COPY_SEGMENT_FINISHED';"
-        " may be repeated; the report's table names the kinds")  # fmt: skip
-    add("--level", type=int, choices=(0, 1), nargs="+", default=[1],
-        help="of remote.log.metadata.compaction; of several a round each in turn; default 1")  # fmt: skip
+        help="with --precise: at writes of this kind alone, such as 'metadata"
+        " COPY_SEGMENT_FINISHED'; may be repeated; the report's table names the kinds")  # fmt: skip
+    add(
+        "--level",
+        type=int,
+        choices=(0, 1),
+        nargs="+",
+        default=[1],
+        help="of remote.log.metadata.compaction; of several a round each in turn; default 1",
+    )
     add("--store", choices=[each.value for each in Store], nargs="+", default=["folder"],
         help="where the bucket is; of several a round each in turn; default folder")  # fmt: skip
     add("--segment-bytes", type=int, metavar="BYTES", help="default 131072; 100000 with --kills")
     add("--local-retention-bytes", type=int, metavar="BYTES", help="default 1")
-    add("--task-interval-ms", type=int, metavar="MS",
-        help="between runs of copy, expiration and retention; default 100; 300 with --kills")  # fmt: skip
-    add("--calm-s", type=float, nargs=2, metavar=("MIN", "MAX"),
-        help="how long the broker works between two faults; default 0.5 3; 1 3 with --kills")  # fmt: skip
-    add("--patience-s", type=float, metavar="S",
-        help="with --precise: how long the broker may take to come to its write; default 8")  # fmt: skip
-    add("--delay", type=_delay, action="append", default=[], metavar="KIND=SECONDS",
-        help="hold up each read or write of a kind, such as 'read audit=0.8'; may be repeated")  # fmt: skip
+    add(
+        "--task-interval-ms",
+        type=int,
+        metavar="MS",
+        help="between runs of copy, expiration and retention; default 100; 300 with --kills",
+    )
+    add(
+        "--calm-s",
+        type=float,
+        nargs=2,
+        metavar=("MIN", "MAX"),
+        help="how long the broker works between two faults; default 0.5 3; 1 3 with --kills",
+    )
+    add(
+        "--patience-s",
+        type=float,
+        metavar="S",
+        help="with --precise: how long the broker may take to come to its write; default 8",
+    )
+    add(
+        "--delay",
+        type=_delay,
+        action="append",
+        default=[],
+        metavar="KIND=SECONDS",
+        help="hold up each read or write of a kind, such as 'read audit=0.8'; may be repeated",
+    )
     chosen = parser.parse_args(arguments)
     seconds = chosen.seconds
     if seconds is None and chosen.kills is None:

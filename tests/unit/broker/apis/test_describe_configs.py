@@ -135,7 +135,8 @@ share.renew.acknowledge.enable=true {DEFAULT_CONFIG:share.renew.acknowledge.enab
 share.session.timeout.ms=45000 {DEFAULT_CONFIG:group.share.session.timeout.ms=45000}
 streams.assignment.interval.ms=1000 {DEFAULT_CONFIG:group.streams.assignment.interval.ms=1000}
 streams.heartbeat.interval.ms=5000 {DEFAULT_CONFIG:group.streams.heartbeat.interval.ms=5000}
-streams.initial.rebalance.delay.ms=3000 {DEFAULT_CONFIG:group.streams.initial.rebalance.delay.ms=3000}
+streams.initial.rebalance.delay.ms=3000 \
+{DEFAULT_CONFIG:group.streams.initial.rebalance.delay.ms=3000}
 streams.num.standby.replicas=0 {DEFAULT_CONFIG:group.streams.num.standby.replicas=0}
 streams.session.timeout.ms=45000 {DEFAULT_CONFIG:group.streams.session.timeout.ms=45000}
 """

@@ -113,7 +113,8 @@ def test_folder_and_memory_are_not_asked(tmp_path: Path) -> None:
 def s3_text(status: str, code: str) -> str:
     """The text of obstore's error for an S3 response."""
     return (
-        f'The operation failed: Server returned non-2xx status code: {status}: <?xml version="1.0"?>\n'
+        f"The operation failed: Server returned non-2xx status code: {status}: <?xml"
+        ' version="1.0"?>\n'
         f"<Error><Code>{code}</Code><Message>words</Message></Error>\n\nDebug source:\n..."
     )
 

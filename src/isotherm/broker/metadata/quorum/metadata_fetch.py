@@ -190,7 +190,8 @@ def _check_cluster(error: ErrorCode) -> None:
     if error == ErrorCode.inconsistent_cluster_id:
         raise ConfigError(
             "the controllers are of another cluster than this broker's log directories: correct"
-            " controller.quorum.bootstrap.servers, or format empty directories with the cluster's id"
+            " controller.quorum.bootstrap.servers, or format empty directories with the cluster's"
+            " id"
         )
 
 

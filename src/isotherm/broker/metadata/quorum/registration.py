@@ -110,8 +110,8 @@ def refusal(error: ErrorCode, config: BrokerConfig, cluster_id: str) -> ConfigEr
             f"{name}={each.min}-{each.max}" for name, each in DECLARED_FEATURES.items()
         )
         return ConfigError(
-            "the cluster has finalized a feature, or a level of one, that this broker does not have:"
-            f" lower it with kafka-features.sh {place} supported={ranges}"
+            "the cluster has finalized a feature, or a level of one, that this broker does not"
+            f" have: lower it with kafka-features.sh {place} supported={ranges}"
         )
     if error == ErrorCode.invalid_registration:
         return ConfigError(

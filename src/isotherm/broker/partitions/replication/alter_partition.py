@@ -1,6 +1,6 @@
 """Proposes changes of the ISR to the active controller (AlterPartition, KIP-497).
 
-    submit ──► waiting, one per partition ──► one request with all that wait ──► answers, per partition
+    submit ──► waiting, one per partition ──► one request with all that wait ──► one answer each
                    ▲                                        │
                    └── request failed or not answered: all of it is sent again after a pause
 

@@ -3,8 +3,8 @@
     leader: -2 log start    -4 first local offset (or, KIP-1023, -6 first offset not uploaded)
                ├──── remote tier ────┼──────────── local log ───────────┤ -1 log end
                       segment ending at or above -4 minus 1 ─┤
-    follower:                                                └─ begins here, with the leader epochs and
-                                                                producers that the segment's copy has
+    follower:                                                └─ begins here, with the leader
+                                                                epochs and producers of the copy
 
 Records of the remote part are not copied, since every replica reads them from the bucket. The
 follower needs only its leader epochs and producer state, which are stored with the segment. The

@@ -55,7 +55,8 @@ def token_listener(config: BrokerConfig, listener: Listener, clock: Clock) -> To
         # Kafka would fall back to a validator that requires no signature.
         raise ConfigError(
             "a listener with OAUTHBEARER needs the keys that tokens are signed by: tokens without a"
-            f" signature are not accepted key=sasl.oauthbearer.jwks.endpoint.url listener={listener}"
+            " signature are not accepted key=sasl.oauthbearer.jwks.endpoint.url"
+            f" listener={listener}"
         )
     check_key_url(url)
     context = _trust(security, listener)

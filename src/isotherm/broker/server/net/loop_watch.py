@@ -101,7 +101,8 @@ class LoopWatch(Collector):
     def collect(self) -> Iterable[Metric]:
         yield GaugeMetricFamily(
             "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
-            "Kafka's RequestHandlerAvgIdlePercent: share of the last minute in which the event loop had nothing to do.",
+            "Kafka's RequestHandlerAvgIdlePercent: share of the last minute in which the event loop"
+            " had nothing to do.",
             value=self._idle_share,
         )
         steps = HistogramMetricFamily(

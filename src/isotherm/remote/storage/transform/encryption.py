@@ -122,8 +122,9 @@ class KeyRing:
         if private is None:
             raise KeyPairNotConfiguredError(
                 "segment is encrypted under a key pair that is not configured"
-                f" key_pair={escaped(key_id)} configured={','.join(sorted(self._private)) or 'none'}"
-                f" hint='add it to encryption.key.pairs, with its private.key.file'"
+                f" key_pair={escaped(key_id)}"
+                f" configured={','.join(sorted(self._private)) or 'none'} hint='add it to"
+                " encryption.key.pairs, with its private.key.file'"
             )
         try:
             wrapped = base64.b64decode(wrapped_text, validate=True)

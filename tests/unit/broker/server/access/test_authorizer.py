@@ -133,17 +133,18 @@ def test_decisions_are_logged_in_kafkas_words(
             "DEBUG",
             (
                 "Principal = User:ANONYMOUS is Allowed operation = READ from host = 10.1.1.1 on"
-                " resource = Topic:LITERAL:t for request = Fetch with resourceRefCount = 1 based on rule"
-                " MatchingAcl(acl=StandardAcl[resourceType=TOPIC, resourceName=t, patternType=LITERAL,"
-                " principal=User:*, host=*, operation=READ, permissionType=ALLOW])"
+                " resource = Topic:LITERAL:t for request = Fetch with resourceRefCount = 1 based on"
+                " rule MatchingAcl(acl=StandardAcl[resourceType=TOPIC, resourceName=t,"
+                " patternType=LITERAL, principal=User:*, host=*, operation=READ,"
+                " permissionType=ALLOW])"
             ),
         ),
         (
             "INFO",
             (
                 "Principal = User:ANONYMOUS is Denied operation = WRITE from host = 10.1.1.1 on"
-                " resource = Topic:LITERAL:t for request = Fetch with resourceRefCount = 1 based on rule"
-                " DefaultDeny"
+                " resource = Topic:LITERAL:t for request = Fetch with resourceRefCount = 1 based on"
+                " rule DefaultDeny"
             ),
         ),
         (
@@ -158,8 +159,8 @@ def test_decisions_are_logged_in_kafkas_words(
             "DEBUG",
             (
                 "Principal = User:root is Allowed operation = READ from host = 10.1.1.1 on"
-                " resource = Topic:LITERAL:t for request = Fetch with resourceRefCount = 1 based on rule"
-                " SuperUser"
+                " resource = Topic:LITERAL:t for request = Fetch with resourceRefCount = 1 based on"
+                " rule SuperUser"
             ),
         ),
     ]

@@ -160,8 +160,9 @@ def test_login_module_has_the_users() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [None, "", f"{MODULE} required user_a=secret", f"{MODULE} user_a=secret;", "other.M required user_a=secret;",
-     f'{MODULE} required user_a="secret;', f"{MODULE} required user_a;"],
+    [None, "", f"{MODULE} required user_a=secret", f"{MODULE} user_a=secret;",
+     "other.M required user_a=secret;", f'{MODULE} required user_a="secret;',
+     f"{MODULE} required user_a;"],
 )  # fmt: skip
 def test_login_module_that_cannot_be_read_is_refused_without_its_secrets(text: str | None) -> None:
     with pytest.raises(ConfigError) as refused:

@@ -90,13 +90,15 @@ def host_request(host: str) -> bytes:
 
 
 OWN_HOSTS = (
-    "localhost", "LOCALHOST:9404", "localhost.", "127.0.0.1", "127.0.0.1:9404", "10.1.2.3:80", "[::1]", "[::1]:9404",
-    "broker-1.example", "Broker-1.Example:1", socket.gethostname(), "metrics.example:9404",
+    "localhost", "LOCALHOST:9404", "localhost.", "127.0.0.1", "127.0.0.1:9404", "10.1.2.3:80",
+    "[::1]", "[::1]:9404", "broker-1.example", "Broker-1.Example:1", socket.gethostname(),
+    "metrics.example:9404",
 )  # fmt: skip
 OTHER_HOSTS = (
-    "evil.example", "evil.example:9404", "localhost.evil.example", "127.0.0.1.evil.example", "evil.example:80:80",
-    "evil.example#localhost", "localhost@evil.example", "evil.example/localhost", "", ":9404", "[evil.example]",
-    "[::1].evil.example", "xn--lcalhost-5ge", "127.0.0.1 evil.example", "evil.example, localhost", "*",
+    "evil.example", "evil.example:9404", "localhost.evil.example", "127.0.0.1.evil.example",
+    "evil.example:80:80", "evil.example#localhost", "localhost@evil.example",
+    "evil.example/localhost", "", ":9404", "[evil.example]", "[::1].evil.example",
+    "xn--lcalhost-5ge", "127.0.0.1 evil.example", "evil.example, localhost", "*",
 )  # fmt: skip
 HOSTS_CONFIG = BrokerConfig(
     prometheus_listener="127.0.0.1:0",
