@@ -32,7 +32,8 @@ import psutil
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from bench.harness import Question, describe, keep, ratio_ranges, ratios, summarize
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
 from isotherm.errors import PeerDisconnectedError, PeerTimeoutError
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
@@ -97,10 +98,10 @@ class LeaderWatch(threading.Thread):
             time.sleep(0.005)
 
 
-def connect(server: str) -> PeerConnection:
+def connect(server: str) -> NodeConnection:
     host, _, port = server.rpartition(":")
-    return PeerConnection(
-        PeerAddress(host, int(port)),
+    return NodeConnection(
+        NodeAddress(host, int(port)),
         client_id="bench",
         connect_timeout_s=10,
         request_timeout_s=30,
@@ -261,7 +262,7 @@ def measure_load(cluster: MixedCluster, groups: int) -> dict[str, float]:
     }
 
 
-def _committed(connection: PeerConnection, group: str) -> int | None:
+def _committed(connection: NodeConnection, group: str) -> int | None:
     """The group's last offset, None while the broker does not coordinate it."""
     request = entity_of(
         request_class(ApiKey.OFFSET_FETCH, 8),

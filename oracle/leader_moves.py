@@ -9,7 +9,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
 from isotherm.errors import PeerDisconnectedError, PeerTimeoutError
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
@@ -53,8 +54,8 @@ def _send(servers: str, key: ApiKey, version: int, fields: Mapping[str, Any]) ->
     lost: Exception | None = None
     for server in servers.split(","):
         host, _, port = server.rpartition(":")
-        connection = PeerConnection(
-            PeerAddress(host, int(port)),
+        connection = NodeConnection(
+            NodeAddress(host, int(port)),
             client_id="leader-moves",
             connect_timeout_s=5,
             request_timeout_s=10,

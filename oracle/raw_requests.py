@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from kio.static.primitive import TZAware, i32Timedelta, i64Timedelta
 
+from isotherm.client.tls_stream import Stream, receive
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import decoder, encoder
-from isotherm.protocol.tls_stream import Stream, receive
 
 TIMEOUT_S = 300
 CORRELATION_ID = 7

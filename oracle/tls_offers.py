@@ -18,7 +18,7 @@ import struct
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from isotherm.protocol.tls_stream import receive
+from isotherm.client.tls_stream import receive
 
 TIMEOUT_S = 300
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_HELLO = 22, 1, 2

@@ -14,7 +14,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import ConfigResource
 
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
@@ -332,8 +333,8 @@ def test_brokers_of_both_kinds_describe_the_cluster_alike(cluster: Cluster) -> N
 def shown_by(server: str) -> tuple[object, object, object]:
     """API versions, supported and finalized features, as a client gets them."""
     host, _, port = server.partition(":")
-    connection = PeerConnection(
-        PeerAddress(host, int(port)),
+    connection = NodeConnection(
+        NodeAddress(host, int(port)),
         client_id="test",
         connect_timeout_s=TIMEOUT_S,
         request_timeout_s=TIMEOUT_S,

@@ -31,7 +31,7 @@ from isotherm.broker.partitions.replication.replica_fetcher_manager import (
     connect_to_leaders,
 )
 from isotherm.broker.partitions.replication.replica_roles import LeaderToFetch
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.node_address import NodeAddress
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.replication import ReplicationConfig
@@ -226,7 +226,7 @@ def test_first_frame_of_a_connection_may_be_a_followers_fetch(
         replica, 0, 1, 1 << 20, 0, 0, -1, [FetchTopic(None, pair.place.topic_id, [asked])], [], ""
     )
     with contextlib.closing(
-        connect(PeerAddress(pair.address.host, pair.address.port), "broker-2-fetcher-0")
+        connect(NodeAddress(pair.address.host, pair.address.port), "broker-2-fetcher-0")
     ) as leader:
         response = leader.fetch(request)
     (answer,) = response.topics[0].partitions

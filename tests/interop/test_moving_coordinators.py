@@ -27,7 +27,8 @@ from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
 from oracle.cluster_members import wait_for
@@ -414,8 +415,8 @@ def ask(
     cluster: MixedCluster, node_id: int, key: ApiKey, version: int, fields: Mapping[str, Any]
 ) -> Any:
     host, _, port = cluster.members[node_id].bootstrap_server.rpartition(":")
-    connection = PeerConnection(
-        PeerAddress(host, int(port)),
+    connection = NodeConnection(
+        NodeAddress(host, int(port)),
         client_id="test",
         connect_timeout_s=TIMEOUT_S,
         request_timeout_s=TIMEOUT_S,

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from kio.schema.metadata.v12.request import MetadataRequest
 
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
-from isotherm.broker.peers.peer_security import controller_security, inter_broker_security
+from isotherm.client.listener_security import controller_security, inter_broker_security
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
+from isotherm.client.node_security import PLAINTEXT, node_security
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import ConfigError, PeerDisconnectedError
-from isotherm.protocol.node_security import PLAINTEXT, node_security
 from tests.support.secured_broker import KINDS, SECRET, SecuredBroker, jaas
 
 TIMEOUT_S = 300
@@ -28,11 +29,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
         yield running
 
 
-def connection(broker: SecuredBroker, kind: str, **changes: str | None) -> PeerConnection:
+def connection(broker: SecuredBroker, kind: str, **changes: str | None) -> NodeConnection:
     texts = {**broker.security(kind), **{k.replace("_", "."): v for k, v in changes.items()}}
     host, _, port = broker.address(kind).rpartition(":")
-    return PeerConnection(
-        PeerAddress(host, int(port)),
+    return NodeConnection(
+        NodeAddress(host, int(port)),
         client_id="test",
         connect_timeout_s=TIMEOUT_S,
         request_timeout_s=TIMEOUT_S,
@@ -41,7 +42,7 @@ def connection(broker: SecuredBroker, kind: str, **changes: str | None) -> PeerC
     )
 
 
-def asked(peer: PeerConnection) -> int:
+def asked(peer: NodeConnection) -> int:
     """The number of brokers in the metadata."""
     request = MetadataRequest(
         topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False

@@ -28,7 +28,7 @@ from isotherm.broker.partitions.replication.replica_fetcher_manager import (
     ReplicaFetcherManager,
     connect_to_leaders,
 )
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.node_address import NodeAddress
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.replication import ReplicationConfig
@@ -187,7 +187,7 @@ def check_follower(root: Path, address: str, leader_directory: Callable[[str, in
 
     follow(root / "follower", address, topic, topic_id, grow)
     leader = connector(ReplicationConfig())(
-        PeerAddress("127.0.0.1", int(address.rpartition(":")[2])), "test"
+        NodeAddress("127.0.0.1", int(address.rpartition(":")[2])), "test"
     )
     place = TopicIdPartition(topic_id, topic, 1)
     assert leader.find_offset(place, 0, LATEST) == (1301, 0)

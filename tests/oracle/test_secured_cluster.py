@@ -22,10 +22,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialUpsertion,
 )
 
+from isotherm.client.broker_probe import check_brokers
 from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import BrokerUnreachableError, SaslAuthenticationError
 from isotherm.protocol.api_keys import ApiKey
-from isotherm.protocol.broker_probe import check_brokers
 from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember
 from oracle.kafka_cluster import ControllerOracle
 from tests.support.certificates import issue

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.node_address import NodeAddress
 from isotherm.protocol.api_keys import request_class, response_class
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.entities import blank_entity
@@ -27,7 +27,7 @@ class ScriptedPeer:
         self.requests: list[Any] = []
         self._answer = answer
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = PeerAddress(*self._listener.getsockname())
+        self.address = NodeAddress(*self._listener.getsockname())
         self._connections: list[socket.socket] = []
         self._one_at_a_time = threading.Lock()
         self._threads = [threading.Thread(target=self._accept)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.node_address import NodeAddress
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.record.compression import CompressionType
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
@@ -29,7 +29,7 @@ class ScriptedRecords:
 
     def fetch(
         self,
-        leader: PeerAddress,
+        leader: NodeAddress,
         place: TopicPartition,
         offset: Offset,
         tier: Tier,
@@ -42,7 +42,7 @@ class ScriptedRecords:
         return Fetched(memoryview(data), tier, f"broker {leader}", 1, len(data), 0.01)
 
     def offset_at(
-        self, leader: PeerAddress, place: TopicPartition, timestamp_ms: TimestampMs
+        self, leader: NodeAddress, place: TopicPartition, timestamp_ms: TimestampMs
     ) -> Offset | None:
         return max(0, timestamp_ms - FIRST_MS)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
 from isotherm.testing.broker_process import BrokerProcess
@@ -47,8 +48,8 @@ def read(server: str, count: int) -> list[int]:
 
 def move(server: str, path: Path) -> None:
     host, _, port = server.partition(":")
-    connection = PeerConnection(
-        PeerAddress(host, int(port)),
+    connection = NodeConnection(
+        NodeAddress(host, int(port)),
         client_id="test",
         connect_timeout_s=WAIT_S,
         request_timeout_s=WAIT_S,

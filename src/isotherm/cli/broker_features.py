@@ -12,16 +12,17 @@ from typing import Any, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from isotherm.cli.client import REQUEST_TIMEOUT_S
+from isotherm.client import node_exchange
+from isotherm.client.broker_probe import check_brokers
+from isotherm.client.node_address import bootstrap_addresses
+from isotherm.client.node_exchange import UnsupportedApiVersionError, connected
+from isotherm.client.node_security import node_security
 from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import BrokerUnreachableError, InvalidUpdateVersionError
-from isotherm.protocol import node_exchange
 from isotherm.protocol.api_keys import ApiKey, request_class
-from isotherm.protocol.broker_probe import bootstrap_addresses, check_brokers
 from isotherm.protocol.code_names import code_name
 from isotherm.protocol.entities import entity_of
 from isotherm.protocol.errors import ProtocolError
-from isotherm.protocol.node_exchange import UnsupportedApiVersionError, connected
-from isotherm.protocol.node_security import node_security
 
 Fields: TypeAlias = "Mapping[str, Any]"
 

@@ -12,13 +12,13 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from isotherm.client.broker_probe import check_brokers
 from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import (
     BrokerUnreachableError,
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
-from isotherm.protocol.broker_probe import check_brokers
 
 logger = logging.getLogger(__name__)
 

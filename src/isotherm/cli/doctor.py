@@ -295,7 +295,7 @@ def _for_spark(check: str, requirement: Callable[[], str]) -> Iterator[Finding]:
 
 
 def _check_broker(broker: _Broker) -> Iterator[Finding]:
-    from isotherm.protocol.broker_probe import check_brokers
+    from isotherm.client.broker_probe import check_brokers
 
     settings = client_settings(broker.command_config, None)
     check_brokers({"bootstrap.servers": broker.address, **settings})

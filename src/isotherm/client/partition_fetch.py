@@ -25,6 +25,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.client.broker_probe import check_brokers
+from isotherm.client.node_address import NodeAddress, bootstrap_addresses
+from isotherm.client.node_exchange import connected
+from isotherm.client.node_security import NodeSecurity
 from isotherm.clock import Clock
 from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import (
@@ -37,13 +41,10 @@ from isotherm.errors import (
     SaslAuthenticationError,
 )
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
-from isotherm.protocol.broker_probe import BrokerAddress, bootstrap_addresses, check_brokers
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.entities import entity_of
 from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.framing import RequestHeader, read_response_frame, write_request_header
-from isotherm.protocol.node_exchange import connected
-from isotherm.protocol.node_security import NodeSecurity
 from isotherm.record.batch_table import read_batch_table
 from isotherm.types import BrokerId, Offset, ProducerId, TopicPartition
 
@@ -122,7 +123,7 @@ class PartitionFetch:
         self._clock = clock
         self._settings = settings or FetchSettings()
         self._addresses = bootstrap_addresses(str(self._properties["bootstrap.servers"]))
-        self._nodes: dict[BrokerId, BrokerAddress] = {}
+        self._nodes: dict[BrokerId, NodeAddress] = {}
         self._client_id = str(self._properties.get("client.id", "isotherm"))
         self._rack = str(self._properties.get("client.rack", ""))
         self._link: _Link | None = None
@@ -293,7 +294,7 @@ class PartitionFetch:
             raise
         self._link.node = node
 
-    def _opened(self, address: BrokerAddress) -> _Link:
+    def _opened(self, address: NodeAddress) -> _Link:
         timeout_s = max(_SOCKET_TIMEOUT_MIN_S, self._settings.timeout_ms / 1000)
         timeout_s = min(_SOCKET_TIMEOUT_MAX_S, timeout_s)
         return _Link(address, self._security, self._client_id, timeout_s)
@@ -310,7 +311,7 @@ class PartitionFetch:
             },
         )
         answer = link.receive()
-        self._nodes = {each.node_id: BrokerAddress(each.host, each.port) for each in answer.brokers}
+        self._nodes = {each.node_id: NodeAddress(each.host, each.port) for each in answer.brokers}
         (topic,) = answer.topics
         partitions = {each.partition_index: each for each in topic.partitions}
         found = partitions.get(self._place.partition)
@@ -336,7 +337,7 @@ class _Link:
     """
 
     def __init__(
-        self, address: BrokerAddress, security: NodeSecurity, client_id: str, timeout_s: float
+        self, address: NodeAddress, security: NodeSecurity, client_id: str, timeout_s: float
     ) -> None:
         """Connect, and log in if `security` says so: raises SaslAuthenticationError."""
         self.address = address

@@ -59,8 +59,8 @@ class HeaderReader:
         return self._headers[offset]
 
     def _batch_headers(self, place: TopicPartition, offset: Offset) -> dict[Offset, Headers]:
+        from isotherm.client.node_security import own_security
         from isotherm.client.partition_fetch import FetchSettings, PartitionFetch
-        from isotherm.protocol.node_security import own_security
         from isotherm.record.batch import read_records
         from isotherm.record.batch_header import iterate_batches, verify_batch_crc
 

@@ -2,7 +2,7 @@
 
 A file for Kafka's tools (`--command-config`) names a login module and Java's key stores. librdkafka
 needs a user, a password and PEM. The result has librdkafka's names only, so translating it again
-changes nothing. `isotherm.protocol.node_security` makes Isotherm's own connections from it. All
+changes nothing. `isotherm.client.node_security` makes Isotherm's own connections from it. All
 other properties are passed on.
 
     security.protocol                    the same; keys of TLS or SASL are refused if it makes them

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.node_address import NodeAddress
 from isotherm.errors import NotLeaderOrFollowerError
 from isotherm.record.batch import Record
 from isotherm.remote.metadata.state.segment_columns import id_texts
@@ -96,7 +96,7 @@ class RecordBrowser:
             raise NotLeaderOrFollowerError(
                 f"no leader answers for the partition={place} reason={partition.state.error}"
             )
-        address = PeerAddress(leader.host, leader.port)
+        address = NodeAddress(leader.host, leader.port)
         segments = _FinishedSegments(partition)
 
         def fetch(offset: Offset) -> Fetched:

@@ -4,7 +4,6 @@ metrics. Without an open page no request is sent."""
 from __future__ import annotations
 
 import base64
-import ssl
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from isotherm.client.https_exchange import https_answer
+from isotherm.client.tls_contexts import https_context
 from isotherm.clock import Clock
 from isotherm.config.http_credentials import read_credentials
 from isotherm.console.watched_cluster import Newest
 from isotherm.errors import ConfigError
 from isotherm.printable import without_passwords
-from isotherm.protocol.https_exchange import https_answer
 from isotherm.storage_view.meter_counts import (
     ERRORS,
     HOUR_MS,
@@ -85,7 +85,7 @@ class WatchedMetrics:
         self._addresses = addresses
         self._clock = clock
         self._histories = {url: MeterHistory() for url in addresses.urls}
-        self._context = ssl.create_default_context()
+        self._context = https_context()
         self._executor = ThreadPoolExecutor(READS_AT_ONCE, "console-metrics")
         self._newest = Newest(self._read, threading.Lock(), clock, interval_s)
 

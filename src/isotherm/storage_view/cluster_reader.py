@@ -15,10 +15,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.cluster_client import ClusterClient
+from isotherm.client.node_address import NodeAddress
 from isotherm.errors import IsothermError, UnsupportedVersionError
 from isotherm.protocol.api_keys import ApiKey
-from isotherm.storage_view.cluster_client import ClusterClient
 from isotherm.storage_view.local_holds import SEGMENT_BYTES_DEFAULT, TierSettings
 from isotherm.storage_view.partition_storage import LocalTier, Retention
 from isotherm.types import (
@@ -130,7 +130,7 @@ def read_cluster(client: ClusterClient, wants_topic: Callable[[str], bool]) -> C
     names = {each.name for each in topics}
 
     def ask(broker: Any) -> _Answers | IsothermError:
-        address = PeerAddress(broker.host, broker.port)
+        address = NodeAddress(broker.host, broker.port)
         try:
             return _ask_broker(client, address, led.get(broker.node_id, []), names)
         except IsothermError as error:
@@ -197,7 +197,7 @@ def _parts(sequence: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
 
 def _ask_broker(
     client: ClusterClient,
-    address: PeerAddress,
+    address: NodeAddress,
     led: Sequence[TopicPartition],
     topics: set[str],
 ) -> _Answers:
@@ -223,7 +223,7 @@ def _ask_broker(
 
 def list_offsets(
     client: ClusterClient,
-    address: PeerAddress,
+    address: NodeAddress,
     partitions: Sequence[TopicPartition],
     timestamp: int,
     isolation_level: int = READ_UNCOMMITTED,
@@ -256,7 +256,7 @@ def list_offsets(
 
 
 def _replica_sizes(
-    client: ClusterClient, address: PeerAddress, topics: set[str]
+    client: ClusterClient, address: NodeAddress, topics: set[str]
 ) -> dict[TopicPartition, int]:
     """The local bytes of each replica of the broker. A replica that moves between log directories
     counts once."""

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.cluster_client import ClusterClient
+from isotherm.client.node_address import NodeAddress
 from isotherm.clock import Clock
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
-from isotherm.storage_view.cluster_client import ClusterClient
 from isotherm.storage_view.cluster_reader import (
     BrokerState,
     ClusterState,
@@ -167,7 +167,7 @@ class StorageReader:
 
         Brokers that did not answer `read` are skipped.
         """
-        addresses = [PeerAddress(each.host, each.port) for each in brokers if each.error is None]
+        addresses = [NodeAddress(each.host, each.port) for each in brokers if each.error is None]
         return read_groups(self._client, addresses)
 
     @property

@@ -10,11 +10,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.cluster_client import ClusterClient
+from isotherm.client.node_address import NodeAddress
 from isotherm.errors import CoordinatorNotAvailableError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.code_names import code_name
-from isotherm.storage_view.cluster_client import ClusterClient
 from isotherm.types import Offset, TopicPartition
 
 GROUPS_PER_REQUEST = 100
@@ -34,14 +34,14 @@ class GroupState:
     error: str | None = None
 
 
-def read_groups(client: ClusterClient, brokers: Iterable[PeerAddress]) -> list[GroupState]:
+def read_groups(client: ClusterClient, brokers: Iterable[NodeAddress]) -> list[GroupState]:
     """All groups, by group id. Raises as `ClusterClient.ask`, and CoordinatorNotAvailableError
     while a broker is still loading its groups."""
     found = [group for address in brokers for group in _groups_of(client, address)]
     return sorted(found, key=lambda group: group.group_id)
 
 
-def _groups_of(client: ClusterClient, address: PeerAddress) -> list[GroupState]:
+def _groups_of(client: ClusterClient, address: NodeAddress) -> list[GroupState]:
     """The groups that a broker coordinates."""
     answer = client.ask(address, ApiKey.LIST_GROUPS, {}, newest=_LIST_GROUPS_VERSION)
     if answer.error_code is not ErrorCode.none:
@@ -57,7 +57,7 @@ def _groups_of(client: ClusterClient, address: PeerAddress) -> list[GroupState]:
 
 
 def _with_offsets(
-    client: ClusterClient, address: PeerAddress, listed: Sequence[Any]
+    client: ClusterClient, address: NodeAddress, listed: Sequence[Any]
 ) -> list[GroupState]:
     answer = client.ask(
         address,

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.cluster_client import ClusterClient
+from isotherm.client.node_address import NodeAddress
 from isotherm.clock import Clock
 from isotherm.errors import CorruptObjectError, NotLeaderOrFollowerError
 from isotherm.protocol.api_keys import ApiKey
@@ -19,7 +20,6 @@ from isotherm.record.batch_header import iterate_batches, read_batch_header
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.offset_index import lookup_offset
-from isotherm.storage_view.cluster_client import ClusterClient
 from isotherm.storage_view.cluster_reader import list_offsets
 from isotherm.storage_view.record_scan import Fetched, Tier
 from isotherm.types import Offset, Position, TimestampMs, TopicPartition
@@ -37,7 +37,7 @@ class RecordSource(Protocol):
 
     def fetch(
         self,
-        leader: PeerAddress,
+        leader: NodeAddress,
         place: TopicPartition,
         offset: Offset,
         tier: Tier,
@@ -45,7 +45,7 @@ class RecordSource(Protocol):
     ) -> Fetched: ...
 
     def offset_at(
-        self, leader: PeerAddress, place: TopicPartition, timestamp_ms: TimestampMs
+        self, leader: NodeAddress, place: TopicPartition, timestamp_ms: TimestampMs
     ) -> Offset | None:
         """The offset of the first record that is not older than `timestamp_ms`.
 
@@ -81,7 +81,7 @@ class ClusterRecords:
 
     def fetch(
         self,
-        leader: PeerAddress,
+        leader: NodeAddress,
         place: TopicPartition,
         offset: Offset,
         tier: Tier,
@@ -124,7 +124,7 @@ class ClusterRecords:
         return Fetched(data, tier, f"broker {leader}", 1, len(data), seconds)
 
     def offset_at(
-        self, leader: PeerAddress, place: TopicPartition, timestamp_ms: TimestampMs
+        self, leader: NodeAddress, place: TopicPartition, timestamp_ms: TimestampMs
     ) -> Offset | None:
         found = list_offsets(self._opened(), leader, [place], timestamp_ms)
         offset = found.get(place, -1)

@@ -16,9 +16,9 @@ import pytest
 from isotherm.broker.apis import write_txn_markers
 from isotherm.broker.partitions.partition_waits import PartitionWaits
 from isotherm.broker.peers.peer_batches import PeerBatches
-from isotherm.broker.peers.peer_connection import PeerAddress
 from isotherm.broker.shared_futures import shared, shared_result
 from isotherm.broker.startup.kernel_warm_up import KernelWarmUp
+from isotherm.client.node_address import NodeAddress
 from isotherm.errors import NotLeaderOrFollowerError, PeerDisconnectedError
 from isotherm.types import TopicPartition
 
@@ -116,9 +116,9 @@ async def a_broker_does_not_answer_what_nobody_waits_for() -> None:
     batches = PeerBatches[Any, Any](
         "test", lambda _: connection, refuse, queued_max=10, batch_max=10
     )
-    batches.submit(1, PeerAddress("one", 1), "unheard")
+    batches.submit(1, NodeAddress("one", 1), "unheard")
     with pytest.raises(PeerDisconnectedError):
-        await batches.submit(1, PeerAddress("one", 1), "heard")
+        await batches.submit(1, NodeAddress("one", 1), "heard")
     await batches.stop()
 
 

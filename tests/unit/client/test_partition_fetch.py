@@ -9,6 +9,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.client import partition_fetch
+from isotherm.client.node_exchange import connected
+from isotherm.client.node_security import PLAINTEXT, NodeSecurity
 from isotherm.client.partition_fetch import FetchSettings, PartitionFetch
 from isotherm.errors import (
     BrokerUnreachableError,
@@ -17,8 +19,6 @@ from isotherm.errors import (
     RejectedError,
     RequestTimedOutError,
 )
-from isotherm.protocol.node_exchange import connected
-from isotherm.protocol.node_security import PLAINTEXT, NodeSecurity
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition

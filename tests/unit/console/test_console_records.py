@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.node_address import NodeAddress
 from isotherm.console.records import SCANS_AT_ONCE, RecordBrowser, RecordsWanted, TooManyScansError
 from isotherm.errors import NotLeaderOrFollowerError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
@@ -126,7 +126,7 @@ class Waiting(ScriptedRecords):
 
     def fetch(
         self,
-        leader: PeerAddress,
+        leader: NodeAddress,
         place: TopicPartition,
         offset: Offset,
         tier: Tier,

@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 
-from isotherm.protocol.tls_stream import receive
+from isotherm.client.tls_stream import receive
 from isotherm.spark.closed_sockets import be_quiet
 
 GUARD_S = 300

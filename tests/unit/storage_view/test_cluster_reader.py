@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.cluster_client import ClusterClient
+from isotherm.client.node_address import NodeAddress
 from isotherm.errors import PeerDisconnectedError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.framing import REQUEST_ELEMENTS_MAX
-from isotherm.storage_view.cluster_client import ClusterClient
 from isotherm.storage_view.cluster_reader import read_cluster
 
 
@@ -36,11 +36,11 @@ class ScriptedClient:
         self._topics = {f"topic-{1000 + number}": range(partitions) for number in range(topics)}
 
     def ask_any(self, api: ApiKey, fields: Mapping[str, Any], *, newest: int) -> Any:
-        return self.ask(PeerAddress("broker", 9092), api, fields, newest=newest)
+        return self.ask(NodeAddress("broker", 9092), api, fields, newest=newest)
 
     def ask(
         self,
-        _: PeerAddress,
+        _: NodeAddress,
         api: ApiKey,
         fields: Mapping[str, Any],
         *,

@@ -56,7 +56,6 @@ from isotherm.broker.partitions.replication.replica_fetcher_manager import (
 )
 from isotherm.broker.partitions.replication.replica_roles import LeaderToFetch
 from isotherm.broker.partitions.replication.tier_follower import TierHistoryFollower
-from isotherm.broker.peers.peer_security import inter_broker_security
 from isotherm.broker.server.authentication.scram_changes import Refused, ScramUpsertion
 from isotherm.broker.server.authentication.unknown_users import recording_request
 from isotherm.broker.server.dispatch.auto_creation import TopicAutoCreation
@@ -67,6 +66,7 @@ from isotherm.broker.startup.identity import read_identity
 from isotherm.broker.startup.local_tier import check_tiered_topics, new_id
 from isotherm.broker.tier.member_metadata import member_metadata
 from isotherm.broker.tier.remote_tier import OwnMetadata
+from isotherm.client.listener_security import inter_broker_security
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import RemoteStorageNotReadyError

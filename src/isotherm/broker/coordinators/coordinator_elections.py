@@ -49,11 +49,12 @@ from isotherm.broker.metadata.image import ConfigResource, TopicImage
 from isotherm.broker.metadata.metadata_records import GROUP_RESOURCE
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.peer_batches import PeerBatches
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
-from isotherm.broker.peers.peer_security import inter_broker_security
+from isotherm.client.listener_security import inter_broker_security
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
+from isotherm.client.node_security import NodeSecurity
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
-from isotherm.protocol.node_security import NodeSecurity
 from isotherm.types import BrokerId, LeaderEpoch, ProducerId
 
 # Kafka: socket.connection.setup.timeout.ms and request.timeout.ms.
@@ -284,9 +285,9 @@ def open_transaction_peers(
     )
 
 
-def _connector(client_id: str, security: NodeSecurity) -> Callable[[PeerAddress], PeerConnection]:
-    def connect(address: PeerAddress) -> PeerConnection:
-        return PeerConnection(
+def _connector(client_id: str, security: NodeSecurity) -> Callable[[NodeAddress], NodeConnection]:
+    def connect(address: NodeAddress) -> NodeConnection:
+        return NodeConnection(
             address,
             client_id=client_id,
             connect_timeout_s=CONNECT_TIMEOUT_S,

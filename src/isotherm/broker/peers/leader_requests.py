@@ -12,9 +12,10 @@ from typing import Any
 
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
+from isotherm.client.node_security import PLAINTEXT, NodeSecurity
 from isotherm.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
-from isotherm.protocol.node_security import PLAINTEXT, NodeSecurity
 from isotherm.types import BrokerId, TopicPartition
 
 CONNECT_TIMEOUT_S = 30.0
@@ -50,7 +51,7 @@ def leader_endpoint(
 class _Peer:
     """A connection to one broker. `lock` is held during a request, as only one can be in flight."""
 
-    def __init__(self, address: PeerAddress, connection: PeerConnection) -> None:
+    def __init__(self, address: NodeAddress, connection: NodeConnection) -> None:
         self.address = address
         self.connection = connection
         self.lock = threading.Lock()
@@ -81,11 +82,11 @@ class LeaderRequests:
         """The leader's response.
 
         Raises UnknownTopicOrPartitionError, NotLeaderOrFollowerError while there is no leader, and
-        what `PeerConnection.send` raises.
+        what `NodeConnection.send` raises.
         """
         image = self._find_image()
         leader, endpoint = leader_endpoint(image, topic_partition, self._listener_name)
-        peer = self._peer(leader, PeerAddress(endpoint.host, endpoint.port))
+        peer = self._peer(leader, NodeAddress(endpoint.host, endpoint.port))
         # Not under `_guard`: a broker that does not answer must not hold
         # up the requests to others.
         with peer.lock:
@@ -100,7 +101,7 @@ class LeaderRequests:
         for peer in peers:
             peer.connection.close()
 
-    def _peer(self, broker: BrokerId, address: PeerAddress) -> _Peer:
+    def _peer(self, broker: BrokerId, address: NodeAddress) -> _Peer:
         with self._guard:
             known = self._peers.get(broker)
             if known is not None and known.address == address:
@@ -108,7 +109,7 @@ class LeaderRequests:
             if known is not None:
                 # The broker has another address now. Requests to the old one fail at once.
                 known.connection.close()
-            connection = PeerConnection(
+            connection = NodeConnection(
                 address,
                 client_id=self._client_id,
                 connect_timeout_s=CONNECT_TIMEOUT_S,

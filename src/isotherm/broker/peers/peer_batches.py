@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
 from isotherm.broker.shared_futures import shared
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
 from isotherm.errors import NotEnoughMemoryError, PeerDisconnectedError
 from isotherm.types import BrokerId
 
@@ -28,7 +29,7 @@ Result = TypeVar("Result")
 class _Destination(Generic[Item, Result]):
     """The queue, thread and connection of one broker."""
 
-    def __init__(self, batches: PeerBatches[Item, Result], address: PeerAddress) -> None:
+    def __init__(self, batches: PeerBatches[Item, Result], address: NodeAddress) -> None:
         self.address = address
         self._batches = batches
         self._connection = batches.connect(address)
@@ -101,8 +102,8 @@ class PeerBatches(Generic[Item, Result]):
     def __init__(
         self,
         name: str,
-        connect: Callable[[PeerAddress], PeerConnection],
-        exchange: Callable[[PeerConnection, Sequence[Item]], Sequence[Result]],
+        connect: Callable[[NodeAddress], NodeConnection],
+        exchange: Callable[[NodeConnection, Sequence[Item]], Sequence[Result]],
         *,
         queued_max: int,
         batch_max: int,
@@ -118,7 +119,7 @@ class PeerBatches(Generic[Item, Result]):
         self._destinations: dict[BrokerId, _Destination[Item, Result]] = {}
 
     def submit(
-        self, broker_id: BrokerId, address: PeerAddress, item: Item
+        self, broker_id: BrokerId, address: NodeAddress, item: Item
     ) -> asyncio.Future[Result]:
         """Queue an item. The future fails with PeerDisconnectedError, PeerTimeoutError,
         NotEnoughMemoryError if too many items wait for that broker, or an error of `exchange`."""

@@ -23,12 +23,12 @@ from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.quorum.topic_creation import creation_request
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.leader_requests import LeaderRequests
-from isotherm.broker.peers.peer_security import inter_broker_security
 from isotherm.broker.tier.cluster_metadata_topic import ClusterMetadataTopic
 from isotherm.broker.tier.member_metadata_levels import MemberMetadataLevels
 from isotherm.broker.tier.remote_metadata_topics import compacted_settings, deleted_settings
 from isotherm.broker.tier.remote_metadata_upkeep import Upkeep, UpkeepTasks
 from isotherm.broker.tier.remote_tier import OwnMetadata
+from isotherm.client.listener_security import inter_broker_security
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import PeerDisconnectedError, PeerTimeoutError

@@ -28,6 +28,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
+from isotherm.client.broker_probe import QUIET_CLIENT, check_brokers
 from isotherm.clock import Clock
 from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import (
@@ -36,7 +37,6 @@ from isotherm.errors import (
     RetriableError,
     UnknownTopicOrPartitionError,
 )
-from isotherm.protocol.broker_probe import QUIET_CLIENT, check_brokers
 from isotherm.spark.plan.offsets import OffsetBounds
 from isotherm.types import (
     REMOTE_LOG_METADATA_TOPICS,

@@ -20,9 +20,9 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
+from isotherm.client.broker_probe import QUIET_CLIENT, check_brokers
 from isotherm.clock import Clock
 from isotherm.errors import OffsetOutOfRangeError, RequestTimedOutError, RetriableError
-from isotherm.protocol.broker_probe import QUIET_CLIENT, check_brokers
 from isotherm.spark.plan.planning import BrokerRead
 from isotherm.spark.reading.message_columns import message_batch, offsets_of
 from isotherm.types import Offset

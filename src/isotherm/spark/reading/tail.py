@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from isotherm.client.node_security import NodeSecurity, own_security
 from isotherm.client.partition_fetch import FetchedBatches, FetchSettings, PartitionFetch
 from isotherm.clock import Clock
 from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import CorruptDataError, CorruptObjectError, OffsetOutOfRangeError
-from isotherm.protocol.node_security import NodeSecurity, own_security
 from isotherm.record.batch import read_batch_header
 from isotherm.record.batch_header import CONTROL_FLAG
 from isotherm.record.columns import decode_columns

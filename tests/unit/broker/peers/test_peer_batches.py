@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from isotherm.broker.peers.peer_batches import PeerBatches
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.node_address import NodeAddress
 from isotherm.errors import NotEnoughMemoryError, PeerDisconnectedError, PeerTimeoutError
 
 LOST = "lost"  # the peer's answer lacks this item
-ONE, TWO = PeerAddress("one", 1), PeerAddress("two", 2)
+ONE, TWO = NodeAddress("one", 1), NodeAddress("two", 2)
 
 
 class Connection:
-    def __init__(self, address: PeerAddress) -> None:
+    def __init__(self, address: NodeAddress) -> None:
         self.address = address
         self.is_closed = threading.Event()
 
@@ -37,7 +37,7 @@ class Peers:
         bounds = {"queued_max": 100, "batch_max": 100, **bounds}
         self.batches = PeerBatches[Any, Any]("test", self.connect, self.exchange, **bounds)
 
-    def connect(self, address: PeerAddress) -> Any:
+    def connect(self, address: NodeAddress) -> Any:
         self.connections.append(Connection(address))
         return self.connections[-1]
 

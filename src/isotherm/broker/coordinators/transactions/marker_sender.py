@@ -26,7 +26,8 @@ from isotherm.broker.coordinators.transactions.transaction_endings import (
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.image import NO_LEADER
 from isotherm.broker.peers.peer_batches import PeerBatches
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.code_names import code_name
@@ -90,7 +91,7 @@ class MarkerSender:
             return MarkerOutcome(
                 MarkerResult.RETRY, f"the partition's leader cannot be reached leader={leader}"
             )
-        address = PeerAddress(endpoint.host, endpoint.port)
+        address = NodeAddress(endpoint.host, endpoint.port)
         sent = self._batches.submit(leader, address, _Sent(marker, topic_partition))
         return asyncio.ensure_future(_outcome(sent))
 
@@ -102,7 +103,7 @@ async def _outcome(sent: asyncio.Future[MarkerOutcome]) -> MarkerOutcome:
         return MarkerOutcome(MarkerResult.RETRY, str(error))
 
 
-def send_markers(connection: PeerConnection, sent: Sequence[_Sent]) -> list[MarkerOutcome]:
+def send_markers(connection: NodeConnection, sent: Sequence[_Sent]) -> list[MarkerOutcome]:
     """Send one WriteTxnMarkers request; returns the outcome of each marker, in order. Blocks.
 
     Raises PeerDisconnectedError or PeerTimeoutError.

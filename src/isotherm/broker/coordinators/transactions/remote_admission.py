@@ -20,7 +20,8 @@ from isotherm.broker.coordinators.transactions.transaction_state import Producer
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.image import NO_LEADER
 from isotherm.broker.peers.peer_batches import PeerBatches
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
 from isotherm.errors import (
     ConcurrentTransactionsError,
     CoordinatorLoadInProgressError,
@@ -120,7 +121,7 @@ class RemoteAdmission:
                 f" coordinator={coordinator}"
             )
         question = Question(transactional_id, producer, partition, adds)
-        address = PeerAddress(endpoint.host, endpoint.port)
+        address = NodeAddress(endpoint.host, endpoint.port)
         return self._answer(question, self._batches.submit(coordinator, address, question))
 
     async def _answer(self, question: Question, asked: Awaitable[ErrorCode]) -> None:
@@ -138,7 +139,7 @@ class RemoteAdmission:
             )
 
 
-def ask_coordinator(connection: PeerConnection, questions: Sequence[Question]) -> list[ErrorCode]:
+def ask_coordinator(connection: NodeConnection, questions: Sequence[Question]) -> list[ErrorCode]:
     """Send one AddPartitionsToTxn request; returns an answer for each question, in order. Blocks.
 
     A request has at most one entry per transactional id. So only the questions of the newest

@@ -15,7 +15,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.quorum.controller_discovery import QuorumLeader
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
 from isotherm.clock import Clock
 from isotherm.errors import PeerDisconnectedError, PeerTimeoutError
 from isotherm.protocol.api_keys import api_name
@@ -31,19 +32,19 @@ class ControllerConnection:
     def __init__(
         self,
         leader: Callable[[], QuorumLeader],
-        connect: Callable[[PeerAddress], PeerConnection],
+        connect: Callable[[NodeAddress], NodeConnection],
         clock: Clock,
-        greet: Callable[[PeerConnection], None] | None = None,
+        greet: Callable[[NodeConnection], None] | None = None,
     ) -> None:
         """`leader` returns the leader that the observer knows. `connect` makes a connection that
         opens on its first use. `greet` runs once per connection, before its first request, and
-        raises what `PeerConnection.send` raises."""
+        raises what `NodeConnection.send` raises."""
         self._leader = leader
         self._connect = connect
         self._clock = clock
         self._greet = greet
         self._is_greeted = False
-        self._connection: PeerConnection | None = None
+        self._connection: NodeConnection | None = None
         self._closing = threading.Event()
         self._guard = threading.Lock()
 
@@ -85,12 +86,12 @@ class ControllerConnection:
             if self._connection is not None:
                 self._connection.close()
 
-    def _greet_once(self, connection: PeerConnection) -> None:
+    def _greet_once(self, connection: NodeConnection) -> None:
         if self._greet is not None and not self._is_greeted:
             self._greet(connection)
             self._is_greeted = True
 
-    def _connected_to(self, address: PeerAddress) -> PeerConnection:
+    def _connected_to(self, address: NodeAddress) -> NodeConnection:
         with self._guard:
             if self._connection is None or self._connection.address != address:
                 if self._connection is not None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.node_address import NodeAddress
 from isotherm.errors import CorruptMetadataError, InvalidRequestError
 
 
@@ -25,7 +25,7 @@ class QuorumLeader(NamedTuple):
 
     epoch: int
     leader_id: int | None = None
-    address: PeerAddress | None = None
+    address: NodeAddress | None = None
 
 
 class LeaderHint(NamedTuple):
@@ -36,7 +36,7 @@ class LeaderHint(NamedTuple):
     error: ErrorCode
     leader_id: int
     epoch: int
-    addresses: Mapping[int, PeerAddress]
+    addresses: Mapping[int, NodeAddress]
 
 
 class Verdict(enum.Enum):
@@ -54,7 +54,7 @@ _OLDER_OR_OTHER = (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follow
 
 
 def learn(
-    known: QuorumLeader, hint: LeaderHint, voters: Mapping[int, PeerAddress] | None = None
+    known: QuorumLeader, hint: LeaderHint, voters: Mapping[int, NodeAddress] | None = None
 ) -> Learned:
     """The leader after an answer, and the use of the answer. `voters` has the addresses that
     controller.quorum.voters names.
@@ -82,7 +82,7 @@ def learn(
     return Learned(leader, _verdict(hint, leader))
 
 
-def _announced(hint: LeaderHint, addresses: Mapping[int, PeerAddress]) -> QuorumLeader:
+def _announced(hint: LeaderHint, addresses: Mapping[int, NodeAddress]) -> QuorumLeader:
     if hint.leader_id < 0:
         return QuorumLeader(hint.epoch)
     return QuorumLeader(hint.epoch, hint.leader_id, addresses.get(hint.leader_id))
@@ -100,7 +100,7 @@ def _ask(leader: QuorumLeader) -> Verdict:
 
 
 def next_to_ask(
-    leader: QuorumLeader, bootstrap: Sequence[PeerAddress], rng: random.Random
-) -> PeerAddress:
+    leader: QuorumLeader, bootstrap: Sequence[NodeAddress], rng: random.Random
+) -> NodeAddress:
     """The leader's address, or a random bootstrap controller while the leader is unknown."""
     return leader.address or rng.choice(bootstrap)

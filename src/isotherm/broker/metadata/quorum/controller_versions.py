@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from isotherm.broker.peers.peer_connection import PeerConnection
+from isotherm.client.node_connection import NodeConnection
 from isotherm.protocol.api_keys import ApiKey, VersionRange, request_class
 from isotherm.protocol.entities import entity_of
 
@@ -24,8 +24,8 @@ class ControllerVersions:
         """Version ranges by API key; None before the first connection. `learn` replaces the
         mapping, so any thread may read it."""
 
-    def learn(self, connection: PeerConnection) -> None:
-        """Request the versions. Raises what `PeerConnection.send` raises."""
+    def learn(self, connection: NodeConnection) -> None:
+        """Request the versions. Raises what `NodeConnection.send` raises."""
         response = connection.send(entity_of(request_class(ApiKey.API_VERSIONS, _VERSION), {}))
         self.known = {
             int(each.api_key): VersionRange(int(each.min_version), int(each.max_version))

@@ -54,9 +54,10 @@ from isotherm.broker.metadata.quorum.producer_ids import ProducerIdBlocks
 from isotherm.broker.metadata.quorum.quorum_metadata import Publication, QuorumMetadata
 from isotherm.broker.metadata.quorum.registration import refusal, registration_request
 from isotherm.broker.metadata.quorum.snapshots import SnapshotFiles
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
-from isotherm.broker.peers.peer_security import controller_security
 from isotherm.broker.startup.identity import NodeIdentity
+from isotherm.client.listener_security import controller_security
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import BrokerUnreachableError, PeerDisconnectedError, RequestTimedOutError
@@ -145,9 +146,9 @@ class QuorumMember:
             ),
             followed,
             config=config.quorum,
-            bootstrap=[PeerAddress(each.host, each.port) for each in addresses],
+            bootstrap=[NodeAddress(each.host, each.port) for each in addresses],
             voters={
-                each.controller_id: PeerAddress(each.host, each.port)
+                each.controller_id: NodeAddress(each.host, each.port)
                 for each in addresses
                 if each.controller_id is not None
             },
@@ -330,8 +331,8 @@ class QuorumMember:
     # ---- inside
 
     @property
-    def _controllers(self) -> Sequence[PeerAddress]:
-        return [PeerAddress(each.host, each.port) for each in self._config.quorum_addresses]
+    def _controllers(self) -> Sequence[NodeAddress]:
+        return [NodeAddress(each.host, each.port) for each in self._config.quorum_addresses]
 
     @property
     def _startup_timeout_s(self) -> float:
@@ -366,7 +367,7 @@ class QuorumMember:
         return self._heartbeats.broker_epoch
 
     def _new_channel(
-        self, name: str, greet: Callable[[PeerConnection], None] | None = None
+        self, name: str, greet: Callable[[NodeConnection], None] | None = None
     ) -> ControllerChannel:
         timeout_ms = self._config.quorum.controller_socket_timeout_ms
         channel = ControllerChannel(
@@ -396,14 +397,14 @@ class QuorumMember:
         self,
         name: str,
         timeout_ms: int,
-        greet: Callable[[PeerConnection], None] | None = None,
+        greet: Callable[[NodeConnection], None] | None = None,
     ) -> ControllerConnection:
         connect = partial(self._connect, name=name, timeout_ms=timeout_ms)
         return ControllerConnection(lambda: self._observer.leader, connect, self._clock, greet)
 
-    def _connect(self, address: PeerAddress, *, name: str, timeout_ms: int) -> PeerConnection:
+    def _connect(self, address: NodeAddress, *, name: str, timeout_ms: int) -> NodeConnection:
         quorum = self._config.quorum
-        return PeerConnection(
+        return NodeConnection(
             address,
             client_id=f"broker-{self._config.node_id}-{name}",
             connect_timeout_s=quorum.socket_connection_setup_timeout_ms / 1000,

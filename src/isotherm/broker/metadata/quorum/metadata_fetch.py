@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.quorum.controller_discovery import LeaderHint
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.node_address import NodeAddress
 from isotherm.errors import ConfigError, CorruptMetadataError
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
@@ -114,7 +114,7 @@ def leader_hint(response: Any) -> LeaderHint:
     """
     _check_cluster(response.error_code)
     addresses = {
-        int(node.node_id): PeerAddress(node.host, node.port) for node in response.node_endpoints
+        int(node.node_id): NodeAddress(node.host, node.port) for node in response.node_endpoints
     }
     if response.error_code != ErrorCode.none:
         # Such an answer has no partition, and so names no leader.

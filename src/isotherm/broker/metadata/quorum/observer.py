@@ -42,7 +42,8 @@ from isotherm.broker.metadata.quorum.metadata_fetch import (
 )
 from isotherm.broker.metadata.quorum.metadata_loader import MetadataLoader
 from isotherm.broker.metadata.quorum.snapshots import PartialSnapshot, write_snapshot
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
 from isotherm.clock import Clock
 from isotherm.config.quorum import QuorumConfig
 from isotherm.errors import IsothermError, PeerDisconnectedError, PeerTimeoutError
@@ -69,9 +70,9 @@ class MetadataObserver:
         log: FollowedLog,
         *,
         config: QuorumConfig,
-        bootstrap: Sequence[PeerAddress],
-        voters: Mapping[int, PeerAddress],
-        connect: Callable[[PeerAddress], PeerConnection],
+        bootstrap: Sequence[NodeAddress],
+        voters: Mapping[int, NodeAddress],
+        connect: Callable[[NodeAddress], NodeConnection],
         on_image: Callable[[MetadataImage], None],
         on_failure: Callable[[Exception], None],
         clock: Clock,
@@ -103,7 +104,7 @@ class MetadataObserver:
             working="a controller answers again",
         )
         self._last_error: ErrorCode | None = None
-        self._connection: PeerConnection | None = None
+        self._connection: NodeConnection | None = None
         self._stopping = threading.Event()
         self._guard = threading.Lock()  # guards the connection, which `stop` closes
         self._thread = threading.Thread(
@@ -276,7 +277,7 @@ class MetadataObserver:
 
     # ---- connections
 
-    def _connected_to(self, address: PeerAddress) -> PeerConnection:
+    def _connected_to(self, address: NodeAddress) -> NodeConnection:
         with self._guard:
             if self._connection is None or self._connection.address != address:
                 if self._connection is not None:
@@ -286,7 +287,7 @@ class MetadataObserver:
                     self._connection.close()
             return self._connection
 
-    def _note_error(self, address: PeerAddress, error: ErrorCode) -> None:
+    def _note_error(self, address: NodeAddress, error: ErrorCode) -> None:
         """Log each new error, except those that a change of the leader causes."""
         if error in _ERRORS_OF_CHANGE:
             self._last_error = None
@@ -298,7 +299,7 @@ class MetadataObserver:
                 code_name(error),
             )
 
-    def _note_silence(self, address: PeerAddress, error: IsothermError) -> None:
+    def _note_silence(self, address: NodeAddress, error: IsothermError) -> None:
         self._is_leader_silent = True
         if not self._stopping.is_set():
             self._outage.failed(f"address={address} reason='{error}'")

@@ -22,7 +22,7 @@ from kio.schema.types import BrokerId as KioBrokerId
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
-from isotherm.broker.peers.peer_connection import PeerConnection, ReceiveBuffer
+from isotherm.client.node_connection import NodeConnection, ReceiveBuffer
 from isotherm.errors import PeerDisconnectedError, RetriableError
 from isotherm.protocol import fetch_client
 from isotherm.protocol.api_keys import ApiKey, request_class
@@ -97,11 +97,11 @@ class Leader(Protocol):
 
 
 class LeaderEndpoint:
-    """Implements `Leader` on a PeerConnection."""
+    """Implements `Leader` on a NodeConnection."""
 
     def __init__(
         self,
-        connection: PeerConnection,
+        connection: NodeConnection,
         *,
         broker_id: BrokerId,
         broker_epoch: Callable[[], int],

@@ -21,9 +21,10 @@ from isotherm.broker.partitions.replication.replica_fetcher import (
     FollowedPartition,
     ReplicaFetcher,
 )
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
+from isotherm.client.node_security import PLAINTEXT, NodeSecurity
 from isotherm.config.replication import ReplicationConfig
-from isotherm.protocol.node_security import PLAINTEXT, NodeSecurity
 from isotherm.types import BrokerId, Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -54,11 +55,11 @@ class Address(Protocol):
 # as in Kafka's addFetcherForPartitions.
 class _FetcherKey(NamedTuple):
     leader: BrokerId
-    address: PeerAddress
+    address: NodeAddress
     fetcher_id: int
 
 
-Connect = Callable[[PeerAddress, str], Leader]
+Connect = Callable[[NodeAddress, str], Leader]
 """Makes the `Leader` at an address, for a client id. It connects on the first call."""
 
 
@@ -84,11 +85,11 @@ class ReplicaFetcherManager:
             if self._is_stopped:
                 return
             self._add(
-                (each.leader, PeerAddress(each.endpoint.host, each.endpoint.port), each.partition)
+                (each.leader, NodeAddress(each.endpoint.host, each.endpoint.port), each.partition)
                 for each in fetches
             )
 
-    def _add(self, fetches: Iterable[tuple[BrokerId, PeerAddress, FollowedPartition]]) -> None:
+    def _add(self, fetches: Iterable[tuple[BrokerId, NodeAddress, FollowedPartition]]) -> None:
         grouped: dict[_FetcherKey, list[FollowedPartition]] = {}
         for leader, address, partition in fetches:
             fetcher_id = self._fetcher_id(partition.topic_id_partition.topic_partition)
@@ -207,9 +208,9 @@ def connect_to_leaders(
         max(config.replica_fetch_response_max_bytes, batch_bytes_max) + _RESPONSE_OVERHEAD_MAX
     )
 
-    def connect(address: PeerAddress, client_id: str) -> Leader:
+    def connect(address: NodeAddress, client_id: str) -> Leader:
         timeout_s = config.replica_socket_timeout_ms / 1000
-        connection = PeerConnection(
+        connection = NodeConnection(
             address,
             client_id=client_id,
             connect_timeout_s=timeout_s,

@@ -30,9 +30,9 @@ from isotherm.broker.server.authentication.access_token import (
     RSA_BITS_MIN,
     VerificationKey,
 )
+from isotherm.client.https_exchange import bounded, https_answer
 from isotherm.clock import Clock
 from isotherm.errors import ConfigError
-from isotherm.protocol.https_exchange import bounded, https_answer
 
 logger = logging.getLogger(__name__)
 

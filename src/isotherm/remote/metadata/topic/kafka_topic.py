@@ -24,6 +24,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from isotherm.client.broker_probe import QUIET_CLIENT, check_brokers
 from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import (
     ConfigError,
@@ -32,7 +33,6 @@ from isotherm.errors import (
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
-from isotherm.protocol.broker_probe import QUIET_CLIENT, check_brokers
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
 from isotherm.remote.metadata.wire.events import columns_of, joined_columns
 from isotherm.types import (

@@ -40,7 +40,8 @@ from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from isotherm.broker.node import BrokerNode
 from isotherm.broker.peers.peer_batches import PeerBatches
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
 from isotherm.config.layers import embedded_defaults
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import (
@@ -59,8 +60,8 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 TIMEOUT_MS = 60_000
 
 
-def connect(address: PeerAddress) -> PeerConnection:
-    return PeerConnection(
+def connect(address: NodeAddress) -> NodeConnection:
+    return NodeConnection(
         address,
         client_id="broker-2",
         connect_timeout_s=300,
@@ -76,7 +77,7 @@ class Brokers:
     def __init__(self, node: BrokerNode) -> None:
         self.node = node
         (endpoint,) = node.endpoints
-        self.address = PeerAddress("127.0.0.1", endpoint.port)
+        self.address = NodeAddress("127.0.0.1", endpoint.port)
         self.leader = 1
         metadata: Any = SimpleNamespace(broker_config=SimpleNamespace(node_id=2))
         self.metadata = metadata
@@ -216,7 +217,7 @@ def test_marker_whose_leader_cannot_be_reached_is_tried_again(run: Any) -> None:
         assert (await brokers.sent(marker, T0)).result is MarkerResult.RETRY
         assert brokers.local == []
         brokers.leader = 1
-        real, brokers.address = brokers.address, PeerAddress("127.0.0.1", 1)
+        real, brokers.address = brokers.address, NodeAddress("127.0.0.1", 1)
         brokers.update()
         assert (await brokers.sent(marker, T0)).result is MarkerResult.RETRY
         brokers.address = real
@@ -325,7 +326,7 @@ def test_coordinator_that_has_moved_or_is_away(run: Any) -> None:
             brokers.node.services.transaction_coordinator.on_resignation(index, None)
         with pytest.raises(NotCoordinatorError):
             await brokers.asked(producer, T0)
-        brokers.address = PeerAddress("127.0.0.1", 1)
+        brokers.address = NodeAddress("127.0.0.1", 1)
         brokers.update()
         with pytest.raises(CoordinatorLoadInProgressError):
             await brokers.asked(producer, T0)

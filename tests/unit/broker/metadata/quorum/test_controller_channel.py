@@ -13,7 +13,7 @@ from isotherm.broker.metadata.quorum.controller_channel import ControllerChannel
 from isotherm.broker.metadata.quorum.controller_connection import ControllerConnection
 from isotherm.broker.metadata.quorum.controller_discovery import QuorumLeader
 from isotherm.broker.metadata.quorum.controller_versions import ControllerVersions
-from isotherm.broker.peers.peer_connection import PeerConnection
+from isotherm.client.node_connection import NodeConnection
 from isotherm.clock import SystemClock
 from isotherm.errors import NotEnoughMemoryError, PeerDisconnectedError, PeerTimeoutError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -39,11 +39,11 @@ class Quorum:
         self.leader = QuorumLeader(self.leader.epoch + 1, 100, peer.address)
 
     def connection(
-        self, greet: Callable[[PeerConnection], None] | None = None
+        self, greet: Callable[[NodeConnection], None] | None = None
     ) -> ControllerConnection:
         return ControllerConnection(
             lambda: self.leader,
-            lambda address: PeerConnection(
+            lambda address: NodeConnection(
                 address,
                 client_id="test",
                 connect_timeout_s=PATIENT_S,

@@ -15,17 +15,17 @@ from isotherm.broker.metadata.quorum.controller_discovery import (
     learn,
     next_to_ask,
 )
-from isotherm.broker.peers.peer_connection import PeerAddress
+from isotherm.client.node_address import NodeAddress
 from isotherm.errors import CorruptMetadataError, InvalidRequestError
 
-A, B = PeerAddress("a", 1), PeerAddress("b", 2)
+A, B = NodeAddress("a", 1), NodeAddress("b", 2)
 UNKNOWN = QuorumLeader(0)
 FIRST = QuorumLeader(1, 101, A)
 NOT_LEADER = ErrorCode.not_leader_or_follower
 FENCED, AHEAD = ErrorCode.fenced_leader_epoch, ErrorCode.unknown_leader_epoch
 
 
-def hint(error: ErrorCode, leader_id: int, epoch: int, **addresses: PeerAddress) -> LeaderHint:
+def hint(error: ErrorCode, leader_id: int, epoch: int, **addresses: NodeAddress) -> LeaderHint:
     return LeaderHint(
         error, leader_id, epoch, {int(name[1:]): address for name, address in addresses.items()}
     )

@@ -18,7 +18,7 @@ from isotherm.broker.metadata.quorum.controller_discovery import QuorumLeader
 from isotherm.broker.metadata.quorum.heartbeats import BrokerHeartbeats
 from isotherm.broker.metadata.quorum.lifecycle import BrokerState
 from isotherm.broker.metadata.quorum.registration import refusal, registration_request
-from isotherm.broker.peers.peer_connection import PeerConnection
+from isotherm.client.node_connection import NodeConnection
 from isotherm.clock import SystemClock
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import (
@@ -99,7 +99,7 @@ def heartbeats(
     clock = SystemClock()
     connection = ControllerConnection(
         lambda: QuorumLeader(1, 100, controller.peer.address),
-        lambda address: PeerConnection(
+        lambda address: NodeConnection(
             address,
             client_id="broker-5-heartbeat",
             connect_timeout_s=PATIENT_S,

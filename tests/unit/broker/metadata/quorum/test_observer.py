@@ -29,7 +29,8 @@ from isotherm.broker.metadata.quorum.followed_log import FollowedLog
 from isotherm.broker.metadata.quorum.metadata_fetch import Observer, SnapshotId
 from isotherm.broker.metadata.quorum.observer import MetadataObserver
 from isotherm.broker.metadata.quorum.snapshots import SnapshotFiles, write_snapshot
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.client.node_address import NodeAddress
+from isotherm.client.node_connection import NodeConnection
 from isotherm.clock import SystemClock
 from isotherm.config.quorum import QuorumConfig
 from isotherm.errors import CorruptMetadataError
@@ -54,7 +55,7 @@ def topic(name: str) -> TopicRecord:
 class Follower:
     """An observer over a folder, and the images that it published."""
 
-    def __init__(self, directory: Path, bootstrap: list[PeerAddress], config: QuorumConfig) -> None:
+    def __init__(self, directory: Path, bootstrap: list[NodeAddress], config: QuorumConfig) -> None:
         self.directory = directory / str(METADATA_TOPIC_PARTITION)
         self.directory.mkdir(exist_ok=True)
         fs, clock = OsFileSystem(), SystemClock()
@@ -73,7 +74,7 @@ class Follower:
             config=config,
             bootstrap=bootstrap,
             voters={},
-            connect=lambda address: PeerConnection(
+            connect=lambda address: NodeConnection(
                 address,
                 client_id="observer",
                 connect_timeout_s=PATIENT_S,
@@ -131,7 +132,7 @@ def quorum() -> Iterator[ScriptedQuorum]:
 def follow(tmp_path: Path, quorum: ScriptedQuorum) -> Iterator[Callable[..., Follower]]:
     started: list[Follower] = []
 
-    def start(bootstrap: list[PeerAddress] | None = None, config: QuorumConfig = QUICK) -> Follower:
+    def start(bootstrap: list[NodeAddress] | None = None, config: QuorumConfig = QUICK) -> Follower:
         started.append(Follower(tmp_path, bootstrap or [quorum.peer.address], config))
         return started[-1]
 
