@@ -39,7 +39,6 @@ from isotherm.record.batch import (
 )
 from isotherm.remote.futures import done_future
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
-from isotherm.remote.indexes.rebuilt_transactions import TransactionIndexRebuild
 from isotherm.remote.metadata.exclusive import exclusive_metadata
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
@@ -51,6 +50,7 @@ from isotherm.remote.reading.read_request import ReadRequest, RemoteRead
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.reading.remote_log_reader import RemoteLogReader
 from isotherm.remote.remote_tier_metrics import RetentionShares
+from isotherm.remote.scrub.rebuilt_transactions import TransactionIndexRebuild
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager

@@ -80,7 +80,16 @@ class RemoteLogManager:
         self._storage = storage
         self._index_cache = index_cache
         self._tier = self._access(broker_id, leader_epoch_of, is_tiered, clock, rng)
-        self.readers = RemoteReaderPool(config, self._tier, index_cache, metrics, threads)
+        self.readers = RemoteReaderPool(
+            config,
+            storage,
+            metadata,
+            index_cache,
+            metrics=metrics,
+            topic_metrics=self._topic_metrics,
+            clock=clock,
+            threads=threads,
+        )
         self._schedule = TaskSchedule(config, clock, rng, metrics, threads)
         self._roles = PartitionRoles(
             self._tier, self._schedule, pending_deletions, self.readers.expirations

@@ -37,6 +37,7 @@ from isotherm.metrics.registry import Metrics
 from isotherm.record.batch import build_batch, iterate_batches
 from isotherm.remote.compaction.finisher import CompactionFinisher
 from isotherm.remote.compaction.journal import CompactionJournals
+from isotherm.remote.compaction.replacement_target import TierReplacementTarget
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
@@ -47,7 +48,6 @@ from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
-from isotherm.remote.tasks.replacement_target import TierReplacementTarget
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import Offset, TopicIdPartition
 from tests.support.schedules.cooperative import ScheduledClock, ScheduledThreads

@@ -13,7 +13,6 @@ from isotherm.remote.compaction.journal import (
     JournalState,
     SegmentReplacement,
 )
-from isotherm.remote.reading.segment_blocks import segment_blocks
 from isotherm.remote.segment_metadata import (
     IndexType,
     LogSegmentData,
@@ -21,6 +20,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from isotherm.remote.storage.segment_blocks import segment_blocks
 from tests.support.schedules.durable import ScheduledStorage
 from tests.support.schedules.process import Durable
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from isotherm.remote import damage_log
-from isotherm.remote.damage_log import DamageLog
+from isotherm.remote.reading import damage_log
+from isotherm.remote.reading.damage_log import DamageLog
 
 
 def test_place_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

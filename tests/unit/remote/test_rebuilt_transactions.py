@@ -13,7 +13,7 @@ from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import build_batch
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
-from isotherm.remote.indexes.rebuilt_transactions import TransactionIndexRebuild
+from isotherm.remote.scrub.rebuilt_transactions import TransactionIndexRebuild
 from isotherm.remote.segment_metadata import (
     IndexType,
     RemoteLogSegmentMetadata,

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from isotherm.errors import CorruptRecordError
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.record.batch_table import read_batch_table
-from isotherm.remote.reading.segment_blocks import (
+from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.remote.storage.segment_blocks import (
     BatchJoiner,
     block_ranges,
     fetch_ahead,
     segment_blocks,
     segment_blocks_ahead,
 )
-from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.types import TopicIdPartition
 
 BATCHES = [

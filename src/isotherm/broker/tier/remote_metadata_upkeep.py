@@ -13,6 +13,7 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.compaction.finisher import CompactionFinisher
 from isotherm.remote.compaction.journal import CompactionJournals
+from isotherm.remote.compaction.replacement_target import TierReplacementTarget
 from isotherm.remote.metadata.api import ConditionalMetadataTopic, ReplacesSegments
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
@@ -20,7 +21,6 @@ from isotherm.remote.metadata.upkeep.cleanup import RemoteMetadataCleanupManager
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
-from isotherm.remote.tasks.replacement_target import TierReplacementTarget
 
 
 class Upkeep(NamedTuple):

@@ -43,7 +43,6 @@ from isotherm.remote.compaction.finisher import (
 )
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.indexes.index_cache_statistics import CacheStatistics
-from isotherm.remote.indexes.rebuilt_transactions import TransactionIndexRebuild
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.metadata.checked import checked_metadata, load_metadata_manager
 from isotherm.remote.metadata.settings import TopicBasedSettings
@@ -70,6 +69,7 @@ from isotherm.remote.metadata.upkeep.cleanup import (
 )
 from isotherm.remote.plugin import place_config
 from isotherm.remote.remote_log_manager import RemoteLogManager
+from isotherm.remote.scrub.rebuilt_transactions import TransactionIndexRebuild
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.storage.checked import checked_storage, load_storage_manager
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager

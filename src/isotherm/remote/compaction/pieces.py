@@ -18,13 +18,13 @@ from isotherm.errors import (
 from isotherm.record.batch_table import leader_epochs
 from isotherm.record.header_contradictions import header_contradictions
 from isotherm.remote.history.epoch_columns import ExpectedEpochs
-from isotherm.remote.reading.segment_blocks import (
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.remote.storage.segment_blocks import (
     BatchJoiner,
     segment_blocks_ahead,
     unreadable_records,
 )
-from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
-from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.cleaning.chunk import Chunk, read_chunk
 from isotherm.segment.producer_snapshot import LastRecord
 from isotherm.segment.transaction_index import AbortedTransaction

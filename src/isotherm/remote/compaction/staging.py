@@ -16,7 +16,6 @@ from isotherm.remote.compaction.journal import (
     SegmentReplacement,
 )
 from isotherm.remote.compaction.rewrite import RewrittenSegment
-from isotherm.remote.reading.segment_blocks import BatchJoiner, segment_blocks
 from isotherm.remote.segment_metadata import (
     IndexType,
     LogSegmentData,
@@ -24,6 +23,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.segment_blocks import BatchJoiner, segment_blocks
 
 if TYPE_CHECKING:
     from isotherm.record.batch_table import BatchTable

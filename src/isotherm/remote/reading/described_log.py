@@ -13,8 +13,8 @@ import numpy as np
 
 from isotherm.errors import CorruptDataError, UnreadableDataError
 from isotherm.record.batch_table import leader_epochs, read_sound_batches
-from isotherm.remote.reading.segment_blocks import BatchJoiner, block_ranges
 from isotherm.remote.storage.object_client import ObjectClient
+from isotherm.remote.storage.segment_blocks import BatchJoiner, block_ranges
 from isotherm.types import LeaderEpoch, Offset
 
 _FETCH_BYTES = 8 * 1024 * 1024

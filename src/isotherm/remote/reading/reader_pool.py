@@ -13,25 +13,27 @@ from __future__ import annotations
 from concurrent.futures import Future
 from contextlib import suppress
 
+from isotherm.clock import Clock
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.errors import IsothermError, OffsetOutOfRangeError
 from isotherm.log.log_segment import TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
-from isotherm.metrics.broker_topic_metrics import TopicMeter
+from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicMeter
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.bounded_pool import BoundedPool
-from isotherm.remote.damage_log import DamageLog
 from isotherm.remote.indexes.index_cache import RemoteIndexCache
+from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
-from isotherm.remote.read_failures import ReadFailures
+from isotherm.remote.reading.damage_log import DamageLog
 from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
+from isotherm.remote.reading.read_failures import ReadFailures
 from isotherm.remote.reading.read_request import ReadRequest, RemoteRead
 from isotherm.remote.reading.read_wait import NO_WAIT
 from isotherm.remote.reading.remote_log_reader import RemoteLogReader
 from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
 from isotherm.remote.remote_tier_metrics import Expirations, ReadTimes, publish_readers
-from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.threads import Threads
 from isotherm.types import Offset, TimestampMs, TopicIdPartition
 
@@ -49,13 +51,16 @@ class RemoteReaderPool:
     def __init__(
         self,
         config: RemoteLogManagerConfig,
-        tier: RemoteTierAccess,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
         index_cache: RemoteIndexCache,
+        *,
         metrics: Metrics,
+        topic_metrics: BrokerTopicMetrics,
+        clock: Clock,
         threads: Threads,
     ) -> None:
-        metadata, clock = tier.metadata, tier.clock
-        self._topic_metrics = tier.metrics
+        self._topic_metrics = topic_metrics
         self._times = ReadTimes(metrics, clock)
         self._failures = ReadFailures(clock)
         self.expirations = Expirations(metrics)
@@ -76,7 +81,7 @@ class RemoteReaderPool:
             READ_AHEAD_POOL, self._thread_count + AHEAD_AT_ONCE, None, threads
         )
         budget = ReadAheadSettings(config.remote_log_reader_read_ahead_max_bytes)
-        read_ahead = ReadAhead(tier.storage, budget, self._fetches, clock)
+        read_ahead = ReadAhead(storage, budget, self._fetches, clock)
         damage_log = DamageLog()
         self._reader = RemoteLogReader(metadata, index_cache, read_ahead, damage_log)
         self._offset_lookup = RemoteOffsetLookup(

@@ -32,11 +32,11 @@ from isotherm.errors import (
 )
 from isotherm.log.log_read import FetchIsolation, aborted_transactions
 from isotherm.log.log_segment import LogSegment
-from isotherm.remote.damage_log import DamageLog
 from isotherm.remote.history.holes import hole_error
 from isotherm.remote.history.lineage import is_segment_within_lineage
 from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
+from isotherm.remote.reading.damage_log import DamageLog
 from isotherm.remote.reading.marker_proof import contradicted_transaction
 from isotherm.remote.reading.read_ahead import ReadAhead
 from isotherm.remote.reading.read_request import ReadRequest, RemoteRead

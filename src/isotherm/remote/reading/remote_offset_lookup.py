@@ -14,11 +14,11 @@ from isotherm.errors import CorruptIndexError, CorruptMetadataError, UnknownObje
 from isotherm.log.log_segment import LogSegment, TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
 from isotherm.record.batch import read_batch_header, read_records
-from isotherm.remote.damage_log import DamageLog
 from isotherm.remote.history.holes import hole_error
 from isotherm.remote.history.lineage import first_recorded_offset, is_segment_within_lineage
 from isotherm.remote.indexes.index_cache import RemoteIndexCache
 from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
+from isotherm.remote.reading.damage_log import DamageLog
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
 from isotherm.remote.reading.tier_border import search_both_tiers

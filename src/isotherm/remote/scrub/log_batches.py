@@ -31,10 +31,10 @@ from isotherm.record.batch_table import (
 from isotherm.record.control_table import NO_MARKER, coordinator_epochs, marker_types
 from isotherm.record.header_contradictions import header_contradictions
 from isotherm.remote.history.epoch_columns import ExpectedEpochs
-from isotherm.remote.reading.segment_blocks import BatchJoiner
 from isotherm.remote.scrub.findings import FindingKind, Problem
 from isotherm.remote.scrub.record_checks import check_records
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.storage.segment_blocks import BatchJoiner
 from isotherm.types import LeaderEpoch, Offset
 
 if TYPE_CHECKING:

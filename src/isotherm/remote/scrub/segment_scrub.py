@@ -16,7 +16,6 @@ from isotherm.errors import (
     RemoteResourceNotFoundError,
     UnreadableDataError,
 )
-from isotherm.remote.reading.segment_blocks import segment_blocks_ahead
 from isotherm.remote.scrub.findings import Finding, FindingKind, Problem, segment_finding
 from isotherm.remote.scrub.index_checks import (
     check_epoch_checkpoint,
@@ -48,6 +47,7 @@ from isotherm.remote.storage.object_store import (
     describes_another,
     fetch_manifest,
 )
+from isotherm.remote.storage.segment_blocks import segment_blocks_ahead
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.segment.producer_snapshot import read_producer_snapshot
 from isotherm.types import uuid_to_text

@@ -31,14 +31,14 @@ from isotherm.record.batch_header import SEQUENCE_MASK
 from isotherm.record.batch_table import verify_crcs
 from isotherm.record.columns import RecordColumns, decode_columns
 from isotherm.remote.history.gaps import Gaps
-from isotherm.remote.reading.segment_blocks import (
+from isotherm.remote.segment_metadata import IndexType
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.remote.storage.segment_blocks import (
     block_ranges,
     fetch_ahead,
     segment_blocks,
     unreadable_records,
 )
-from isotherm.remote.segment_metadata import IndexType
-from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.offset_index import (
     OffsetPosition,
     check_offset_index,

@@ -15,6 +15,7 @@ from isotherm.record.batch import Record, build_batch, iterate_batches, read_rec
 from isotherm.remote.compaction.finisher import CompactionFinisher
 from isotherm.remote.compaction.journal import CompactionJournals, JournalState
 from isotherm.remote.compaction.recovery import undo_run
+from isotherm.remote.compaction.replacement_target import TierReplacementTarget
 from isotherm.remote.compaction.rewrite import CompactionRules
 from isotherm.remote.metadata.folding.fold import fold_metadata_partition, fold_metadata_topic
 from isotherm.remote.metadata.wire.keys import metadata_partition
@@ -23,7 +24,6 @@ from isotherm.remote.storage.object_client import ObjectClient, open_object_stor
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
-from isotherm.remote.tasks.replacement_target import TierReplacementTarget
 from tests.support.tiered_partition import TieredPartition
 
 KEYS = (b"a", b"b", b"c", b"d", b"a", b"b", b"a", b"e", b"a", b"b")

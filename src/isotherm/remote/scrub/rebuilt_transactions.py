@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from isotherm.errors import CorruptDataError, CorruptObjectError, RemoteResourceNotFoundError
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
-from isotherm.remote.reading.segment_blocks import segment_blocks
 from isotherm.remote.segment_metadata import (
     IndexType,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
 from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.remote.storage.segment_blocks import segment_blocks
 from isotherm.segment.producer_snapshot import read_producer_snapshot
 from isotherm.segment.transaction_index import encode_transaction_index
 from isotherm.types import NO_COORDINATOR_EPOCH
