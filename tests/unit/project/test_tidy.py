@@ -43,7 +43,6 @@ def test_every_module_is_imported_somewhere() -> None:
         "isotherm.cli.main",
         "isotherm.cli.__main__",
         "isotherm.kernels.__main__",
-        "isotherm.remote.metadata.cache",  # an old name
         "isotherm.spark.session",
         "pyspark_isotherm.default_source",
         "tests.support.schedules.__main__",

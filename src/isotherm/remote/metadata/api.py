@@ -109,7 +109,7 @@ class ExclusiveMetadata(Protocol):
 @runtime_checkable
 class ReplacesSegments(Protocol):
     """Optional: replace a finished segment by another one. Only such a manager can publish a
-    compaction in place (`isotherm compact`)."""
+    compaction in place (`isotherm pipeline compact`)."""
 
     def is_ready(self, partition: TopicIdPartition) -> bool: ...
 
