@@ -37,12 +37,8 @@ from isotherm.broker.server.net.connection import (
 from isotherm.broker.server.net.connection_limits import ConnectionLimits
 from isotherm.broker.server.net.connection_quota import ConnectionQuota
 from isotherm.broker.server.net.loop_watch import LoopWatch
-from isotherm.broker.server.net.request_memory import (
-    Held,
-    RequestMemory,
-    connections_to_end,
-    frames_to_finish,
-)
+from isotherm.broker.server.net.memory_relief import MemoryRelief
+from isotherm.broker.server.net.request_memory import RequestMemory
 from isotherm.broker.server.net.unauthenticated import Unauthenticated
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
@@ -54,13 +50,6 @@ logger = logging.getLogger(__name__)
 # Maximum of throttled connections that stay open. Each takes a file descriptor; above it they are
 # closed at once.
 THROTTLED_MAX = 1000
-
-# While request memory is used up, frames that hold it are looked at so often. A frame whose client
-# has sent nothing for the second time ends. If memory is used up for the third, frames of the
-# heaviest client end.
-RELIEF_INTERVAL_S = 0.1
-SILENT_S = 1.0
-EXHAUSTED_S_MAX = 1.0
 
 # Idle checks per connections.max.idle.ms. So an idle connection is closed at most a quarter of it
 # too late.
@@ -111,15 +100,15 @@ class Server:
         self._gates: Mapping[str, NewGate] = {}
         self._mappers: dict[str, PrincipalMapper] = {}
         self.frame_size_max = config.socket_request_max_bytes
+        self._relief: MemoryRelief[Connection] = MemoryRelief(
+            loop, self._connections, self._end_stalled
+        )
         self.memory = RequestMemory(
-            config.queued_max_request_bytes, self.frame_size_max, self._memory_changed
+            config.queued_max_request_bytes, self.frame_size_max, self._relief.changed
         )
         self._login_memory = RequestMemory(
-            config.queued_max_unauthenticated_request_bytes, 0, self._memory_changed
+            config.queued_max_unauthenticated_request_bytes, 0, self._relief.changed
         )
-        self._relief: asyncio.TimerHandle | None = None
-        # By memory that is used up: since when.
-        self._exhausted_s: dict[RequestMemory, float] = {}
         self.answers: AnswerMemory[Connection] = AnswerMemory(
             config.queued_max_response_bytes, self._connections, loop.time, self._end_slow_readers
         )
@@ -244,9 +233,9 @@ class Server:
         for acceptor in self._open_acceptors():
             acceptor.close()
         self.loop_watch.stop()
-        for timer in (self._idle_timer, self._relief):
-            if timer is not None:
-                timer.cancel()
+        self._relief.stop()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         for throttled in tuple(self._throttled):
             throttled.abort()
         for waiting in self._waiting.values():
@@ -503,53 +492,8 @@ class Server:
 
     # ---- time and memory
 
-    def _memory_changed(self, memory: RequestMemory) -> None:
-        """Called by `memory` when it becomes exhausted or free again."""
-        if memory.is_exhausted:
-            self._exhausted_s[memory] = self._loop.time()
-            self._let_finish(memory)
-            if self._relief is None and not self._is_stopping:
-                self._relief = self._loop.call_later(RELIEF_INTERVAL_S, self._relieve)
-        else:
-            self._exhausted_s.pop(memory, None)
-        for connection in self._connections:
-            connection.update_reading()
-
-    def _let_finish(self, memory: RequestMemory) -> None:
-        """Choose the frames that are read on although `memory` is used up."""
-        unfinished = [
-            (each, each.missing_size)
-            for each in self._connections
-            if each.request_memory is memory and each.missing_size
-        ]
-        chosen = frames_to_finish(unfinished, memory.overrun_max)
-        for connection, _ in unfinished:
-            connection.may_finish = connection in chosen
-
-    def _relieve(self) -> None:
-        self._relief = None
-        for memory, exhausted_s in tuple(self._exhausted_s.items()):
-            self._end_stalled_frames(memory, exhausted_s)
-            self._let_finish(memory)
-        for connection in self._connections:
-            connection.update_reading()
-        if self._exhausted_s:
-            self._relief = self._loop.call_later(RELIEF_INTERVAL_S, self._relieve)
-
-    def _end_stalled_frames(self, memory: RequestMemory, exhausted_s: float) -> None:
-        now_s = self._loop.time()
-        has_lasted = now_s - exhausted_s >= EXHAUSTED_S_MAX
-        held = [
-            Held(each, each.client, each.unfinished_size)
-            for each in self._connections
-            if each.request_memory is memory
-            and each.unfinished_size
-            and (has_lasted or now_s - each.active_at >= SILENT_S)
-        ]
-        self._end(
-            connections_to_end(held, memory.excess),
-            "requests that do not end hold memory that others need",
-        )
+    def _end_stalled(self, connections: Sequence[Connection]) -> None:
+        self._end(connections, "requests that do not end hold memory that others need")
 
     def _end_slow_readers(self, connections: Sequence[Connection]) -> None:
         self._end(connections, "answers that are not read hold memory that others need")

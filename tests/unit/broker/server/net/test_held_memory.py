@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from isotherm.broker.server.access.principal import USER, Principal
-from isotherm.broker.server.net import answer_memory
-from isotherm.broker.server.net import server as server_module
+from isotherm.broker.server.net import answer_memory, memory_relief
 from isotherm.broker.server.net.answer_memory import AnswerMemory
 from isotherm.broker.server.net.connection import SCRATCH_SIZE, Connection
 from isotherm.broker.server.net.request_memory import Held, connections_to_end, frames_to_finish
@@ -50,8 +49,8 @@ def run(request: pytest.FixtureRequest) -> Run:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence of any length is too long."""
-    monkeypatch.setattr(server_module, "RELIEF_INTERVAL_S", 0.001)
-    monkeypatch.setattr(server_module, "SILENT_S", 0.0)
+    monkeypatch.setattr(memory_relief, "RELIEF_INTERVAL_S", 0.001)
+    monkeypatch.setattr(memory_relief, "SILENT_S", 0.0)
 
 
 class Gate:
