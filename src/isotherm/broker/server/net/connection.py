@@ -16,6 +16,8 @@ Invariants:
 - Frames before an invalid one are answered; then the connection is closed.
 - Records whose frame has arrived completely are appended even if the client disconnects. Other
   requests in progress are cancelled.
+- Requests of all connections take turns (`turns`), so those that one read brings do not hold up
+  other clients.
 - A muted connection (`mute`) is not read, and its frames wait. Earlier requests are answered.
 - Reading also stops while the client does not read its answers, and while
   `queued.max.request.bytes` is used up (`request_memory`), except for frames that soon end.
@@ -49,6 +51,7 @@ from isotherm.protocol.api_keys import ApiKey, api_name
 if TYPE_CHECKING:
     from isotherm.broker.server.net.answer_memory import AnswerMemory
     from isotherm.broker.server.net.loop_watch import LoopWatch
+    from isotherm.broker.server.net.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -138,6 +141,8 @@ class ConnectionOwner(Protocol):
     def answers(self) -> AnswerMemory[Connection]: ...
     @property
     def loop_watch(self) -> LoopWatch: ...
+    @property
+    def turns(self) -> Turns[Connection]: ...
     @property
     def scratch(self) -> memoryview: ...
     @property
@@ -319,6 +324,9 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes of answers that the client's socket has not taken."""
         return self._transport.get_write_buffer_size()
 
+    def take_turn(self) -> None:
+        self._work()
+
     def drain(self) -> None:
         """Stop reading, answer the requests in progress, then close the connection."""
         self._is_draining = True
@@ -437,7 +445,9 @@ class Connection(asyncio.BufferedProtocol):
     # ---- requests
 
     def _work(self) -> None:
-        """Handle waiting frames until one has to wait or the client does not read its answers."""
+        """Handle waiting frames until one has to wait, the client does not read its answers, or it
+        is the turn of others."""
+        turns = self._owner.turns
         while (
             self._waiting
             and (not self._unanswered or self._may_overtake_answers)
@@ -445,11 +455,16 @@ class Connection(asyncio.BufferedProtocol):
             and self._unmuting is None
             and not self._is_closed
         ):
+            if turns.left_s <= 0:
+                turns.wait(self)
+                break
             frame = self._waiting.popleft()
             began_s = perf_counter()
             self._proceed(frame, partial(self._requests.handle_frame, frame, self))
-            if perf_counter() - began_s >= SLOW_STEP_S:
-                self._note_step(perf_counter() - began_s, frame)
+            duration_s = perf_counter() - began_s
+            turns.left_s -= duration_s
+            if duration_s >= SLOW_STEP_S:
+                self._note_step(duration_s, frame)
         if self._unsent and not self._more_is_expected:
             self._send()
         elif self._unsent and self._sending is None:
@@ -503,8 +518,10 @@ class Connection(asyncio.BufferedProtocol):
             if self._unanswered and self._unanswered[0] is unanswered:
                 began_s = perf_counter()
                 self._answer_in_order()
-                if perf_counter() - began_s >= SLOW_STEP_S:
-                    self._note_step(perf_counter() - began_s, unanswered.frame)
+                duration_s = perf_counter() - began_s
+                self._owner.turns.left_s -= duration_s
+                if duration_s >= SLOW_STEP_S:
+                    self._note_step(duration_s, unanswered.frame)
                 self._work()
 
         unanswered.pending.future.add_done_callback(finish)

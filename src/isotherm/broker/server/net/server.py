@@ -39,6 +39,7 @@ from isotherm.broker.server.net.connection_quota import ConnectionQuota
 from isotherm.broker.server.net.loop_watch import LoopWatch
 from isotherm.broker.server.net.memory_relief import MemoryRelief
 from isotherm.broker.server.net.request_memory import RequestMemory
+from isotherm.broker.server.net.turns import Turns
 from isotherm.broker.server.net.unauthenticated import Unauthenticated
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
@@ -113,6 +114,7 @@ class Server:
             config.queued_max_response_bytes, self._connections, loop.time, self._end_slow_readers
         )
         self.loop_watch = LoopWatch(loop)
+        self.turns: Turns[Connection] = Turns(loop)
         self._unauthenticated: Unauthenticated[Connection] = Unauthenticated(
             loop,
             count_max=config.max_connections_unauthenticated,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import asyncio.selector_events
 import contextlib
+import itertools
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import cast
@@ -12,12 +13,14 @@ from typing import cast
 import pytest
 
 from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.server.net import connection as connection_module
 from isotherm.broker.server.net.connection import (
     SCRATCH_SIZE,
     UNANSWERED_MAX,
     Connection,
 )
 from isotherm.broker.server.net.server import Server
+from isotherm.broker.server.net.turns import ROUND_S
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Address, Listener, SecurityProtocol
@@ -182,6 +185,29 @@ def unserved_connection(
     connection, transport = Connection(server, LISTENER, loop), CountingWrites()
     connection.connection_made(cast("asyncio.Transport", transport))
     return connection, transport
+
+
+def test_requests_of_one_read_take_turns_with_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = itertools.count(step=2 * ROUND_S)  # so long does each request take
+    monkeypatch.setattr(connection_module, "perf_counter", lambda: next(clock))
+    timers, echo = HandTimedLoop(), Echo()
+    loop = cast("asyncio.AbstractEventLoop", timers)
+    server = Server(BrokerConfig(listeners=(LOCAL,)), loop, SystemClock())
+    server.frame_handler = echo
+    busy, other = (Connection(server, LISTENER, loop) for _ in range(2))
+    writes = CountingWrites()
+    for each in (busy, other):
+        each.connection_made(cast("asyncio.Transport", writes))
+    many = [str(number).encode() for number in range(1000)]
+    receive(busy, b"".join(map(framed, many)))
+    receive(other, framed(b"one"))
+    for _ in range(1001):
+        timers.advance(0)
+    assert echo.frames == [*many[:2], b"one", *many[2:]]
+    # Each left when its turn was over.
+    assert writes.writes == list(map(framed, echo.frames))
 
 
 def test_request_that_is_done_but_for_its_answer_lets_the_next_begin(run: Run) -> None:
