@@ -15,6 +15,9 @@ import logging
 import re
 
 TRACEBACK_INDENT = "    "
+LINE_LENGTH_MAX = 16_384
+"""Characters of a line of a log. Clients choose names of 32,767 bytes, and name many in a request.
+"""
 HIDDEN = "[hidden]"
 
 # The part of a URL before the host.
@@ -71,17 +74,23 @@ def printable_lines(text: str, indent: str = "") -> str:
     Hides passwords in addresses.
     """
     text = without_passwords(text)
-    return "\n".join(indent + printable(line) for line in text.split("\n"))
+    return "\n".join(indent + _bounded(printable(line)) for line in text.split("\n"))
+
+
+def _bounded(line: str) -> str:
+    beyond = len(line) - LINE_LENGTH_MAX
+    return line if beyond <= 0 else f"{line[:LINE_LENGTH_MAX]}... ({beyond} more characters)"
 
 
 class LineFormatter(logging.Formatter):
-    """Writes a record on one line, without passwords in addresses.
+    """Writes a record on one line, without passwords in addresses, and cut off after
+    LINE_LENGTH_MAX.
 
     The lines of a traceback follow it, indented, since errors have texts too.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return printable(without_passwords(super().formatMessage(record)))
+        return _bounded(printable(without_passwords(super().formatMessage(record))))
 
     def formatException(self, ei: object) -> str:
         text = super().formatException(ei)  # type: ignore[arg-type]

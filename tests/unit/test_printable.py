@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from isotherm.cli import output
 from isotherm.errors import ConfigError, IsothermError
-from isotherm.printable import LineFormatter, printable, without_passwords
+from isotherm.printable import LINE_LENGTH_MAX, LineFormatter, printable, without_passwords
 
 FORGED = (
     "mine-\n2026-11-27 21:00:00,000 INFO kafka.authorizer.logger: Principal = User:bob is Allowed"
@@ -176,3 +176,22 @@ def test_log_has_no_password_in_messages_and_traces() -> None:
     assert "https://[hidden]@host" in "".join(lines)
     # The line of the source has the constant's name alone.
     assert SECRET not in "".join(lines)
+
+
+def test_line_of_a_log_is_cut_off() -> None:
+    name = "n" * 32_767
+    (line,) = logged(lambda logger: logger.warning("group=%s", name))
+    prefix = "WARNING test: group="
+    beyond = len(prefix) + len(name) - LINE_LENGTH_MAX
+    kept = "n" * (LINE_LENGTH_MAX - len(prefix))
+    assert line == f"{prefix}{kept}... ({beyond} more characters)"
+
+
+def test_text_of_an_error_in_a_traceback_is_cut_off() -> None:
+    def fail(logger: logging.Logger) -> None:
+        try:
+            raise ConfigError("n" * 32_767)
+        except ConfigError:
+            logger.exception("failed")
+
+    assert max(map(len, logged(fail))) < LINE_LENGTH_MAX + 100

@@ -11,8 +11,10 @@ from typing import Annotated
 
 import typer
 
+from isotherm.cli.line_limit import LINES_PER_S, LineLimit
 from isotherm.cli.options import AsJson
 from isotherm.cli.output import error_console, print_rows
+from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.layers import (
     Setting,
@@ -53,6 +55,14 @@ def serve(
     log_level: Annotated[
         str, typer.Option("--log-level", help="debug, info, warning or error.")
     ] = "info",
+    log_lines_per_s: Annotated[
+        float,
+        typer.Option(
+            "--log-lines-per-s",
+            min=0,
+            help="Lines a second, over time, of each kind; more are counted. 0 is no bound.",
+        ),
+    ] = LINES_PER_S,
     print_config: Annotated[
         bool,
         typer.Option("--print-config", help="Print every setting with its source, and exit."),
@@ -75,7 +85,7 @@ def serve(
     if print_config:
         _print_settings(settings(), as_json=as_json)
         return
-    _start_logging(log_level)
+    lines = _start_logging(log_level, log_lines_per_s)
     # The import of a broker takes half a second, so other commands do not do it. Garbage
     # collections would take a tenth of that and free nothing, because modules stay.
     gc.disable()
@@ -84,7 +94,11 @@ def serve(
     gc.freeze()
     gc.enable()
 
-    exit_at_once(run(lambda: parsed(settings())))
+    try:
+        status = run(lambda: parsed(settings()))
+    finally:
+        lines.report()
+    exit_at_once(status)
 
 
 def broker_settings(
@@ -122,7 +136,7 @@ def _shown(name: str, value: str) -> str:
     return HIDDEN if is_secret(name) and value else without_passwords(value)
 
 
-def _start_logging(level: str) -> None:
+def _start_logging(level: str, lines_per_s: float) -> LineLimit:
     if level.upper() not in logging.getLevelNamesMapping():
         raise typer.BadParameter(f"no such level: {level}", param_hint="--log-level")
     handler: logging.Handler
@@ -136,3 +150,6 @@ def _start_logging(level: str) -> None:
         layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     handler.setFormatter(LineFormatter(layout))
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    lines = LineLimit(handler, SystemClock(), per_s=lines_per_s)
+    lines.start()
+    return lines

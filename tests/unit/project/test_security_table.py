@@ -15,8 +15,13 @@ from isotherm.config.server_properties import broker_key_names
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/security.md").read_text()
 SECTION = PAGE.partition("## What others can make it spend")[2].partition("\n## ")[0]
-# Quotas are set for clients, not in the configuration; the others are options of the console.
-NO_KEYS = {"controller_mutation_rate", "producer_byte_rate", "--credentials-file"}
+# Quotas are set for clients, not in the configuration; the others are options of commands.
+NO_KEYS = {
+    "controller_mutation_rate",
+    "producer_byte_rate",
+    "--credentials-file",
+    "--log-lines-per-s",
+}
 
 
 class Row(NamedTuple):
