@@ -180,9 +180,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "broker/partitions/replication/tier_follower.py": (
         "tests/unit/broker/partitions/replication/test_tier_follower.py",
     ),
-    "broker/partitions/replication/replica_roles.py": (
-        "tests/unit/broker/partitions/replication/test_replica_roles.py",
-    ),
+    "broker/partitions/replica_roles.py": ("tests/unit/broker/partitions/test_replica_roles.py",),
     "broker/partitions/log_dir_moves.py": (
         "tests/unit/broker/partitions/test_log_dir_moves.py",
         "tests/unit/broker/apis/test_alter_replica_log_dirs.py",

@@ -23,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import BrokerImage, PartitionImage
 from isotherm.broker.partitions.partition import Partition
+from isotherm.broker.partitions.replica_roles import LeaderToFetch
 from isotherm.broker.partitions.replication.cluster_view import ClusterView, OnIsrAnswer
 from isotherm.broker.partitions.replication.in_sync_replicas import IsrAnswer, IsrChange
 from isotherm.broker.partitions.replication.replica_fetcher import FetcherContext
@@ -30,7 +31,6 @@ from isotherm.broker.partitions.replication.replica_fetcher_manager import (
     ReplicaFetcherManager,
     connect_to_leaders,
 )
-from isotherm.broker.partitions.replication.replica_roles import LeaderToFetch
 from isotherm.client.node_address import NodeAddress
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig

@@ -38,12 +38,12 @@ from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
 from isotherm.broker.partitions.purgatory import Purgatory
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.partitions.replica_metrics import FetcherMetrics, ReplicaMetrics
+from isotherm.broker.partitions.replica_roles import ReplicaRoles
 from isotherm.broker.partitions.replication.configured_quotas import (
     leader_quota,
     log_dir_move_quota,
 )
-from isotherm.broker.partitions.replication.replica_metrics import FetcherMetrics, ReplicaMetrics
-from isotherm.broker.partitions.replication.replica_roles import ReplicaRoles
 from isotherm.broker.server.access.authorizer import configured_authorizer
 from isotherm.broker.server.access.guards import guarded_apis
 from isotherm.broker.server.authentication.sasl_gate import SaslGate

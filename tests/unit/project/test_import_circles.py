@@ -31,12 +31,6 @@ REMAINING: set[tuple[str, ...]] = {
         "isotherm.broker.tier",
     ),
     (
-        "isotherm.broker.partitions.log_dir_moves",
-        "isotherm.broker.partitions.partition",
-        "isotherm.broker.partitions.replica_manager",
-        "isotherm.broker.partitions.replication",
-    ),
-    (
         "isotherm.broker.server.access",
         "isotherm.broker.server.authentication",
         "isotherm.broker.server.net",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from isotherm.broker.partitions.replication.replica_roles import NoFetchers, ReplicaFetchers
+from isotherm.broker.partitions.replica_roles import NoFetchers, ReplicaFetchers
 from isotherm.types import Offset, TopicPartition
 
 

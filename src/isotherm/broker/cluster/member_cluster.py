@@ -36,14 +36,15 @@ from isotherm.broker.metadata.quorum.member import QuorumMember
 from isotherm.broker.metadata.quorum.quorum_metadata import QuorumMetadata
 from isotherm.broker.metadata.quorum.registration import DECLARED_FEATURES
 from isotherm.broker.metadata.quorum.topic_creation import MemberTopicCreator
+from isotherm.broker.partitions.isr_shrinking import isr_shrinking_task
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.partitions.replica_roles import LeaderToFetch
 from isotherm.broker.partitions.replication.alter_partition import AlterPartitionManager
 from isotherm.broker.partitions.replication.cluster_view import ClusterView
 from isotherm.broker.partitions.replication.configured_quotas import follower_quota
 from isotherm.broker.partitions.replication.high_watermark_checkpoint import (
     high_watermark_checkpoint,
 )
-from isotherm.broker.partitions.replication.isr_shrinking import isr_shrinking_task
 from isotherm.broker.partitions.replication.leader_endpoint import Leader
 from isotherm.broker.partitions.replication.replica_fetcher import (
     FetcherContext,
@@ -54,7 +55,6 @@ from isotherm.broker.partitions.replication.replica_fetcher_manager import (
     ReplicaFetcherManager,
     connect_to_leaders,
 )
-from isotherm.broker.partitions.replication.replica_roles import LeaderToFetch
 from isotherm.broker.partitions.replication.tier_follower import TierHistoryFollower
 from isotherm.broker.server.authentication.scram_changes import Refused, ScramUpsertion
 from isotherm.broker.server.authentication.unknown_users import recording_request

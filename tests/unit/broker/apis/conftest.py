@@ -19,7 +19,7 @@ from isotherm.broker.error_mapping import error_code
 from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.partitions.replication.replica_roles import NoFetchers, ReplicaRoles
+from isotherm.broker.partitions.replica_roles import NoFetchers, ReplicaRoles
 from isotherm.broker.server.dispatch.api_register import APIS
 from isotherm.broker.server.requests.context import BrokerServices, RequestContext
 from isotherm.config.broker import BrokerConfig

@@ -19,9 +19,9 @@ from isotherm.broker.apis import delete_records, list_offsets
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.image import ConfigResource, MetadataImage, TopicImage
 from isotherm.broker.metadata.metadata_records import TOPIC_RESOURCE
+from isotherm.broker.partitions.isr_shrinking import isr_shrinking_task
+from isotherm.broker.partitions.replica_metrics import ReplicaMetrics
 from isotherm.broker.partitions.replication.configured_quotas import leader_quota
-from isotherm.broker.partitions.replication.isr_shrinking import isr_shrinking_task
-from isotherm.broker.partitions.replication.replica_metrics import ReplicaMetrics
 from isotherm.broker.partitions.replication.replica_state import ANY_BROKER_EPOCH
 from isotherm.broker.server.requests.later_response import LaterResponse
 from isotherm.clock import SystemClock

@@ -16,11 +16,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.cluster.fetchers import NothingToStop
-from isotherm.broker.partitions.replication.replica_fetcher import FetcherContext, ReplicaFetcher
-from isotherm.broker.partitions.replication.replica_metrics import (
+from isotherm.broker.partitions.replica_metrics import (
     FetcherMetrics,
     FollowedPartitions,
 )
+from isotherm.broker.partitions.replication.replica_fetcher import FetcherContext, ReplicaFetcher
 from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.replication import ReplicationConfig
