@@ -44,10 +44,10 @@ from bench.hostile_clients import TOPIC, HealthyClient
 from bench.load import Metrics
 from bench.logins import TIMEOUT_S, connect
 from bench.servers import IsothermServer, KafkaServer, NewServer, Server, ServerUsage, running
+from isotherm.broker.metadata.access.acls import Operation, PatternType, Permission, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
+from isotherm.broker.metadata.access.principal import USER, Principal
 from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
-from isotherm.broker.server.access.acls import Operation, PatternType, Permission, ResourceType
-from isotherm.broker.server.access.authorizer import Authorizer
-from isotherm.broker.server.access.principal import USER, Principal
 from isotherm.config.security import STANDARD_AUTHORIZER
 from oracle.topics import create_topic
 

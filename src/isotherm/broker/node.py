@@ -33,6 +33,7 @@ from isotherm.broker.coordinators.coordinator_elections import (
     open_transaction_coordinator,
 )
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
+from isotherm.broker.metadata.access.authorizer import configured_authorizer
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata, MetadataChange
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
@@ -44,7 +45,6 @@ from isotherm.broker.partitions.replication.configured_quotas import (
     leader_quota,
     log_dir_move_quota,
 )
-from isotherm.broker.server.access.authorizer import configured_authorizer
 from isotherm.broker.server.access.guards import guarded_apis
 from isotherm.broker.server.authentication.sasl_gate import SaslGate
 from isotherm.broker.server.authentication.sasl_listeners import (

@@ -30,12 +30,7 @@ REMAINING: set[tuple[str, ...]] = {
         "isotherm.broker.startup",
         "isotherm.broker.tier",
     ),
-    (
-        "isotherm.broker.server.access",
-        "isotherm.broker.server.authentication",
-        "isotherm.broker.server.net",
-        "isotherm.broker.server.requests",
-    ),
+    ("isotherm.broker.server.authentication", "isotherm.broker.server.net"),
     (
         "isotherm.remote.compaction",
         "isotherm.remote.indexes",

@@ -15,7 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.server.access.acl_changes import AclBinding, has_unknown
+from isotherm.broker.metadata.access.acl_changes import AclBinding, has_unknown
 from isotherm.broker.server.requests.context import HangUpError, RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Api

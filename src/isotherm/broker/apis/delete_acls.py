@@ -15,7 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis.create_acls import NOT_CONFIGURED
-from isotherm.broker.server.access.acl_changes import AclFilter, binding_of, has_unknown
+from isotherm.broker.metadata.access.acl_changes import AclFilter, binding_of, has_unknown
 from isotherm.broker.server.requests.context import HangUpError, RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Api

@@ -15,7 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis.delete_acls import requested_filter
-from isotherm.broker.server.access.acl_changes import has_unknown
+from isotherm.broker.metadata.access.acl_changes import has_unknown
 from isotherm.broker.server.requests.context import HangUpError, RequestContext
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange

@@ -17,10 +17,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.controller.topic_rules import check_topic_name
 from isotherm.broker.metadata.image import PartitionImage, TopicImage
 from isotherm.broker.metadata.internal_topics import is_internal
-from isotherm.broker.server.access.acls import Operation, ResourceType
 from isotherm.broker.server.requests.authorized_operations import topic_operations
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.listed_brokers import PartitionPlaces, partition_places

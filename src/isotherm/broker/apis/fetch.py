@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.partitions.delayed_fetch import DelayedFetch
 from isotherm.broker.partitions.fetch import (
     FetchReader,
@@ -40,8 +42,6 @@ from isotherm.broker.partitions.fetch import (
 from isotherm.broker.partitions.fetch_sessions import FetchContext, FetchTerms
 from isotherm.broker.partitions.fetch_target import FetchTarget, PartitionKey
 from isotherm.broker.partitions.replica_selection import ConsumerRack
-from isotherm.broker.server.access.acls import Operation, ResourceType
-from isotherm.broker.server.access.authorizer import Authorizer
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.current_leader import LEADER_ERRORS, current_leader
 from isotherm.broker.server.requests.later_response import LaterResponse

@@ -36,8 +36,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.principal import Principal
 from isotherm.broker.partitions.fetch_target import FetchTarget, PartitionKey
-from isotherm.broker.server.access.principal import Principal
 from isotherm.log.log_read import FetchIsolation
 from isotherm.protocol.fetch import (
     CONSUMER_REPLICA_ID,

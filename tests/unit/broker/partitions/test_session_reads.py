@@ -20,11 +20,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import fetch
+from isotherm.broker.metadata.access.acls import Operation, PatternType, Permission, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
 from isotherm.broker.partitions.fetch_sessions import FetchSession
 from isotherm.broker.partitions.partition import Partition
-from isotherm.broker.server.access.acls import Operation, PatternType, Permission, ResourceType
-from isotherm.broker.server.access.authorizer import Authorizer
 from isotherm.broker.server.requests.later_response import LaterResponse
 from isotherm.config.topic import TopicConfig
 from isotherm.protocol.fetch import (

@@ -50,7 +50,7 @@ from isotherm.remote.outages import log_failure
 from isotherm.types import TimestampMs, uuid_to_text
 
 if TYPE_CHECKING:
-    from isotherm.broker.server.access.authorizer import Authorizer
+    from isotherm.broker.metadata.access.authorizer import Authorizer
 
 logger = logging.getLogger(__name__)
 

@@ -19,16 +19,16 @@ from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from isotherm.broker.server.access.acls import Operation, ResourceType
-from isotherm.broker.server.access.principal import Principal
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.principal import Principal
 from isotherm.broker.server.requests.split_requests import PART_SIZE, next_turn
 from isotherm.broker.shared_futures import shared_result
 from isotherm.patterns import matching_names
 from isotherm.protocol.framing import RequestHeader
 
 if TYPE_CHECKING:
+    from isotherm.broker.metadata.access.authorizer import Authorizer
     from isotherm.broker.metadata.image import MetadataImage
-    from isotherm.broker.server.access.authorizer import Authorizer
 
 # Names, in all kept results together: some 60 bytes each. And results, each with its pattern.
 KEPT_NAMES_MAX = 1_000_000

@@ -23,6 +23,12 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from isotherm.broker.metadata.access.acl_changes import (
+    AclBinding,
+    AclFilter,
+    plan_creations,
+    plan_removals,
+)
 from isotherm.broker.metadata.client_quotas import (
     QuotaChange,
     plan_quota_changes,
@@ -81,12 +87,6 @@ from isotherm.broker.metadata.metadata_records import (
     PartitionChangeRecord,
     ProducerIdsRecord,
     RemoveTopicRecord,
-)
-from isotherm.broker.server.access.acl_changes import (
-    AclBinding,
-    AclFilter,
-    plan_creations,
-    plan_removals,
 )
 from isotherm.broker.server.authentication.scram_changes import (
     Refused,

@@ -1,1 +1,1 @@
-"""Authorization: principals, ACLs, and the checks before each API."""
+"""Authorization: the checks before each API."""

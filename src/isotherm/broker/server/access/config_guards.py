@@ -7,9 +7,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.acls import CLUSTER_NAME, Operation, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.configs import config_resources
-from isotherm.broker.server.access.acls import CLUSTER_NAME, Operation, ResourceType
-from isotherm.broker.server.access.authorizer import Authorizer
 from isotherm.broker.server.access.guard import Guard
 from isotherm.broker.server.access.item_refusal import handle_allowed
 from isotherm.broker.server.requests.context import RequestContext

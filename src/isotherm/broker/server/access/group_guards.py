@@ -9,8 +9,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import find_coordinator
-from isotherm.broker.server.access.acls import Operation, ResourceType
-from isotherm.broker.server.access.authorizer import Authorizer
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.server.access.guard import Guard
 from isotherm.broker.server.access.item_refusal import handle_allowed, then
 from isotherm.broker.server.requests.context import RequestContext

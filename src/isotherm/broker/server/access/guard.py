@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from isotherm.broker.server.access.authorizer import Authorizer
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api
 

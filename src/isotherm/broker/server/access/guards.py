@@ -22,6 +22,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import create_acls, delete_acls, describe_acls, refused
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.server.access import (
     config_guards,
     group_guards,
@@ -30,8 +32,6 @@ from isotherm.broker.server.access import (
     topic_guards,
     transaction_guards,
 )
-from isotherm.broker.server.access.acls import Operation
-from isotherm.broker.server.access.authorizer import Authorizer
 from isotherm.broker.server.access.guard import Guard
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api

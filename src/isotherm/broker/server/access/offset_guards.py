@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.server.access.acls import Operation, ResourceType
-from isotherm.broker.server.access.authorizer import Authorizer
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.server.access.guard import Guard
 from isotherm.broker.server.access.item_refusal import handle_allowed
 from isotherm.broker.server.access.topic_guards import REFUSED, handle_topics, refusal_by_name

@@ -11,8 +11,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.server.access.acls import Operation, ResourceType
-from isotherm.broker.server.access.authorizer import Authorizer
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.server.access.guard import Guard
 from isotherm.broker.server.access.item_refusal import handle_allowed, then
 from isotherm.broker.server.access.topic_guards import REFUSED, topic_name

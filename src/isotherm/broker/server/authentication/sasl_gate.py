@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.server.access.principal import USER, Principal
+from isotherm.broker.metadata.access.principal import USER, Principal
 from isotherm.broker.server.authentication.sasl_mechanism import SaslExchange
 from isotherm.broker.server.net.connection import (
     SIZE_FIELD,

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from isotherm.broker.server.access.principal import ANONYMOUS, USER, Principal
+from isotherm.broker.metadata.access.principal import ANONYMOUS, USER, Principal
 from isotherm.broker.server.authentication.cipher_suites import restrict_suites
 from isotherm.broker.server.authentication.name_rules import (
     in_case,

@@ -25,7 +25,7 @@ from kio.schema.default_principal_data.v0.data import DefaultPrincipalData
 from kio.schema.envelope.v0 import EnvelopeRequest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.server.access.principal import Principal
+from isotherm.broker.metadata.access.principal import Principal
 from isotherm.broker.server.requests.context import HangUpError, RequestContext
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import PeerTimeoutError, RequestTimedOutError

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from isotherm.broker.server.access.principal import ANONYMOUS, Principal
+from isotherm.broker.metadata.access.principal import ANONYMOUS, Principal
 from isotherm.broker.server.net.loop_watch import OTHER, SLOW_STEP_S
 from isotherm.broker.server.net.request_memory import RequestMemory
 from isotherm.config.listener import Listener

@@ -5,7 +5,12 @@ Without an authorizer, all.
 
 from __future__ import annotations
 
-from isotherm.broker.server.access.acls import CLUSTER_NAME, OPERATIONS_ON, Operation, ResourceType
+from isotherm.broker.metadata.access.acls import (
+    CLUSTER_NAME,
+    OPERATIONS_ON,
+    Operation,
+    ResourceType,
+)
 from isotherm.broker.server.requests.context import RequestContext
 
 NOT_ASKED_FOR = -(2**31)

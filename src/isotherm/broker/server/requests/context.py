@@ -16,9 +16,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from isotherm.broker.metadata.access.principal import ANONYMOUS, Principal
 from isotherm.broker.metadata.controller.topic_rules import no_charge
 from isotherm.broker.metadata.endpoint import Endpoint
-from isotherm.broker.server.access.principal import ANONYMOUS, Principal
 from isotherm.errors import IsothermError, NotControllerError
 from isotherm.protocol.api_keys import response_class
 from isotherm.protocol.entities import entity_of, has_field
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
         TransactionCoordinator,
     )
     from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
+    from isotherm.broker.metadata.access.authorizer import Authorizer
     from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
     from isotherm.broker.metadata.controller.controller import Controller
     from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
     from isotherm.broker.partitions.replica_manager import ReplicaManager
     from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
-    from isotherm.broker.server.access.authorizer import Authorizer
     from isotherm.broker.server.net.answer_memory import AnswerMemory
     from isotherm.broker.startup.kernel_warm_up import KernelWarmUp
     from isotherm.clock import Clock

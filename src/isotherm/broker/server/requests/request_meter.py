@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from isotherm.broker.server.access.principal import ANONYMOUS
+from isotherm.broker.metadata.access.principal import ANONYMOUS
 from isotherm.broker.server.requests.mutation_quota import MutationQuota
 from isotherm.broker.server.requests.quotas import Client, ClientQuotaManager
 from isotherm.broker.server.requests.served_api import Api, Charge

@@ -27,7 +27,7 @@ from isotherm.broker.coordinators.groups.group_records import (
 )
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 from isotherm.broker.coordinators.groups.topic_selection import Selection, Version, Viewer
-from isotherm.broker.server.access.principal import ANONYMOUS
+from isotherm.broker.metadata.access.principal import ANONYMOUS
 
 SESSION_MS = 45_000
 REBALANCE_MS = 60_000

@@ -14,10 +14,10 @@ import pytest
 
 from isotherm.broker.coordinators.groups import topic_selection
 from isotherm.broker.coordinators.groups.topic_selection import Selection, TopicSelector, Viewer
+from isotherm.broker.metadata.access.acls import Operation, PatternType, Permission, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
+from isotherm.broker.metadata.access.principal import Principal
 from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
-from isotherm.broker.server.access.acls import Operation, PatternType, Permission, ResourceType
-from isotherm.broker.server.access.authorizer import Authorizer
-from isotherm.broker.server.access.principal import Principal
 from isotherm.errors import InvalidRegularExpressionError
 from isotherm.patterns import matching_names
 from isotherm.protocol.api_keys import ApiKey

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from isotherm.broker.server.access.principal import USER, Principal
+from isotherm.broker.metadata.access.principal import USER, Principal
 from isotherm.broker.server.authentication.sasl_gate import SaslGate, SaslSettings
 from isotherm.broker.server.net.connection import Answer, PendingAnswer
 from isotherm.errors import IllegalSaslStateError, SaslAuthenticationError

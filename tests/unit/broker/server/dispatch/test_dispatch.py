@@ -14,7 +14,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v0 import response as find_coordinator_v0
 
-from isotherm.broker.server.access.principal import ANONYMOUS
+from isotherm.broker.metadata.access.principal import ANONYMOUS
 from isotherm.broker.server.dispatch.api_register import APIS, SERVED
 from isotherm.broker.server.dispatch.dispatch import LOOP_REQUEST_SIZE_MAX, Dispatcher
 from isotherm.broker.server.net.connection import Connection, PendingAnswer

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from isotherm.broker.server.access.principal import USER, Principal
+from isotherm.broker.metadata.access.principal import USER, Principal
 from isotherm.broker.server.net import answer_memory, memory_relief
 from isotherm.broker.server.net.answer_memory import AnswerMemory
 from isotherm.broker.server.net.connection import SCRATCH_SIZE, Connection

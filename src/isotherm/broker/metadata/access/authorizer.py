@@ -25,8 +25,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
-from isotherm.broker.server.access.acls import (
+from isotherm.broker.metadata.access.acls import (
     CLUSTER_NAME,
     OPERATIONS_ON,
     AclIndex,
@@ -36,7 +35,8 @@ from isotherm.broker.server.access.acls import (
     Permission,
     ResourceType,
 )
-from isotherm.broker.server.access.principal import Principal, parse_principal
+from isotherm.broker.metadata.access.principal import Principal, parse_principal
+from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
 from isotherm.config.security import SecurityConfig
 from isotherm.protocol.api_keys import api_name
 from isotherm.protocol.framing import RequestHeader

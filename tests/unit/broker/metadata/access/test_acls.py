@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
-from isotherm.broker.server.access.acls import (
+from isotherm.broker.metadata.access.acls import (
     AclIndex,
     Operation,
     PatternType,
     Permission,
     ResourceType,
 )
-from isotherm.broker.server.access.principal import Principal
+from isotherm.broker.metadata.access.principal import Principal
+from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
 
 ALICE = Principal("User", "alice")
 HOST = "10.1.1.1"

@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from isotherm.broker.metadata.access.principal import Principal
 from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
-from isotherm.broker.server.access.principal import Principal
 
 WILDCARD = "*"
 EVERYONE = "User:*"

@@ -9,17 +9,17 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from isotherm.broker.metadata.metadata_records import (
-    AccessControlEntryRecord,
-    RemoveAccessControlEntryRecord,
-)
-from isotherm.broker.server.access.acls import (
+from isotherm.broker.metadata.access.acls import (
     CLUSTER_NAME,
     WILDCARD,
     Operation,
     PatternType,
     Permission,
     ResourceType,
+)
+from isotherm.broker.metadata.metadata_records import (
+    AccessControlEntryRecord,
+    RemoveAccessControlEntryRecord,
 )
 from isotherm.errors import InvalidRequestError, RejectedError
 

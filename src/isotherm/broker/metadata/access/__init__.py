@@ -1,0 +1,1 @@
+"""Who may do what: principals, ACLs and the authorizer over them."""
