@@ -1,1 +1,3 @@
-"""Clients that Isotherm has of its own, for what librdkafka cannot do."""
+"""Everything that opens a connection to a broker, a controller or a provider of tokens, for what
+librdkafka cannot do. Blocking, for threads.
+"""

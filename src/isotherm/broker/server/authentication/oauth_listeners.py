@@ -19,6 +19,7 @@ from isotherm.broker.server.authentication.key_set import (
 )
 from isotherm.broker.server.authentication.oauthbearer import OAUTHBEARER, OAuthBearerExchange
 from isotherm.broker.server.authentication.tls import trusted_certificates
+from isotherm.client.tls_contexts import https_context
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.definition import config_keys
@@ -90,25 +91,21 @@ def _trust(security: SecurityConfig, listener: Listener) -> ssl.SSLContext:
 
     It trusts the system's authorities, or those in the login module.
     """
-    context = ssl.create_default_context()
     if security.sasl_jaas_config is None:
-        return context
+        return https_context()
     place = f"key=listener.name.{listener.name.lower()}.oauthbearer.sasl.jaas.config"
     module = parse_login_module(security.sasl_jaas_config, place)
     if module.name != OAUTHBEARER_MODULE:
         raise ConfigError(f"another login module is expected {place} expected={OAUTHBEARER_MODULE}")
     texts = {name: each for name, each in module.options.items() if name.startswith(_TRUST_STORE)}
     if not texts:
-        return context
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        return https_context()
     try:
-        trusted = trusted_certificates(_parsed(texts))
-        context.load_verify_locations(cadata=trusted.decode("ascii"))
+        return https_context(pem=trusted_certificates(_parsed(texts)).decode("ascii"))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"the trust store of a login module cannot be read listener={listener} reason='{error}'"
         ) from error
-    return context
 
 
 def _parsed(texts: Mapping[str, str]) -> SecurityConfig:
