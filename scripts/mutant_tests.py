@@ -8,7 +8,7 @@ CLASSIC_GROUPS = (
     "tests/unit/broker/coordinators/groups/test_classic_group.py",
     "tests/unit/broker/coordinators/groups/test_classic_waits.py",
     "tests/unit/broker/coordinators/groups/test_classic_members.py",
-    "tests/unit/broker/coordinators/groups/test_records.py",
+    "tests/unit/broker/coordinators/groups/test_group_records.py",
     "tests/property/broker/test_classic_group_histories.py",
 )
 OFFSET_RECORDS = (*GROUPS, "tests/golden/test_consumer_offsets.py")
@@ -25,16 +25,16 @@ HOSTED_MEMBERS = (
     "tests/unit/broker/coordinators/groups/test_embedded_protocol.py",
 )
 ASSIGNORS = (
-    "tests/unit/broker/coordinators/groups/test_assignors.py",
+    "tests/unit/broker/coordinators/groups/assignors/test_assignors.py",
     "tests/unit/broker/coordinators/groups/test_consumer_group.py",
     "tests/property/broker/test_assignors.py",
 )
 TRANSACTIONS = ("tests/unit/broker/coordinators/transactions",)
 TRANSACTION_RECORDS = (*TRANSACTIONS, "tests/golden/test_transaction_state.py")
 JSON_VALUES = (
-    "tests/unit/spark/test_json_values.py",
-    "tests/unit/spark/test_json_schema_values.py",
-    "tests/unit/spark/test_registry_values.py",
+    "tests/unit/spark/tables/test_json_values.py",
+    "tests/unit/spark/tables/test_json_schema_values.py",
+    "tests/unit/spark/tables/test_registry_values.py",
 )
 LOG = ("tests/unit/log",)
 LOG_MANAGER = ("tests/unit/log/test_log_manager.py", "tests/unit/log/test_log_copy.py")
@@ -51,12 +51,12 @@ RECOVERY = (
     "tests/unit/log/test_segment_split.py",
 )
 TASKS = ("tests/unit/remote/tasks",)
-PERIODIC_TASKS = ("tests/unit/remote/tasks/test_periodic_tasks.py",)
+PERIODIC_TASKS = ("tests/unit/remote/test_periodic_tasks.py",)
 PARTITION_ROLES = (
     "tests/unit/remote/test_partition_roles.py",
     "tests/unit/remote/test_followed_partitions.py",
 )
-READER_POOL = ("tests/unit/remote/test_reader_pool.py",)
+READER_POOL = ("tests/unit/remote/reading/test_reader_pool.py",)
 REMOTE_LOG_MANAGER = (
     "tests/unit/remote/test_remote_log_manager.py",
     *PARTITION_ROLES,
@@ -64,27 +64,27 @@ REMOTE_LOG_MANAGER = (
 )
 FOLLOWED_PARTITIONS = ("tests/unit/remote/test_followed_partitions.py",)
 TIER_METRICS = ("tests/unit/remote/test_tier_metrics.py",)
-LINEAGE = ("tests/unit/remote/test_lineage.py",)
+LINEAGE = ("tests/unit/remote/history/test_lineage.py",)
 PLUGIN = ("tests/unit/remote/test_plugin.py",)
-INDEX_CACHE = ("tests/unit/remote/test_index_cache.py",)
-COMPACTED = ("tests/unit/remote/test_compacted_history.py",)
-READER = ("tests/unit/remote/test_remote_log_reader.py", *COMPACTED)
+INDEX_CACHE = ("tests/unit/remote/indexes/test_index_cache.py",)
+COMPACTED = ("tests/unit/remote/compaction/test_compacted_history.py",)
+READER = ("tests/unit/remote/reading/test_remote_log_reader.py", *COMPACTED)
 SCRUB = ("tests/unit/remote/scrub",)
 OVERLAPS = ("tests/unit/spark/test_overlapping_segments.py",)
 MANIFEST = (
-    "tests/unit/remote/storage/test_aiven_manifest.py",
-    "tests/unit/remote/storage/test_chunk_index.py",
+    "tests/unit/remote/storage/manifest/test_aiven_manifest.py",
+    "tests/unit/remote/storage/manifest/test_chunk_index.py",
 )
 COMPACTION = ("tests/unit/remote/compaction",)
-COMPACT_PLAN = (*COMPACTION, "tests/unit/spark/test_compact_plan.py")
+COMPACT_PLAN = (*COMPACTION, "tests/unit/spark/jobs/test_compact_plan.py")
 METADATA = ("tests/unit/remote/metadata",)
-CLEANUP = ("tests/unit/remote/metadata/test_cleanup.py",)
+CLEANUP = ("tests/unit/remote/metadata/upkeep/test_cleanup.py",)
 COLUMNAR_FOLD = (
-    "tests/unit/remote/metadata/test_columnar_fold.py",
+    "tests/unit/remote/metadata/folding/test_columnar_fold.py",
     "tests/property/remote/test_columnar_fold.py",
 )
 STALE_DECISIONS = ("tests/unit/remote/tasks/test_stale_decisions.py",)
-TABLE_UPKEEP = ("tests/unit/spark/test_table_upkeep.py",)
+TABLE_UPKEEP = ("tests/unit/spark/tables/test_table_upkeep.py",)
 
 # Module -> its tests. Modules that decide or delete come first.
 TESTS: dict[str, tuple[str, ...]] = {
@@ -113,13 +113,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/property/remote/test_segment_fold.py",
     ),
     "remote/metadata/state/lifecycle.py": (
-        "tests/unit/remote/metadata/test_lifecycle.py",
-        "tests/unit/remote/metadata/test_cache.py",
+        "tests/unit/remote/metadata/state/test_lifecycle.py",
+        "tests/unit/remote/metadata/state/test_cache.py",
     ),
     "remote/metadata/topic/keyed_writes.py": (*METADATA, *COMPACTION, *STALE_DECISIONS),
     "remote/metadata/upkeep/migration.py": (
         "tests/property/remote/test_metadata_migration.py",
-        "tests/unit/remote/metadata/test_migration_survey.py",
+        "tests/unit/remote/metadata/upkeep/test_migration_survey.py",
     ),
     "remote/metadata/topic/event_writer.py": (
         *METADATA,
@@ -128,24 +128,27 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "remote/compaction/replacement_target.py": COMPACTION,
     "remote/compaction/finisher.py": COMPACTION,
-    "remote/compaction/recovery.py": (*COMPACTION, "tests/unit/spark/test_compact_recovery.py"),
+    "remote/compaction/recovery.py": (
+        *COMPACTION,
+        "tests/unit/spark/jobs/test_compact_recovery.py",
+    ),
     "client/partition_fetch.py": (
         "tests/unit/client/test_partition_fetch.py",
-        "tests/unit/spark/test_tail.py",
+        "tests/unit/spark/reading/test_tail.py",
     ),
     "client/record_headers.py": ("tests/unit/client/test_record_headers.py",),
     "spark/topic_pattern.py": ("tests/unit/spark/test_topic_pattern.py",),
-    "spark/reading/consumed_tail.py": ("tests/unit/spark/test_consumed_tail.py",),
+    "spark/reading/consumed_tail.py": ("tests/unit/spark/reading/test_consumed_tail.py",),
     "spark/reading/message_columns.py": (
-        "tests/unit/spark/test_message_columns.py",
-        "tests/unit/spark/test_consumed_tail.py",
+        "tests/unit/spark/reading/test_message_columns.py",
+        "tests/unit/spark/reading/test_consumed_tail.py",
     ),
-    "spark/reading/tail.py": ("tests/unit/spark/test_tail.py",),
-    "spark/streaming/stream_offsets.py": ("tests/unit/spark/test_stream_offsets.py",),
-    "spark/streaming/stream_query.py": ("tests/unit/spark/test_stream_query.py",),
+    "spark/reading/tail.py": ("tests/unit/spark/reading/test_tail.py",),
+    "spark/streaming/stream_offsets.py": ("tests/unit/spark/streaming/test_stream_offsets.py",),
+    "spark/streaming/stream_query.py": ("tests/unit/spark/streaming/test_stream_query.py",),
     "spark/plan/epoch_claims.py": OVERLAPS,
     "spark/reading/epoch_proof.py": OVERLAPS,
-    "remote/reading/described_log.py": ("tests/unit/remote/test_described_log.py",),
+    "remote/reading/described_log.py": ("tests/unit/remote/reading/test_described_log.py",),
     "remote/storage/manifest/aiven_manifest.py": MANIFEST,
     "remote/storage/manifest/chunk_index.py": MANIFEST,
     "spark/jobs/quarantine.py": (
@@ -155,21 +158,24 @@ TESTS: dict[str, tuple[str, ...]] = {
     "spark/jobs/recheck.py": ("tests/spark/test_sweep_recheck.py",),
     "spark/jobs/table.py": ("tests/spark/test_table.py",),
     "spark/jobs/table_retention.py": (
-        "tests/unit/spark/test_table_retention.py",
+        "tests/unit/spark/jobs/test_table_retention.py",
         "tests/spark/test_table_retention.py",
     ),
-    "spark/tables/column_fit.py": ("tests/unit/spark/test_registry_values.py",),
-    "spark/tables/column_limits.py": ("tests/unit/spark/test_column_limits.py",),
+    "spark/tables/column_fit.py": ("tests/unit/spark/tables/test_registry_values.py",),
+    "spark/tables/column_limits.py": ("tests/unit/spark/tables/test_column_limits.py",),
     "spark/tables/iceberg_snapshots.py": (
-        "tests/unit/spark/test_topic_tables.py",
-        "tests/unit/spark/test_iceberg_bounds.py",
+        "tests/unit/spark/tables/test_topic_tables.py",
+        "tests/unit/spark/tables/test_iceberg_bounds.py",
         *TABLE_UPKEEP,
     ),
     "spark/tables/json_numbers.py": JSON_VALUES,
     "spark/tables/json_refusals.py": JSON_VALUES,
     "spark/tables/json_schema_values.py": JSON_VALUES,
     "spark/tables/json_values.py": JSON_VALUES,
-    "spark/tables/value_types.py": (*JSON_VALUES, "tests/unit/spark/test_debezium_values.py"),
+    "spark/tables/value_types.py": (
+        *JSON_VALUES,
+        "tests/unit/spark/tables/test_debezium_values.py",
+    ),
     "spark/tables/iceberg_upkeep.py": TABLE_UPKEEP,
     "log/partition_log.py": (*LOG, *TASKS),
     "log/log_manager.py": LOG_MANAGER,
@@ -207,31 +213,34 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/metadata/checked.py": PLUGIN,
     "remote/indexes/index_cache.py": INDEX_CACHE,
     "remote/indexes/index_cache_entry.py": (
-        "tests/unit/remote/test_index_cache_entry.py",
+        "tests/unit/remote/indexes/test_index_cache_entry.py",
         *INDEX_CACHE,
         *COMPACTED,
     ),
     "remote/indexes/index_cache_statistics.py": INDEX_CACHE,
     "remote/scrub/rebuilt_transactions.py": ("tests/unit/remote/test_rebuilt_transactions.py",),
+    "remote/indexes/rebuilt_transactions.py": (
+        "tests/unit/remote/indexes/test_rebuilt_transactions.py",
+    ),
     "remote/history/lineage.py": (*LINEAGE, *TASKS, *COMPACTED),
-    "remote/history/batch_chain.py": ("tests/unit/remote/test_batch_chain.py",),
+    "remote/history/batch_chain.py": ("tests/unit/remote/history/test_batch_chain.py",),
     "remote/history/epoch_columns.py": ("tests/property/remote/test_epoch_columns.py",),
-    "remote/history/holes.py": ("tests/unit/remote/test_holes.py",),
-    "remote/history/transaction_data.py": ("tests/unit/remote/test_transaction_data.py",),
-    "remote/reading/checked_batches.py": ("tests/unit/remote/test_checked_batches.py",),
+    "remote/history/holes.py": ("tests/unit/remote/history/test_holes.py",),
+    "remote/history/transaction_data.py": ("tests/unit/remote/history/test_transaction_data.py",),
+    "remote/reading/checked_batches.py": ("tests/unit/remote/reading/test_checked_batches.py",),
     "remote/reading/marker_proof.py": (
         "tests/property/remote/test_marker_proof.py",
-        "tests/unit/remote/test_transaction_data.py",
+        "tests/unit/remote/history/test_transaction_data.py",
         *READER,
     ),
-    "remote/reading/range_memory.py": ("tests/unit/remote/test_range_memory.py",),
+    "remote/reading/range_memory.py": ("tests/unit/remote/reading/test_range_memory.py",),
     "remote/reading/read_ahead.py": (
-        "tests/unit/remote/test_read_ahead.py",
-        "tests/unit/remote/test_segment_reader.py",
+        "tests/unit/remote/reading/test_read_ahead.py",
+        "tests/unit/remote/reading/test_segment_reader.py",
     ),
     "remote/reading/read_wait.py": (
-        "tests/unit/remote/test_read_wait.py",
-        "tests/unit/remote/test_segment_range.py",
+        "tests/unit/remote/reading/test_read_wait.py",
+        "tests/unit/remote/reading/test_segment_range.py",
     ),
     "remote/reading/reader_pool.py": (
         *READER_POOL,
@@ -240,42 +249,45 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/reading/remote_log_reader.py": READER,
     "remote/reading/read_request.py": READER,
     "remote/reading/remote_offset_lookup.py": (
-        "tests/unit/remote/test_remote_offset_lookup.py",
+        "tests/unit/remote/reading/test_remote_offset_lookup.py",
         *COMPACTED,
     ),
     "remote/reading/tier_border.py": READER,
     "remote/storage/segment_blocks.py": ("tests/unit/remote/test_segment_blocks.py",),
     "remote/reading/segment_range.py": ("tests/unit/remote/test_segment_range.py",),
     "remote/reading/segment_reader.py": ("tests/unit/remote/test_segment_reader.py",),
+    "remote/reading/segment_blocks.py": ("tests/unit/remote/reading/test_segment_blocks.py",),
+    "remote/reading/segment_range.py": ("tests/unit/remote/reading/test_segment_range.py",),
+    "remote/reading/segment_reader.py": ("tests/unit/remote/reading/test_segment_reader.py",),
     "remote/metadata/folding/columnar_fold.py": COLUMNAR_FOLD,
     "remote/metadata/folding/decoded_run.py": (
-        "tests/unit/remote/metadata/test_decoded_run.py",
+        "tests/unit/remote/metadata/folding/test_decoded_run.py",
         *COLUMNAR_FOLD,
     ),
     "remote/metadata/folding/fold.py": (
-        "tests/unit/remote/metadata/test_fold.py",
-        "tests/unit/remote/metadata/test_fold_of_a_replica.py",
-        "tests/unit/remote/metadata/test_followed_partition.py",
+        "tests/unit/remote/metadata/folding/test_fold.py",
+        "tests/unit/remote/metadata/folding/test_fold_of_a_replica.py",
+        "tests/unit/remote/metadata/folding/test_followed_partition.py",
         *COLUMNAR_FOLD,
     ),
     "remote/metadata/folding/followed_partition.py": (
-        "tests/unit/remote/metadata/test_followed_partition.py",
+        "tests/unit/remote/metadata/folding/test_followed_partition.py",
     ),
     "remote/metadata/folding/lives.py": (
-        "tests/unit/remote/metadata/test_lives.py",
+        "tests/unit/remote/metadata/folding/test_lives.py",
         *COLUMNAR_FOLD,
     ),
     "remote/metadata/folding/segment_fold.py": ("tests/property/remote/test_segment_fold.py",),
     "remote/metadata/folding/wanted_partitions.py": (
-        "tests/unit/remote/metadata/test_followed_partition.py",
+        "tests/unit/remote/metadata/folding/test_followed_partition.py",
         *COLUMNAR_FOLD,
     ),
     "remote/metadata/wire/events.py": (
-        "tests/unit/remote/metadata/test_events.py",
-        "tests/unit/remote/metadata/test_fold.py",
+        "tests/unit/remote/metadata/wire/test_events.py",
+        "tests/unit/remote/metadata/folding/test_fold.py",
     ),
-    "remote/metadata/wire/keys.py": ("tests/unit/remote/metadata/test_keys.py",),
-    "remote/metadata/wire/serde.py": ("tests/unit/remote/metadata/test_serde.py",),
+    "remote/metadata/wire/keys.py": ("tests/unit/remote/metadata/wire/test_keys.py",),
+    "remote/metadata/wire/serde.py": ("tests/unit/remote/metadata/wire/test_serde.py",),
     "remote/quota.py": ("tests/unit/remote/test_quota.py",),
     "broker/coordinators/groups/classic_group.py": CLASSIC_GROUPS,
     "remote/bounded_pool.py": ("tests/unit/remote/test_bounded_pool.py",),
@@ -305,12 +317,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/compaction/rewrite.py": COMPACT_PLAN,
     "remote/compaction/staging.py": COMPACT_PLAN,
     "remote/metadata/topic/kafka_topic.py": (
-        "tests/unit/remote/metadata/test_kafka_topic.py",
-        "tests/unit/remote/metadata/test_kafka_topic_reads.py",
+        "tests/unit/remote/metadata/topic/test_kafka_topic.py",
+        "tests/unit/remote/metadata/topic/test_kafka_topic_reads.py",
     ),
     "remote/metadata/upkeep/migration_views.py": (
-        "tests/unit/remote/metadata/test_migration_views.py",
-        "tests/unit/remote/metadata/test_migration_survey.py",
+        "tests/unit/remote/metadata/upkeep/test_migration_views.py",
+        "tests/unit/remote/metadata/upkeep/test_migration_survey.py",
     ),
     "broker/coordinators/groups/classic_checks.py": CLASSIC_GROUPS,
     "broker/coordinators/groups/classic_members.py": CLASSIC_GROUPS,

@@ -18,7 +18,7 @@ from isotherm.testing.broker_process import BrokerProcess
 from oracle.kafka import EAGER_SETTINGS, running_kafka
 from oracle.topics import create_topic, wait_until
 
-# The unit tests have these values: tests/unit/remote/test_compacted_history.py.
+# The unit tests have these values: tests/unit/remote/compaction/test_compacted_history.py.
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 TOPIC = "compacted-first"

@@ -2,7 +2,7 @@
 delta-rs, DuckDB and Spark: each is in the table as it was sent, or its record is a dead letter. No
 record stops a run.
 
-The expected values are those of tests/unit/spark/test_avro_values.py.
+The expected values are those of tests/unit/spark/tables/test_avro_values.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.spark.conftest import Tier
 from tests.spark.test_table import OWNER
 from tests.support import table_histories
 from tests.support.topic_tables import Row, load_table, rows_of, run_table
-from tests.unit.spark.test_avro_values import TIMES, Unfit, cell, logical, shown, written
+from tests.unit.spark.tables.test_avro_values import TIMES, Unfit, cell, logical, shown, written
 
 KEY_ID, VALUE_ID = 501, 502
 YEAR_1_S, YEAR_10000_S = -62_135_596_800, 253_402_300_800

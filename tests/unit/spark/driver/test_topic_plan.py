@@ -16,7 +16,7 @@ from isotherm.spark.plan.offsets import OffsetBounds
 from isotherm.spark.tables.open_table import table_source_options
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
-from tests.unit.spark.test_batch_query import FakeBrokers, FixedSegments
+from tests.unit.spark.driver.test_batch_query import FakeBrokers, FixedSegments
 
 Ranges = Callable[..., list[tuple[int, int, int]]]
 

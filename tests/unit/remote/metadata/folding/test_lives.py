@@ -18,7 +18,7 @@ from isotherm.remote.metadata.folding.decoded_run import DecodedRun, decode_run
 from isotherm.remote.metadata.folding.lives import Window, weigh
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.wire.events import columns_of
-from tests.unit.remote.metadata.test_columnar_fold import (
+from tests.unit.remote.metadata.folding.test_columnar_fold import (
     DELETED,
     DELETING,
     FINISHED,

@@ -29,7 +29,7 @@ from isotherm.spark.tables.table_upkeep import (
     plan_compaction,
 )
 from isotherm.spark.tables.topic_table import TableCommit
-from tests.unit.spark.test_topic_tables import begun, catalog_of, offsets_of, staged
+from tests.unit.spark.tables.test_topic_tables import begun, catalog_of, offsets_of, staged
 
 NEVER_MS, EVER_MS = 0, 2**60
 

@@ -18,8 +18,8 @@ from isotherm.spark.tables.table_rows import decoded_rows
 from isotherm.spark.tables.topic_table import check_unwrap
 from isotherm.spark.tables.value_formats import ValueFormat, decoders_of, formats
 from isotherm.spark.tables.value_types import DecodedTypes, KeyValue, ValueType
-from tests.unit.spark.test_registry_values import decoder_for, framed
-from tests.unit.spark.test_table_rows import batch_of
+from tests.unit.spark.tables.test_registry_values import decoder_for, framed
+from tests.unit.spark.tables.test_table_rows import batch_of
 
 ROW = pa.struct([("id", pa.int64()), ("name", pa.string())])
 

@@ -12,8 +12,8 @@ from isotherm.errors import TableOvertakenError
 from isotherm.spark.jobs.table_retention import LogStarts, delete_below, plan_retention
 from isotherm.spark.tables.iceberg_table import IcebergTable
 from isotherm.spark.tables.table_upkeep import DataFile
-from tests.unit.spark.test_table_upkeep import add_three, merge, opened, rows
-from tests.unit.spark.test_topic_tables import begun
+from tests.unit.spark.tables.test_table_upkeep import add_three, merge, opened, rows
+from tests.unit.spark.tables.test_topic_tables import begun
 
 
 def file(partitions: tuple[int, int] | None, offsets: tuple[int, int] | None) -> DataFile:

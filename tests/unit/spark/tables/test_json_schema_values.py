@@ -23,7 +23,7 @@ from isotherm.spark.tables.schema_registry import (
     UnknownSchemaError,
 )
 from isotherm.spark.tables.value_types import ValueType, merged, too_deep
-from tests.unit.spark.test_json_values import NUMBERS, Number, exact_double, written
+from tests.unit.spark.tables.test_json_values import NUMBERS, Number, exact_double, written
 
 LONGS = range(-(2**63), 2**63)
 SCHEMAS: dict[int, Any] = {
