@@ -46,9 +46,9 @@ from bench.servers import IsothermServer, ServerUsage
 from bench.topics import create_filled
 from isotherm.remote.storage.object_client import open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.testing.s3_server import S3Server, find_versitygw
 from oracle.tiered_topic import fully_tiered
 from oracle.topics import wait_until
+from tests.support.s3_server import S3Server, find_versitygw
 from tests.support.toxiproxy import Toxiproxy, find_toxiproxy
 
 MIB = 1 << 20

@@ -31,7 +31,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.harness import RESULTS_DIRECTORY, Question, describe
 from isotherm.testing.broker_process import BrokerProcess
-from isotherm.testing.s3_server import S3Server, find_versitygw
+from tests.support.s3_server import S3Server, find_versitygw
 from tests.support.toxiproxy import Toxiproxy, find_toxiproxy
 
 QUESTION = Question(

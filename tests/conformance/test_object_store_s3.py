@@ -20,9 +20,9 @@ from isotherm.testing.conformance.remote_storage import (
     StoreUnderTest,
     copied,
 )
-from isotherm.testing.s3_server import S3Server, find_versitygw
 from isotherm.testing.segment_files import SegmentMaker
 from tests.support.bucket_inventory import read_inventory
+from tests.support.s3_server import S3Server, find_versitygw
 
 PART_SIZE = "5242880"
 

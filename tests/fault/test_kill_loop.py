@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from isotherm.clock import SystemClock
-from isotherm.testing.correctness.crash_points import segment_life
-from isotherm.testing.correctness.profile import Fault, Store, kill_loop
-from isotherm.testing.correctness.run import run
+from tests.support.correctness.crash_points import segment_life
+from tests.support.correctness.profile import Fault, Store, kill_loop
+from tests.support.correctness.run import run
 
 FAULTS = 6
 # A broker with producing clients reaches each of these points, however slow the machine is.

@@ -33,8 +33,8 @@ from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.tasks.copy import segment_data
 from isotherm.remote.tasks.copy_plan import CandidateSegment
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
-from isotherm.testing.faulty_store import Fault, Operation
 from isotherm.types import uuid_to_text
+from tests.support.faulty_store import Fault, Operation
 from tests.support.tiered_partition import TieredPartition
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

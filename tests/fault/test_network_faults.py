@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from isotherm.testing.bucket_scrub import metadata_values_below, objects_below, scrub
 from isotherm.testing.embedded_broker import EmbeddedBroker
-from isotherm.testing.s3_server import S3Server, find_versitygw
+from tests.support.bucket_scrub import metadata_values_below, objects_below, scrub
+from tests.support.s3_server import S3Server, find_versitygw
 from tests.support.toxiproxy import Toxiproxy, find_toxiproxy
 
 TIMEOUT_S = 300

@@ -16,7 +16,7 @@ from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.storage.store_check import check_store
 from isotherm.testing.local_servers import free_ports
-from isotherm.testing.s3_server import BUCKET, S3Server, find_versitygw
+from tests.support.s3_server import BUCKET, S3Server, find_versitygw
 from tests.support.s3_stub import S3Stub, WireFault
 
 START_TIMEOUT_S = 120

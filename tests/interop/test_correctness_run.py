@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from isotherm.clock import SystemClock
-from isotherm.testing.correctness.profile import Profile
-from isotherm.testing.correctness.run import run
+from tests.support.correctness.profile import Profile
+from tests.support.correctness.run import run
 
 FAULTS = 4
 ENDED = {f"{kind}:ok" for kind in ("assign", "poll", "send", "subscribe", "txn")}

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.testing.s3_server import S3Server, find_versitygw
 from oracle.kafka import EAGER_SETTINGS, KafkaOracle, running_kafka
 from oracle.kafka_cleaner import KafkaCleaner, running_cleaner
 from oracle.tiered_topic import TieredTopic, make_tiered_topic
+from tests.support.s3_server import S3Server, find_versitygw
 from tests.support.spark_cluster import SparkCluster
 
 

@@ -23,12 +23,12 @@ from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.driver.projection import read_segments
 from isotherm.testing.embedded_broker import EmbeddedBroker
-from isotherm.testing.s3_server import S3Server
 from isotherm.types import uuid_to_text
 from oracle.consumed_records import ConsumedRecord, consume_all
 from oracle.tiered_topic import TieredTopic
 from oracle.topics import create_topic, wait_until
 from tests.support.bucket_inventory import read_inventory
+from tests.support.s3_server import S3Server
 from tests.support.spark_cluster import SparkCluster
 from tests.support.spark_driver import SparkDriver
 

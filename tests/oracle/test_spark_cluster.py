@@ -24,10 +24,10 @@ from isotherm.record.batch import NewRecord, build_batch
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.embedded_broker import EmbeddedBroker
-from isotherm.testing.s3_server import S3Server
 from isotherm.types import TopicIdPartition
 from oracle.tiered_topic import TieredTopic
 from tests.support.record_segments import RecordSegmentMaker
+from tests.support.s3_server import S3Server
 from tests.support.spark_cluster import SparkCluster
 from tests.support.spark_driver import SparkDriver
 

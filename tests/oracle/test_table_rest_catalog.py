@@ -18,11 +18,11 @@ from isotherm.errors import RemoteStorageError
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.testing.s3_server import S3Server, find_versitygw
 from isotherm.types import TopicIdPartition
 from oracle.iceberg_catalog import rest_catalog
 from oracle.jars import OracleUnavailableError
 from tests.support.record_segments import RecordSegmentMaker
+from tests.support.s3_server import S3Server, find_versitygw
 from tests.support.topic_tables import rows_of, run_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrameReader, SparkSession
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.testing.s3_server import S3Server, find_versitygw
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
+from tests.support.s3_server import S3Server, find_versitygw
 
 
 @pytest.fixture

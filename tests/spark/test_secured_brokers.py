@@ -25,8 +25,8 @@ from isotherm.spark.driver.metadata_log import TopicMetadataLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.reading.tail import consumer_properties
 from isotherm.testing.embedded_broker import TIERED_TOPIC
-from isotherm.testing.s3_server import SECRET_KEY, S3Server, find_versitygw
 from tests.support.certificates import issue
+from tests.support.s3_server import SECRET_KEY, S3Server, find_versitygw
 from tests.support.secured_broker import (
     MUTUAL,
     SECRET,

@@ -5,7 +5,7 @@
 
 It supports the requests of a storage manager: objects, ranges, multipart uploads, deletions and
 listings. It checks no signatures. For measurements, and for S3's behaviour, use `versitygw`
-(isotherm.testing.s3_server).
+(tests.support.s3_server).
 """
 
 from __future__ import annotations

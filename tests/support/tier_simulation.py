@@ -8,7 +8,7 @@ fail. A consumer's records are compared with the appended ones. At the end all c
 segments are copied and read back, and the scrub finds nothing lost or leaked. A difference is an
 AssertionError.
 
-The store fails above obstore (isotherm.testing.faulty_store), or below it, on the wire, when an
+The store fails above obstore (tests.support.faulty_store), or below it, on the wire, when an
 S3Stub is given.
 """
 
@@ -40,9 +40,9 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
-from isotherm.testing.bucket_scrub import scrub
-from isotherm.testing.faulty_store import Fault, Operation
 from isotherm.types import TopicIdPartition, TopicPartition
+from tests.support.bucket_scrub import scrub
+from tests.support.faulty_store import Fault, Operation
 from tests.support.s3_stub import S3Stub, WireFault
 from tests.support.sim_threads import SimThreads
 from tests.support.tiered_partition import (

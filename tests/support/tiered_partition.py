@@ -63,9 +63,9 @@ from isotherm.remote.tasks.local_deletion import RemoteCopiesOfLog
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.segment.offset_index import Buffer
-from isotherm.testing.faulty_store import FaultyStore
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
+from tests.support.faulty_store import FaultyStore
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 BROKER_ID = 0

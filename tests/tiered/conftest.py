@@ -21,8 +21,8 @@ from confluent_kafka.admin import (
 )
 
 from isotherm.log.partition_log import PartitionLog
-from isotherm.testing.bucket_scrub import metadata_values_below, objects_below, scrub
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from tests.support.bucket_scrub import metadata_values_below, objects_below, scrub
 from tests.support.recording_store import DELETE, FETCH, RecordingStore
 
 TIMEOUT_S = 120

@@ -29,8 +29,8 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from isotherm.testing.faulty_store import Fault, Operation
 from isotherm.types import uuid_to_text
+from tests.support.faulty_store import Fault, Operation
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
 from tests.support.tiered_partition import TieredPartition
 

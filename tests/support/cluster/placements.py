@@ -29,19 +29,17 @@ from confluent_kafka.cimpl import NewTopic
 
 from isotherm.clock import Clock, SystemClock
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
-from isotherm.testing.bucket_scrub import (
+from isotherm.types import Offset, uuid_to_text
+from oracle.cluster_members import IsothermMember, wait_for
+from oracle.dump_text import parse_dump
+from oracle.kafka import dump_log_segments, run_tool
+from tests.support.bucket_scrub import (
     LOCAL_TIERED_STORAGE,
     live_segments,
     metadata_values_below,
     objects_below,
     scrub,
 )
-from isotherm.testing.correctness.settled_tier import UNFINISHED_UPLOAD
-from isotherm.testing.correctness.workload import decode_value, encode_value
-from isotherm.types import Offset, uuid_to_text
-from oracle.cluster_members import IsothermMember, wait_for
-from oracle.dump_text import parse_dump
-from oracle.kafka import dump_log_segments, run_tool
 from tests.support.cluster.links import Links
 from tests.support.cluster.members import LinkedCluster
 from tests.support.cluster.replicas import (
@@ -49,6 +47,8 @@ from tests.support.cluster.replicas import (
     await_quiet,
     settled_logs,
 )
+from tests.support.correctness.settled_tier import UNFINISHED_UPLOAD
+from tests.support.correctness.workload import decode_value, encode_value
 
 PLACEMENTS: Final = ("III", "IKK", "KII", "IIK", "KKI")
 LEADER: Final = 1

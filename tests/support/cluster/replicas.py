@@ -25,19 +25,19 @@ from isotherm.clock import Clock
 from isotherm.record.batch import iterate_batches
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.testing.bucket_files import files_below
-from isotherm.testing.bucket_scrub import (
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, TopicPartition, uuid_to_text
+from oracle.cluster_members import Member
+from tests.support.bucket_scrub import (
     LOCAL_TIERED_STORAGE,
     live_segments,
     metadata_values_below,
     objects_below,
     scrub,
 )
-from isotherm.testing.correctness.checker import Anomaly
-from isotherm.testing.correctness.history import Operation
-from isotherm.testing.correctness.settled_tier import UNFINISHED_UPLOAD, TierFindings, holes
-from isotherm.testing.correctness.workload import COPIES, EVENTS, PARTITIONS
-from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, TopicPartition, uuid_to_text
-from oracle.cluster_members import Member
+from tests.support.correctness.checker import Anomaly
+from tests.support.correctness.history import Operation
+from tests.support.correctness.settled_tier import UNFINISHED_UPLOAD, TierFindings, holes
+from tests.support.correctness.workload import COPIES, EVENTS, PARTITIONS
 
 COMPARED = (EVENTS, COPIES, REMOTE_LOG_METADATA_TOPIC, "__consumer_offsets", "__transaction_state")
 _SCRUBBED = {"leaked": "leaked-object", "missing": "missing-object", "damaged": "damaged-object"}

@@ -2,7 +2,7 @@
 
     python -m tests.support.cluster.run --cluster isotherm mixed --seconds 1800
 
-The clients and the checks are those of `isotherm.testing.correctness`. Topics have three replicas
+The clients and the checks are those of `tests.support.correctness`. Topics have three replicas
 and `min.insync.replicas=2`, producers acks=all. A round is a new cluster in an empty folder.
 Brokers are killed, paused and stopped, and their network is split in one direction (`nemesis`,
 `links`); then all of it is mended, the replicas catch up, everything is read again, and the
@@ -32,20 +32,6 @@ from pathlib import Path
 from typing import Final
 
 from isotherm.clock import Clock, SystemClock
-from isotherm.testing.correctness.checker import check, check_copies
-from isotherm.testing.correctness.consuming import read_to_the_end
-from isotherm.testing.correctness.copying import copy_the_rest
-from isotherm.testing.correctness.history import Isolation
-from isotherm.testing.correctness.profile import Profile
-from isotherm.testing.correctness.report import Report
-from isotherm.testing.correctness.workers import COPIER_IDS, workers
-from isotherm.testing.correctness.workload import (
-    COPIES,
-    EVENTS,
-    PATIENCE_S,
-    Workload,
-    logging_to,
-)
 from tests.support.cluster.links import Links
 from tests.support.cluster.members import KINDS, LinkedCluster
 from tests.support.cluster.nemesis import WEIGHTS, ClusterFault, ClusterNemesis
@@ -55,6 +41,20 @@ from tests.support.cluster.replicas import (
     await_quiet,
     check_tier,
     vanished_reads,
+)
+from tests.support.correctness.checker import check, check_copies
+from tests.support.correctness.consuming import read_to_the_end
+from tests.support.correctness.copying import copy_the_rest
+from tests.support.correctness.history import Isolation
+from tests.support.correctness.profile import Profile
+from tests.support.correctness.report import Report
+from tests.support.correctness.workers import COPIER_IDS, workers
+from tests.support.correctness.workload import (
+    COPIES,
+    EVENTS,
+    PATIENCE_S,
+    Workload,
+    logging_to,
 )
 
 ROUND_S: Final = 120.0

@@ -26,8 +26,8 @@ from isotherm.cli.doctor import (
 from isotherm.cli.main import app
 from isotherm.config.layers import embedded_defaults
 from isotherm.config.server_properties import parse_broker_config
-from isotherm.testing.s3_server import S3Server, find_versitygw
 from isotherm.testing.sim_clock import SimClock
+from tests.support.s3_server import S3Server, find_versitygw
 
 
 def run(*arguments: object) -> Result:

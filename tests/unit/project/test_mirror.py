@@ -10,19 +10,17 @@ import pytest
 ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "tests" / "unit"
 SOURCES = ROOT / "src" / "isotherm"
-# Tests of what is beside the product: its measurements, and the repository itself.
-BESIDE_THE_SOURCES = {"bench", "project"}
+# Tests of what is beside the product: its measurements, the repository itself, tests/support.
+BESIDE_THE_SOURCES = {"bench", "project", "support"}
 # Its tests go through the APIs of a broker, and share their fixtures.
 THROUGH_AN_API = {"broker/apis/test_config_forwarding.py"}
 
-FOLDERS = sorted(
-    {path.parent.relative_to(UNIT).as_posix() for path in UNIT.rglob("*.py")} - BESIDE_THE_SOURCES
-)
 TESTS = [
     path
     for path in sorted(UNIT.rglob("test_*.py"))
     if path.relative_to(UNIT).parts[0] not in BESIDE_THE_SOURCES
 ]
+FOLDERS = sorted({path.parent.relative_to(UNIT).as_posix() for path in TESTS})
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

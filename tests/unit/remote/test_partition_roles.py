@@ -22,8 +22,8 @@ from isotherm.remote.remote_tier_metrics import (
     RETENTION_SIZE,
 )
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
-from isotherm.testing.faulty_store import Fault, Operation
 from isotherm.types import TopicIdPartition
+from tests.support.faulty_store import Fault, Operation
 from tests.support.managed_partition import WAIT_S, all_copied, published, read, run_after
 from tests.support.tiered_partition import TieredPartition
 

@@ -33,7 +33,7 @@ from isotherm.remote.remote_tier_metrics import (
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.tasks import retried_work
 from isotherm.remote.threads import SystemThreads
-from isotherm.testing.faulty_store import Fault, Operation
+from tests.support.faulty_store import Fault, Operation
 from tests.support.managed_partition import WAIT_S, all_copied, published, read, run_after
 from tests.support.tiered_partition import TieredPartition
 

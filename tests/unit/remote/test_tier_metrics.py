@@ -37,8 +37,8 @@ from isotherm.remote.remote_tier_metrics import (
     publish_readers,
 )
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
-from isotherm.testing.faulty_store import Fault, Operation
 from isotherm.testing.sim_clock import SimClock
+from tests.support.faulty_store import Fault, Operation
 from tests.support.tiered_partition import TieredPartition
 
 PREFIX = "kafka_server_brokertopicmetrics_"

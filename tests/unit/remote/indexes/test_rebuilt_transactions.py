@@ -24,8 +24,8 @@ from isotherm.segment.transaction_index import (
     encode_transaction_index,
     read_transaction_index,
 )
-from isotherm.testing.faulty_store import Operation
 from isotherm.types import uuid_to_text
+from tests.support.faulty_store import Operation
 from tests.support.tiered_partition import TieredPartition
 
 ABORT, COMMIT = ControlRecordType.ABORT, ControlRecordType.COMMIT

@@ -20,7 +20,7 @@ from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.remote_tier_metrics import (
     READ_TIME,
 )
-from isotherm.testing.faulty_store import Fault, Operation
+from tests.support.faulty_store import Fault, Operation
 from tests.support.managed_partition import T0, WAIT_S, read, request
 from tests.support.tiered_partition import TieredPartition
 

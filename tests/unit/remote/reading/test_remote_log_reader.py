@@ -33,8 +33,8 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.segment.transaction_index import AbortedTransaction
-from isotherm.testing.faulty_store import Fault, Operation
 from isotherm.types import uuid_to_text
+from tests.support.faulty_store import Fault, Operation
 from tests.support.tiered_partition import InlineExecutor, TieredPartition, records_of
 
 

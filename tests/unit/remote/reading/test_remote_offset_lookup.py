@@ -21,7 +21,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from isotherm.testing.faulty_store import Operation
+from tests.support.faulty_store import Operation
 from tests.support.tiered_partition import TieredPartition, records_of
 
 T0 = 1_700_000_000_000

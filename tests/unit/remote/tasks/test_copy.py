@@ -27,8 +27,8 @@ from isotherm.remote.tasks.copy import CopyTask, CustomMetadataTooLargeError
 from isotherm.remote.tasks.expiration import ExpirationTask
 from isotherm.segment.leader_epoch_checkpoint import read_leader_epoch_checkpoint
 from isotherm.segment.transaction_index import TRANSACTION_INDEX_ENTRY_SIZE
-from isotherm.testing.faulty_store import Fault, FaultyStore, Operation
 from isotherm.types import UNKNOWN_OFFSET
+from tests.support.faulty_store import Fault, FaultyStore, Operation
 from tests.support.tiered_partition import BROKER_ID, TieredPartition
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED

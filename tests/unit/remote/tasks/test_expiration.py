@@ -11,7 +11,7 @@ from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.tasks.expiration_plan import RemoteDeletionReason
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
-from isotherm.testing.faulty_store import Fault, Operation
+from tests.support.faulty_store import Fault, Operation
 from tests.support.tiered_partition import TieredPartition
 
 METRICS = "kafka_server_brokertopicmetrics_"

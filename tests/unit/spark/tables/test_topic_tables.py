@@ -42,8 +42,8 @@ from isotherm.spark.tables.topic_table import (
     check_topic,
 )
 from isotherm.spark.tables.value_types import KeyValue
-from isotherm.testing.s3_server import S3Server, find_versitygw
 from isotherm.testing.sim_clock import SimClock
+from tests.support.s3_server import S3Server, find_versitygw
 
 IDENTITY = Identity(topic="prices", topic_id="id-of-prices", value_format="json")
 FIRST = pa.struct([("eur", pa.int64())])

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from isotherm.testing.correctness.checker import check, check_copies
-from isotherm.testing.correctness.history import (
+from isotherm.types import TopicPartition
+from tests.support.correctness.checker import check, check_copies
+from tests.support.correctness.history import (
     UNREADABLE_VALUE,
     Isolation,
     Kind,
@@ -18,7 +19,6 @@ from isotherm.testing.correctness.history import (
     Read,
     Send,
 )
-from isotherm.types import TopicPartition
 
 P0 = TopicPartition("events", 0)
 P1 = TopicPartition("events", 1)

@@ -20,7 +20,7 @@ from isotherm.testing.local_servers import find_binary, free_ports
 
 BUCKET = "isotherm"
 ACCESS_KEY = "isotherm"
-SECRET_KEY = "isotherm-secret"  # noqa: S105 - of a server that lives for one test run
+SECRET_KEY = "isotherm-secret"
 START_TIMEOUT_S = 60
 _POLL_S = 0.05
 
@@ -82,7 +82,7 @@ class S3Server:
 
     def __enter__(self) -> Self:
         with self._log_path.open("wb") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)  # noqa: S603
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
         self._await_port(self._process)
         return self
 

@@ -16,8 +16,9 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from isotherm.testing.correctness.consuming import AssignedReader
-from isotherm.testing.correctness.history import (
+from isotherm.types import TopicPartition
+from tests.support.correctness.consuming import AssignedReader
+from tests.support.correctness.history import (
     Isolation,
     Kind,
     Operation,
@@ -25,7 +26,7 @@ from isotherm.testing.correctness.history import (
     Poll,
     Value,
 )
-from isotherm.testing.correctness.producing import (
+from tests.support.correctness.producing import (
     FATAL_ERRORS,
     MESSAGE_TIMEOUT_MS,
     Attempt,
@@ -33,14 +34,13 @@ from isotherm.testing.correctness.producing import (
     flush,
     send,
 )
-from isotherm.testing.correctness.workload import (
+from tests.support.correctness.workload import (
     BATCH_SIZE,
     EVENTS,
     PATIENCE_S,
     REQUEST_TIMEOUT_S,
     Workload,
 )
-from isotherm.types import TopicPartition
 
 IDLE_MS_MAX = 5_000
 TRANSACTION_TIMEOUT_MS = 5_000

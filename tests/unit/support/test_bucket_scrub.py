@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.testing.bucket_scrub import scrub
+from tests.support.bucket_scrub import scrub
 from tests.support.tiered_partition import TieredPartition
 
 

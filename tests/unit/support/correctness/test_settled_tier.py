@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from isotherm.record.batch import assign_offsets, build_batch
-from isotherm.testing.correctness.settled_tier import check_tiers, holes, sole_copies_deleted
 from isotherm.types import TopicPartition
+from tests.support.correctness.settled_tier import check_tiers, holes, sole_copies_deleted
 from tests.support.tiered_partition import TieredPartition
 
 P0 = TopicPartition("events", 0)

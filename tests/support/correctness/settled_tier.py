@@ -10,7 +10,7 @@
     expired-early          the topic with a retention has less than its `retention.bytes`
     unsettled              copies and deletions did not end in time
 
-`isotherm.testing.bucket_scrub` finds the first four kinds of objects without the broker's own code.
+`tests.support.bucket_scrub` finds the first four kinds of objects without the broker's own code.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.testing.bucket_files import files_below
-from isotherm.testing.bucket_scrub import (
-    live_segments,
-    metadata_values_below,
-    objects_below,
-    scrub,
-)
-from isotherm.testing.correctness.checker import Anomaly
-from isotherm.testing.correctness.workload import COPIES, EVENTS, EXPIRING, PARTITIONS
 from isotherm.types import (
     REMOTE_LOG_METADATA_AUDIT_TOPIC,
     Offset,
     TopicPartition,
     uuid_to_text,
 )
+from tests.support.bucket_scrub import (
+    live_segments,
+    metadata_values_below,
+    objects_below,
+    scrub,
+)
+from tests.support.correctness.checker import Anomaly
+from tests.support.correctness.workload import COPIES, EVENTS, EXPIRING, PARTITIONS
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _LOG_STARTS = "log-start-offset-checkpoint"

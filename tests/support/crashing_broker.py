@@ -1,12 +1,12 @@
 """Runs `isotherm` in a process that kills itself before or after a durable write.
 
-    python -m isotherm.testing.crashing_broker '{"write": "put .log", "side": "after", "nth": 2,
+    python -m tests.support.crashing_broker '{"write": "put .log", "side": "after", "nth": 2,
         "delays": {"read audit": 0.8}}' serve --data-dir ...
 
 The first argument names the crash point, and delays in seconds for kinds of reads and writes; both
 are optional. The other arguments are the command line of Isotherm. The file system, the object
 client and the metadata topics are wrapped, and the broker is unchanged. The first write of each
-kind is printed on standard error (see `isotherm.testing.correctness.crash_points`).
+kind is printed on standard error (see `tests.support.correctness.crash_points`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.segment.file_names import TEMPORARY_SUFFIX
 from isotherm.segment.offset_index import Buffer
-from isotherm.testing.correctness.crash_points import (
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, Position
+from tests.support.correctness.crash_points import (
     AUDIT,
     METADATA,
     TOMBSTONE,
@@ -49,7 +50,6 @@ from isotherm.testing.correctness.crash_points import (
     kills_line,
     seen_line,
 )
-from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, Position
 
 _PARTITION = re.compile(r"(.+)-\d+(\.[0-9a-f]+-\w+)?")
 _NUMBERED = re.compile(r"\d+(_[\w-]{22})?(?=\.)")

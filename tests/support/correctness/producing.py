@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from isotherm.testing.correctness.history import Kind, Operation, Outcome, Send, Value
-from isotherm.testing.correctness.workload import (
+from isotherm.types import TopicPartition
+from tests.support.correctness.history import Kind, Operation, Outcome, Send, Value
+from tests.support.correctness.workload import (
     BATCH_SIZE,
     EVENTS,
     REFUSED_VALUE_SIZE,
@@ -18,7 +19,6 @@ from isotherm.testing.correctness.workload import (
     Workload,
     encode_value,
 )
-from isotherm.types import TopicPartition
 
 MESSAGE_TIMEOUT_MS = 10_000
 SENDS_PER_OPERATION_MAX = 40

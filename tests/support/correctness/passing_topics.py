@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from isotherm.testing.correctness.workload import (
+from tests.support.correctness.workload import (
     PATIENCE_S,
     REQUEST_TIMEOUT_S,
     Workload,

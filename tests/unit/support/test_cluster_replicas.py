@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from isotherm.record.batch import build_batch
-from isotherm.testing.correctness.history import Kind, Operation, Outcome, Poll, Read
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
 from tests.support.cluster.replicas import (
@@ -19,6 +18,7 @@ from tests.support.cluster.replicas import (
     settled_logs,
     vanished_reads,
 )
+from tests.support.correctness.history import Kind, Operation, Outcome, Poll, Read
 
 PLACE = TopicPartition("events", 0)
 FINAL = 9

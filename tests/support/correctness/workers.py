@@ -6,18 +6,18 @@ import random
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from isotherm.testing.correctness.consuming import (
+from tests.support.correctness.consuming import (
     SESSION_TIMEOUT_MS,
     run_assigned_reader,
     run_group_member,
 )
-from isotherm.testing.correctness.copying import run_copier
-from isotherm.testing.correctness.history import Isolation
-from isotherm.testing.correctness.passing_topics import run_passing_topics
-from isotherm.testing.correctness.producing import run_producer
-from isotherm.testing.correctness.profile import Profile
-from isotherm.testing.correctness.transacting import run_transactions
-from isotherm.testing.correctness.workload import EXPIRING, Workload
+from tests.support.correctness.copying import run_copier
+from tests.support.correctness.history import Isolation
+from tests.support.correctness.passing_topics import run_passing_topics
+from tests.support.correctness.producing import run_producer
+from tests.support.correctness.profile import Profile
+from tests.support.correctness.transacting import run_transactions
+from tests.support.correctness.workload import EXPIRING, Workload
 
 COPIER_IDS = ("copier-0", "copier-1")
 
@@ -36,7 +36,7 @@ def workers(workload: Workload, rng: random.Random, profile: Profile) -> list[Ca
     or two has little time for more."""
 
     def own() -> random.Random:
-        return random.Random(rng.random())  # noqa: S311
+        return random.Random(rng.random())
 
     works: list[Callable[[], None]] = []
     # If a leader resigns before the replicas have a batch, it answers NOT_LEADER_OR_FOLLOWER.

@@ -1,7 +1,7 @@
 """The correctness run: clients work while the broker is killed, paused and restarted.
 
-    python -m isotherm.testing.correctness.run --seconds 30 --seed 7
-    python -m isotherm.testing.correctness.run --kills 500 --precise --level 0 1 --store folder s3
+    python -m tests.support.correctness.run --seconds 30 --seed 7
+    python -m tests.support.correctness.run --kills 500 --precise --level 0 1 --store folder s3
 
 A round starts a new broker in an empty folder, and clients, and injects faults. Then the faults
 stop, and the remote tier settles. Every record is read once more, mostly from the bucket. `checker`
@@ -26,18 +26,19 @@ from functools import partial
 from pathlib import Path
 
 from isotherm.clock import Clock, SystemClock
-from isotherm.testing.correctness.checker import Anomaly, check, check_copies
-from isotherm.testing.correctness.consuming import log_starts, read_to_the_end
-from isotherm.testing.correctness.copying import copy_the_rest
-from isotherm.testing.correctness.crash_points import CrashSchedule
-from isotherm.testing.correctness.history import Isolation
-from isotherm.testing.correctness.nemesis import Nemesis
-from isotherm.testing.correctness.profile import Profile, Store
-from isotherm.testing.correctness.report import Report
-from isotherm.testing.correctness.run_options import ROUND_S, parse_options
-from isotherm.testing.correctness.settled_tier import await_settled, check_tiers
-from isotherm.testing.correctness.workers import COPIER_IDS, workers
-from isotherm.testing.correctness.workload import (
+from isotherm.testing.local_servers import free_ports
+from tests.support.correctness.checker import Anomaly, check, check_copies
+from tests.support.correctness.consuming import log_starts, read_to_the_end
+from tests.support.correctness.copying import copy_the_rest
+from tests.support.correctness.crash_points import CrashSchedule
+from tests.support.correctness.history import Isolation
+from tests.support.correctness.nemesis import Nemesis
+from tests.support.correctness.profile import Profile, Store
+from tests.support.correctness.report import Report
+from tests.support.correctness.run_options import ROUND_S, parse_options
+from tests.support.correctness.settled_tier import await_settled, check_tiers
+from tests.support.correctness.workers import COPIER_IDS, workers
+from tests.support.correctness.workload import (
     COPIES,
     EVENTS,
     EXPIRING,
@@ -45,8 +46,7 @@ from isotherm.testing.correctness.workload import (
     PATIENCE_S,
     Workload,
 )
-from isotherm.testing.local_servers import free_ports
-from isotherm.testing.s3_server import S3Server, find_versitygw
+from tests.support.s3_server import S3Server, find_versitygw
 
 
 def run(
@@ -63,7 +63,7 @@ def run(
     profiles in turn. `directory` is emptied after a round without anomalies."""
     report = Report()
     end_s = None if seconds is None else clock.monotonic_s() + seconds
-    choices = random.Random(seed)  # noqa: S311 - choices, not secrets
+    choices = random.Random(seed)
     schedules = [CrashSchedule(each.level, choices, each.writes) for each in profiles]
     for profile, schedule in itertools.cycle(zip(profiles, schedules, strict=True)):
         left_s = ROUND_S if end_s is None else end_s - clock.monotonic_s()
@@ -71,7 +71,7 @@ def run(
         if report.anomalies or left_s <= 0 or is_done:
             break
         report.rounds += 1
-        rng = random.Random(f"{seed}/{report.rounds}")  # noqa: S311 - choices, not secrets
+        rng = random.Random(f"{seed}/{report.rounds}")
         folder = directory / f"round{report.rounds}"
         limit_s = None if profile.faults_max is not None else min(ROUND_S, left_s)
         try:
@@ -114,7 +114,7 @@ def run_round(
             settings,
             profile,
             schedule,
-            rng=random.Random(rng.random()),  # noqa: S311
+            rng=random.Random(rng.random()),
             clock=clock,
         )
         started.callback(nemesis.kill)

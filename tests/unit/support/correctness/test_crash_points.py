@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.testing.correctness.crash_points import (
+from tests.support.correctness.crash_points import (
     CrashPoint,
     CrashSchedule,
     Side,
@@ -16,7 +16,7 @@ from isotherm.testing.correctness.crash_points import (
     segment_life,
     table,
 )
-from isotherm.testing.crashing_broker import file_name
+from tests.support.crashing_broker import file_name
 
 
 def lines(*texts: str) -> list[bytes]:

@@ -18,9 +18,9 @@ from isotherm.errors import (
 from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.testing.faulty_store import Call, Fault, FaultyStore, Operation
 from isotherm.testing.segment_files import MadeSegment, SegmentMaker
 from isotherm.testing.sim_clock import SimClock
+from tests.support.faulty_store import Call, Fault, FaultyStore, Operation
 
 
 class Setup:

@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from isotherm.clock import Clock
-from isotherm.testing.correctness.history import UNREADABLE_VALUE, History, Value
 from isotherm.types import TopicPartition
+from tests.support.correctness.history import UNREADABLE_VALUE, History, Value
 
 EVENTS = "events"
 COPIES = "copies"

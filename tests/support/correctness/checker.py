@@ -38,7 +38,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from isotherm.testing.correctness.history import (
+from isotherm.types import Offset, TopicPartition
+from tests.support.correctness.history import (
     Isolation,
     Kind,
     Operation,
@@ -47,7 +48,6 @@ from isotherm.testing.correctness.history import (
     Send,
     Value,
 )
-from isotherm.types import Offset, TopicPartition
 
 _NO_STARTS: Mapping[TopicPartition, Offset] = MappingProxyType({})
 

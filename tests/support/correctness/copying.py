@@ -11,14 +11,15 @@ import random
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from isotherm.testing.correctness.consuming import (
+from isotherm.types import TopicPartition
+from tests.support.correctness.consuming import (
     SESSION_TIMEOUT_MS,
     Ends,
     close_member,
     new_consumer,
     to_read,
 )
-from isotherm.testing.correctness.history import (
+from tests.support.correctness.history import (
     Isolation,
     Kind,
     Operation,
@@ -26,10 +27,9 @@ from isotherm.testing.correctness.history import (
     Poll,
     Read,
 )
-from isotherm.testing.correctness.producing import FATAL_ERRORS, fatal_error
-from isotherm.testing.correctness.transacting import Transaction, transactional_producer
-from isotherm.testing.correctness.workload import COPIES, EVENTS, REQUEST_TIMEOUT_S, Workload
-from isotherm.types import TopicPartition
+from tests.support.correctness.producing import FATAL_ERRORS, fatal_error
+from tests.support.correctness.transacting import Transaction, transactional_producer
+from tests.support.correctness.workload import COPIES, EVENTS, REQUEST_TIMEOUT_S, Workload
 
 GROUP = "copiers"
 RECORDS_PER_TRANSACTION_MAX = 200

@@ -16,8 +16,8 @@ from typing import Any
 
 from isotherm.clock import Clock
 from isotherm.testing.broker_process import ISOTHERM, BrokerDiedError, BrokerProcess
-from isotherm.testing.correctness.crash_points import CrashPlan, CrashSchedule
-from isotherm.testing.correctness.profile import Fault, Profile
+from tests.support.correctness.crash_points import CrashPlan, CrashSchedule
+from tests.support.correctness.profile import Fault, Profile
 
 # A broker may crash at a write of its start. After this many crashes in a row it gets no crash
 # point, so that it starts at all.
@@ -26,6 +26,8 @@ DEATHS_AT_START_MAX = 2
 # the crash left.
 UNPLANNED_SHARE = 0.5
 _LOOK_S = 0.02
+# Where a process imports the package `tests` from.
+_ROOT = Path(__file__).parents[3]
 _MEANT = frozenset({Fault.KILL, Fault.CRASH, Fault.PAUSE})
 
 
@@ -161,13 +163,17 @@ class Nemesis:
 
     def _new_broker(self, plan: CrashPlan | None) -> BrokerProcess:
         program: Sequence[str] = ISOTHERM
+        environment = {}
         if self._profile.is_watched:
             wanted: dict[str, Any] = {"delays": dict(self._profile.delays)}
             if plan is not None:
                 point = plan.point
                 wanted |= {"write": point.write, "side": point.side.value, "nth": plan.nth}
-            program = ("-m", "isotherm.testing.crashing_broker", json.dumps(wanted))
-        return BrokerProcess(self._directory, self._settings, program=program)
+            program = ("-m", "tests.support.crashing_broker", json.dumps(wanted))
+            environment = {"PYTHONPATH": str(_ROOT)}
+        return BrokerProcess(
+            self._directory, self._settings, program=program, environment=environment
+        )
 
     def _keep_log(self, log_lines: list[bytes]) -> None:
         with self.log_path.open("ab") as log:

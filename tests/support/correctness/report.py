@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from isotherm.testing.correctness.checker import Anomaly
-from isotherm.testing.correctness.crash_points import CrashPoint, CrashSchedule, table
-from isotherm.testing.correctness.history import Operation
-from isotherm.testing.correctness.profile import Fault
-from isotherm.testing.correctness.settled_tier import TierFindings
+from tests.support.correctness.checker import Anomaly
+from tests.support.correctness.crash_points import CrashPoint, CrashSchedule, table
+from tests.support.correctness.history import Operation
+from tests.support.correctness.profile import Fault
+from tests.support.correctness.settled_tier import TierFindings
 
 ANOMALIES_SHOWN_MAX = 20
 _SHOWN_PER_NAME_MAX = 4

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from isotherm.testing.correctness.profile import Profile, Store, kill_loop
+from tests.support.correctness.profile import Profile, Store, kill_loop
 
 ROUND_S = 30.0
 KILLS_PER_ROUND = 25
@@ -30,11 +30,11 @@ renamed or removed, a checkpoint. The report has a table of these writes and how
 _EPILOGUE = """\
 examples:
   # half a minute of everything
-  python -m isotherm.testing.correctness.run
+  python -m tests.support.correctness.run
   # the long kill loop: both levels of the metadata, both kinds of store, in turn
-  python -m isotherm.testing.correctness.run --kills 500 --precise --level 0 1 --store folder s3
+  python -m tests.support.correctness.run --kills 500 --precise --level 0 1 --store folder s3
   # a race is made wider: each read of the audit topic takes 0.8 s longer
-  python -m isotherm.testing.correctness.run --kills 50 --precise --delay 'read audit=0.8'
+  python -m tests.support.correctness.run --kills 50 --precise --delay 'read audit=0.8'
 
 anomalies, as the report names them:
   lost-write, unseen, duplicate, inconsistent-offsets, nonmonotonic-*, *poll-skip, G1a, early-read,
@@ -109,7 +109,7 @@ def _delay(text: str) -> tuple[str, float]:
 
 def parse_options(arguments: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(
-        prog="python -m isotherm.testing.correctness.run",
+        prog="python -m tests.support.correctness.run",
         description=_DESCRIPTION,
         epilog=_EPILOGUE,
         formatter_class=argparse.RawDescriptionHelpFormatter,

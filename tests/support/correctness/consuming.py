@@ -10,7 +10,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from isotherm.testing.correctness.history import (
+from isotherm.types import Offset, TopicPartition
+from tests.support.correctness.history import (
     Isolation,
     Kind,
     Operation,
@@ -18,13 +19,12 @@ from isotherm.testing.correctness.history import (
     Poll,
     Read,
 )
-from isotherm.testing.correctness.workload import (
+from tests.support.correctness.workload import (
     EVENTS,
     REQUEST_TIMEOUT_S,
     Workload,
     decode_value,
 )
-from isotherm.types import Offset, TopicPartition
 
 POLL_RECORDS_MAX = 500
 POLL_TIMEOUT_S = 0.2
