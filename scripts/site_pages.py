@@ -19,7 +19,6 @@ from isotherm.broker.server.dispatch.api_register import served_table
 from isotherm.cli.main import app
 
 ROOT = Path(__file__).parents[1]
-DECISIONS = ROOT / "docs" / "decisions"
 _OF_THE_ROOT = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 _LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -64,23 +63,10 @@ def _served_apis() -> str:
     return "\n".join(["| key | API | versions |", "|---:|---|---|", *rows])
 
 
-def _index_of_decisions() -> str:
-    """A row for every number up to the last.
-
-    Numbers without a page belong to proposals that were dropped.
-    """
-    rows = {}
-    for path in DECISIONS.glob("0*.md"):
-        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        rows[int(path.name[:4])] = f"[{title.partition('. ')[2]}]({path.name})"
-    lines = [f"| {number} | {rows.get(number, 'not used')} |" for number in range(1, max(rows) + 1)]
-    return "\n".join(["| | decision |", "|---:|---|", *lines])
-
-
 def _command_line() -> str:
     command: Any = typer.main.get_command(app)
     context = typer.Context(command, info_name="isotherm")
     return get_docs_for_click(obj=command, ctx=context, name="isotherm", title="Command line")
 
 
-_TABLES = {"<!-- served apis -->": _served_apis, "<!-- index -->": _index_of_decisions}
+_TABLES = {"<!-- served apis -->": _served_apis}
