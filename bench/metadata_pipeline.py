@@ -39,9 +39,9 @@ from isotherm.kernels.loading import load_all
 from isotherm.remote.metadata.folding.fold import fold_metadata_partition
 from isotherm.remote.metadata.topic.log_dir_topic import LogDirMetadataTopic
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver.metadata_log import DumpMetadataLog
 from isotherm.spark.jobs.project import project
 from isotherm.spark.jobs.replay import replay
+from isotherm.spark.metadata.metadata_log import DumpMetadataLog
 from isotherm.spark.session import session
 
 QUESTION = Question(

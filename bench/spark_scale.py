@@ -55,12 +55,6 @@ from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.driver.batch_query import BatchQuery
-from isotherm.spark.driver.sources_of_metadata import (
-    BucketSegmentSource,
-    SegmentSource,
-    TopicSegmentSource,
-)
-from isotherm.spark.driver.tiered_log import TieredLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.offsets import OffsetBounds
@@ -70,6 +64,12 @@ from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, schema_of
 from isotherm.spark.source_task import TaskPartition, uncollected
+from isotherm.spark.tier.sources_of_metadata import (
+    BucketSegmentSource,
+    SegmentSource,
+    TopicSegmentSource,
+)
+from isotherm.spark.tier.tiered_log import TieredLog
 from isotherm.types import TopicIdPartition
 from tests.support.synthetic_history import HistoryShape, SyntheticHistory
 

@@ -12,7 +12,7 @@ import pytest
 
 from isotherm.remote.metadata.checked import checked_metadata, load_metadata_manager
 from isotherm.remote.storage.checked import checked_storage, load_storage_manager
-from isotherm.spark.reading.users_storage import UsersStorage
+from isotherm.spark.tier.users_storage import UsersStorage
 from isotherm.testing.conformance.lists_segments import ListsSegmentsConformance
 from isotherm.testing.conformance.remote_metadata import RemoteLogMetadataManagerConformance
 from isotherm.testing.conformance.remote_storage import (

@@ -21,7 +21,7 @@ from isotherm.record.batch import iterate_batches, read_records
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver.projection import read_segments
+from isotherm.spark.metadata.projection import read_segments
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.types import uuid_to_text
 from oracle.consumed_records import ConsumedRecord, consume_all

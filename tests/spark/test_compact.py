@@ -30,10 +30,10 @@ from isotherm.record.batch import CompressionType, build_batch, iterate_batches,
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver.metadata_log import TopicMetadataLog
 from isotherm.spark.jobs.compact import compact, cost_of, read_plan, settings_of
 from isotherm.spark.jobs.replay import replay
 from isotherm.spark.jobs.verify import verify
+from isotherm.spark.metadata.metadata_log import TopicMetadataLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TopicIdPartition

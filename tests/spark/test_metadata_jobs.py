@@ -17,11 +17,12 @@ from isotherm.errors import ConfigError, CorruptObjectError, UnknownTopicOrParti
 from isotherm.remote.metadata.folding.fold import fold_metadata_partition
 from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver.metadata_log import DumpMetadataLog, LogIdentity, LogSlice, RecordRun
-from isotherm.spark.driver.segment_frames import segment_row
 from isotherm.spark.jobs.project import LOST, check_table_format, project, projected_segments
 from isotherm.spark.jobs.replay import AsOf, replay
-from isotherm.spark.jobs.slice_fold import (
+from isotherm.spark.jobs.verify import DIFFERENT, EXTRA, MISSING, verify
+from isotherm.spark.metadata.metadata_log import DumpMetadataLog, LogIdentity, LogSlice, RecordRun
+from isotherm.spark.metadata.segment_frames import segment_row
+from isotherm.spark.metadata.slice_fold import (
     DAMAGED_BATCH,
     DAMAGED_RECORD,
     HEAD_MISSING,
@@ -29,7 +30,6 @@ from isotherm.spark.jobs.slice_fold import (
     NO_METADATA,
     RECORDS_MISSING,
 )
-from isotherm.spark.jobs.verify import DIFFERENT, EXTRA, MISSING, verify
 from isotherm.testing.conformance.remote_metadata import FINISHED, make_segment, make_update
 from isotherm.types import TopicIdPartition, uuid_to_text
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
@@ -200,7 +200,7 @@ def test_projection_refuses_what_it_is_not_of(spark: SparkSession, tmp_path: Pat
 
 
 def read_all(target: ObjectStoreSettings) -> Iterator[Any]:
-    from isotherm.spark.driver.projection import read_segments
+    from isotherm.spark.metadata.projection import read_segments
 
     yield from read_segments(target)
 

@@ -18,8 +18,8 @@ from isotherm.cli.main import app
 from isotherm.errors import ConfigError, PolicyViolationError
 from isotherm.remote.metadata.folding.fold import fold_metadata_topic
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
-from isotherm.spark.driver.segment_frames import segment_row
 from isotherm.spark.jobs.project_topic import project_to_topic
+from isotherm.spark.metadata.segment_frames import segment_row
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
 METADATA = "__remote_log_metadata"
@@ -100,7 +100,7 @@ def test_jobs_follow_a_brokers_topic_and_the_source_reads_what_they_made(
 
 
 def segment_row_names() -> list[str]:
-    from isotherm.spark.driver.segment_frames import SEGMENT_ARROW
+    from isotherm.spark.metadata.segment_frames import SEGMENT_ARROW
 
     return list(SEGMENT_ARROW.names)
 

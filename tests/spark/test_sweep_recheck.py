@@ -16,8 +16,8 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver.metadata_log import DumpMetadataLog
 from isotherm.spark.jobs.recheck import MetadataNow, segments_finished_last, still_deletable
+from isotherm.spark.metadata.metadata_log import DumpMetadataLog
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TopicIdPartition, uuid_to_text
 from tests.support.metadata_dump import write_dump
 

@@ -17,14 +17,14 @@ from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.driver.batch_query import BatchQuery
-from isotherm.spark.driver.sources_of_metadata import BucketSegmentSource
-from isotherm.spark.driver.tiered_log import TieredLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.planning import ReadTask
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_codec import decode_task, encode_task
 from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, schema_of
+from isotherm.spark.tier.sources_of_metadata import BucketSegmentSource
+from isotherm.spark.tier.tiered_log import TieredLog
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
 

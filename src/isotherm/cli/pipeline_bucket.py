@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from isotherm.remote.storage.settings import ObjectStoreSettings
-    from isotherm.spark.driver.metadata_log import MetadataLog
     from isotherm.spark.jobs.cost import Cost
+    from isotherm.spark.metadata.metadata_log import MetadataLog
     from isotherm.spark.options import SourceOptions
 
 MaxBytes = Annotated[
@@ -33,8 +33,8 @@ def bucket(
     """The options of the source, and their store, after a test request to it: a read, or with
     `writes` a write. Brokers are not needed."""
     from isotherm.remote.storage.store_check import check_store
-    from isotherm.spark.driver.tiers import named_store, tier_settings
     from isotherm.spark.option_parsing import parse_options
+    from isotherm.spark.tier.settings import named_store, tier_settings
 
     options = parse_options(source_texts(path, option, None, {}))
     check_store(named_store(options), writes=writes)
@@ -48,7 +48,7 @@ def storage_of(
     options again. The manager is created here once, so that an unusable one fails before the job
     starts."""
     from isotherm.spark.option_parsing import parse_options
-    from isotherm.spark.source_task import open_users_storage
+    from isotherm.spark.tier.storage import open_users_storage
 
     options = parse_options(source_texts(path, option, None, {}))
     if options.storage_manager is None:
@@ -60,8 +60,8 @@ def storage_of(
 def listed_segments(spark: SparkSession, options: SourceOptions) -> DataFrame:
     """The rows (segment_frames) of the segments that a user's RemoteStorageManager lists, finished
     or not. Raises UnsupportedVersionError if it cannot list them."""
-    from isotherm.spark.driver.segment_frames import segment_frame
-    from isotherm.spark.source_task import open_users_storage
+    from isotherm.spark.metadata.segment_frames import segment_frame
+    from isotherm.spark.tier.storage import open_users_storage
 
     return segment_frame(spark, open_users_storage(options).list_log_segments())
 

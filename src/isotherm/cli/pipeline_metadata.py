@@ -17,8 +17,8 @@ from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_
 
 if TYPE_CHECKING:
     from isotherm.remote.storage.settings import ObjectStoreSettings
-    from isotherm.spark.driver.metadata_log import MetadataLog
     from isotherm.spark.jobs.replay import AsOf
+    from isotherm.spark.metadata.metadata_log import MetadataLog
 
 LogDirs = Annotated[
     list[Path] | None,
@@ -99,9 +99,9 @@ def metadata_log(
     """The metadata log at a place. With `audit` it is that of the audit topic. Raises ConfigError
     unless the options name exactly one place, and PolicyViolationError for a log of more than
     `max_bytes`."""
-    from isotherm.spark.driver.metadata_log import DumpMetadataLog, TopicMetadataLog
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.replay import cost_of_log
+    from isotherm.spark.metadata.metadata_log import DumpMetadataLog, TopicMetadataLog
 
     bootstrap_server, client, log_dirs, dump, store_option = place
     if sum(each is not None for each in (bootstrap_server, log_dirs or None, dump)) != 1:

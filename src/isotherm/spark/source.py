@@ -30,13 +30,7 @@ from isotherm.spark.option_parsing import (
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.requirements import check_streams
 from isotherm.spark.rows import check_schema, chosen_schema
-from isotherm.spark.source_task import (
-    TaskPartition,
-    freeze_imports,
-    open_storage,
-    read_partition,
-    uncollected,
-)
+from isotherm.spark.source_task import TaskPartition, freeze_imports, read_partition, uncollected
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,19 +71,18 @@ class IsothermReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks, as a list: Spark accepts no other sequence."""
         from isotherm.spark.driver.batch_query import BatchQuery
-        from isotherm.spark.driver.tiered_log import TieredLog
-        from isotherm.spark.driver.tiers import open_brokers, open_segment_source, read_settings
+        from isotherm.spark.tier.open_log import open_brokers, open_tiered_log
+        from isotherm.spark.tier.settings import read_settings
 
         options = self._options
         settings = read_settings(options)
         layout = "" if settings is None else settings.layout
         with (
             uncollected(),
-            open_segment_source(options, settings, by_name=options.plans_by_name) as segments,
+            open_tiered_log(
+                options, settings, open_brokers(options), by_name=options.plans_by_name
+            ) as log,
         ):
-            log = TieredLog(
-                options, open_storage(options, settings), segments, open_brokers(options)
-            )
             planned = BatchQuery(options, log).plan()
             tasks: list[InputPartition] = [TaskPartition(t, layout) for t in planned]
         freeze_imports()

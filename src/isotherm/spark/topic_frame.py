@@ -60,7 +60,7 @@ def topic(
     """
     check_requirements()
     from isotherm.spark.driver.topic_plan import plan_topic
-    from isotherm.spark.jobs.slice_fold import spark_schema
+    from isotherm.spark.numbered_tasks import spark_schema
     from isotherm.spark.tables.open_table import (
         TablePlace,
         check_chosen,
@@ -118,7 +118,7 @@ def _later_rows(
     types: DecodedTypes,
 ) -> DataFrame:
     """The rows of the tasks in the form in which a run that adds no columns would write them."""
-    from isotherm.spark.jobs.slice_fold import each_of
+    from isotherm.spark.numbered_tasks import each_of
     from isotherm.spark.tables.table_rows import rows_schema
 
     def run(number: int) -> Iterator[pa.RecordBatch]:

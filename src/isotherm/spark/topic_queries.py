@@ -19,7 +19,7 @@ from isotherm.spark.plan.offsets import GlobalTimestamp
 from isotherm.types import Offset, TimestampMs, TopicPartition
 
 if TYPE_CHECKING:
-    from isotherm.spark.driver.tiered_log import TieredLog
+    from isotherm.spark.tier.tiered_log import TieredLog
 
 
 def count(options: Mapping[str, object]) -> int:
@@ -52,10 +52,9 @@ def _parsed(options: Mapping[str, object]) -> SourceOptions:
 
 @contextmanager
 def _log(options: SourceOptions, *, by_name: bool) -> Iterator[TieredLog]:
-    from isotherm.spark.driver.tiered_log import TieredLog
-    from isotherm.spark.driver.tiers import open_brokers, open_segment_source, read_settings
-    from isotherm.spark.source_task import open_storage
+    from isotherm.spark.tier.open_log import open_brokers, open_tiered_log
+    from isotherm.spark.tier.settings import read_settings
 
     settings = read_settings(options)
-    with open_segment_source(options, settings, by_name=by_name) as segments:
-        yield TieredLog(options, open_storage(options, settings), segments, open_brokers(options))
+    with open_tiered_log(options, settings, open_brokers(options), by_name=by_name) as log:
+        yield log

@@ -40,15 +40,15 @@ _NOT_INSTALLED = frozenset({"tests", "benchmark"})
 _PLANNING = (
     "isotherm.spark.source",
     "isotherm.spark.driver.batch_query",
-    "isotherm.spark.driver.tiered_log",
-    "isotherm.spark.driver.tiers",
+    "isotherm.spark.tier.open_log",
+    "isotherm.spark.tier.settings",
 )
 _TASK = (
     "isotherm.spark.tasks_source",
     "isotherm.spark.reading.task_codec",
     "isotherm.spark.reading.task_reading",
-    "isotherm.spark.driver.tiered_log",
-    "isotherm.spark.driver.tiers",
+    "isotherm.spark.tier.open_log",
+    "isotherm.spark.tier.settings",
     "isotherm.remote.storage.object_client",
     "isotherm.remote.storage.object_store",
     "isotherm.kernels.batches",

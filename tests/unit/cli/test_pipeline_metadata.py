@@ -14,9 +14,9 @@ from isotherm.cli.pipeline_metadata import (
     time_ms,
 )
 from isotherm.errors import ConfigError, PolicyViolationError
-from isotherm.spark.driver.metadata_log import TopicMetadataLog
 from isotherm.spark.jobs.project import cost_of_projecting
 from isotherm.spark.jobs.replay import AsOf, cost_of_log
+from isotherm.spark.metadata.metadata_log import TopicMetadataLog
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC
 from tests.support.flights_history import write_flights_history
 

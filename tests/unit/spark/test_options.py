@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from isotherm.errors import ConfigError, UnknownConfigError
-from isotherm.spark.driver.tiers import read_settings, tier_settings
 from isotherm.spark.option_parsing import parse_options, parse_stream_options
 from isotherm.spark.options import SourceOptions, storage_url
 from isotherm.spark.plan.offsets import (
@@ -15,6 +14,7 @@ from isotherm.spark.plan.offsets import (
     SpecificOffsets,
     SpecificTimestamps,
 )
+from isotherm.spark.tier.settings import read_settings, tier_settings
 from isotherm.types import TopicPartition
 
 A0 = TopicPartition("a", 0)

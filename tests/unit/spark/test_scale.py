@@ -11,12 +11,12 @@ import pytest
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.spark.driver.batch_query import BatchQuery
-from isotherm.spark.driver.tiered_log import TieredLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.planning import ReadTask
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, schema_of
+from isotherm.spark.tier.tiered_log import TieredLog
 from tests.support.synthetic_history import HistoryShape, SyntheticHistory
 
 MB = 1024 * 1024

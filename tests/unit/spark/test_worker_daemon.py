@@ -28,7 +28,7 @@ from isotherm.spark.source_task import read_partition
 options = parse_options({"path": sys.argv[1], "subscribe": "flights"})
 schema = full_schema(include_headers=True)
 [task] = IsothermReader(options, schema).partitions()
-loaded.add("isotherm.spark.driver.batch_query")  # of the planning
+loaded |= {"isotherm.spark.driver", "isotherm.spark.driver.batch_query"}  # of the planning
 rows = sum(batch.num_rows for batch in read_partition(options, schema, task))
 print(rows, *sorted(name for name in set(sys.modules) - loaded if name.startswith("isotherm.")))
 """
@@ -94,6 +94,10 @@ def test_planners_load_no_kernels_and_other_workers_nothing_of_ours() -> None:
     assert planner[0] == "pyspark.sql.worker.plan_data_source_read"
     assert not any(name.startswith("isotherm.kernels") for name in planner)
     assert list(modules_of("pyspark.other")) == ["pyspark.other"]
+
+
+def test_tasks_load_nothing_of_the_driver() -> None:
+    assert not any("isotherm.spark.driver" in name for name in modules_of("pyspark.worker"))
 
 
 def test_workers_draw_other_random_numbers() -> None:

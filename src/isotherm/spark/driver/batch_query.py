@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from isotherm.spark.driver.tiered_log import TieredLog, Views
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.offsets import (
     OffsetRange,
@@ -13,6 +12,7 @@ from isotherm.spark.plan.offsets import (
     resolve_start,
 )
 from isotherm.spark.plan.planning import ReadTask
+from isotherm.spark.tier.tiered_log import TieredLog, Views
 
 
 class BatchQuery:

@@ -9,12 +9,13 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from isotherm.errors import UnknownTopicOrPartitionError
-from isotherm.spark.driver.tiered_log import TieredLog, Views
-from isotherm.spark.driver.tiers import open_brokers, open_segment_source, read_settings
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.offsets import OffsetRange, check_range, clip_range
 from isotherm.spark.reading.brokers import Brokers
-from isotherm.spark.source_task import TaskPartition, open_storage, uncollected
+from isotherm.spark.source_task import TaskPartition, uncollected
+from isotherm.spark.tier.open_log import open_brokers, open_tiered_log
+from isotherm.spark.tier.settings import read_settings
+from isotherm.spark.tier.tiered_log import TieredLog, Views
 from isotherm.types import Offset, uuid_to_text
 
 
@@ -48,9 +49,7 @@ class TopicPlanner:
             settings = read_settings(options)
             self._layout = "" if settings is None else settings.layout
             self._brokers = open_brokers(options)
-            segments = opened.enter_context(open_segment_source(options, settings))
-            storage = open_storage(options, settings)
-            self._log = TieredLog(options, storage, segments, self._brokers)
+            self._log = opened.enter_context(open_tiered_log(options, settings, self._brokers))
             self._open = opened.pop_all()
 
     def close(self) -> None:

@@ -18,10 +18,10 @@ from pyspark.sql import functions as sql
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.storage.layout.aiven_custom_metadata import read_custom_metadata
-from isotherm.spark.driver.metadata_log import MetadataLog
 from isotherm.spark.jobs.metadata_events import metadata_events
 from isotherm.spark.jobs.replay import replay
-from isotherm.spark.jobs.slice_fold import spark_schema
+from isotherm.spark.metadata.metadata_log import MetadataLog
+from isotherm.spark.numbered_tasks import spark_schema
 from isotherm.types import TimestampMs
 
 DAY_MS = 86_400_000

@@ -38,8 +38,6 @@ from isotherm.remote.storage.inventory import list_segment_objects, open_for_rea
 from isotherm.remote.storage.object_client import open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver.tiered_log import choose_partitions, newest_histories
-from isotherm.spark.driver.tiers import open_brokers, open_segment_source, tier_settings
 from isotherm.spark.jobs.compact_passes import (
     PassSettings,
     StagedPiece,
@@ -54,7 +52,10 @@ from isotherm.spark.jobs.cost import Cost, parallel_tasks
 from isotherm.spark.options import SourceOptions, storage_url
 from isotherm.spark.plan.planning import lineage_pieces
 from isotherm.spark.reading.brokers import Brokers
-from isotherm.spark.source_task import storage_of_job
+from isotherm.spark.tier.open_log import open_brokers, open_segment_source
+from isotherm.spark.tier.settings import tier_settings
+from isotherm.spark.tier.storage import storage_of_job
+from isotherm.spark.tier.tiered_log import choose_partitions, newest_histories
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TimestampMs, TopicIdPartition
 
 if TYPE_CHECKING:

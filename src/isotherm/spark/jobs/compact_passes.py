@@ -44,8 +44,8 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.segment.cleaning.transactions import OpenTransactions, open_after
 from isotherm.spark.jobs.cost import parallel_tasks
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.source_task import storage_of_job
 from isotherm.spark.task_folder import task_folder
+from isotherm.spark.tier.storage import storage_of_job
 from isotherm.types import ProducerId, TopicIdPartition
 
 if TYPE_CHECKING:

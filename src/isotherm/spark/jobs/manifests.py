@@ -26,8 +26,8 @@ from isotherm.remote.storage.inventory import (
 from isotherm.remote.storage.layout.segment_layout import Layout
 from isotherm.remote.storage.object_client import ObjectClient, StoredObject
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver.segment_frames import SEGMENT_ARROW, segment_row
 from isotherm.spark.jobs.bucket_listing import IN_PLACE, spread_over
+from isotherm.spark.metadata.segment_frames import SEGMENT_ARROW, segment_row
 from isotherm.types import uuid_to_text
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from isotherm.spark.jobs.rewritten_files import PUT_SCHEMA, put_by_number, put_rows
-from isotherm.spark.jobs.slice_fold import each_of
+from isotherm.spark.numbered_tasks import each_of
 from isotherm.spark.tables.column_fit import as_schema
 from isotherm.spark.tables.parquet_files import ParquetFiles, Place, PutFile, attempt_name
 from isotherm.spark.tables.table_upkeep import DataFile

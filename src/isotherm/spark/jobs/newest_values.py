@@ -26,7 +26,7 @@ from isotherm.spark.jobs.rewritten_files import (
     put_rows,
     rewrite_file,
 )
-from isotherm.spark.jobs.slice_fold import each_of, spark_schema
+from isotherm.spark.numbered_tasks import each_of, spark_schema
 from isotherm.spark.tables.column_fit import conformed
 from isotherm.spark.tables.parquet_files import Place, PutFile
 

@@ -20,7 +20,7 @@ from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError, CorruptMetadataError
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic, check_is_own_topic
 from isotherm.remote.metadata.upkeep.migration import PartitionMigration
-from isotherm.spark.jobs.slice_fold import each_of
+from isotherm.spark.numbered_tasks import each_of
 from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 

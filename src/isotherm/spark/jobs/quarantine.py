@@ -27,7 +27,7 @@ from isotherm.spark.jobs.recheck import MetadataNow, still_deletable
 from isotherm.spark.jobs.sweep import SweepReport
 from isotherm.spark.jobs.users_segments import PART, WHOLE, listed_key
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.source_task import open_users_storage
+from isotherm.spark.tier.storage import open_users_storage
 from isotherm.types import TimestampMs
 
 if TYPE_CHECKING:

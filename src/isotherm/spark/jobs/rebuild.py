@@ -52,15 +52,15 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.leader_epochs import epochs_within
 from isotherm.segment.producer_snapshot import read_producer_snapshot
-from isotherm.spark.driver.segment_frames import SEGMENT_ARROW, segment_row, segments_of
 from isotherm.spark.jobs.manifests import read_manifests
 from isotherm.spark.jobs.scrub import FINDINGS, history_findings
+from isotherm.spark.metadata.segment_frames import SEGMENT_ARROW, segment_row, segments_of
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.epoch_claims import contested_epochs
 from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
 from isotherm.spark.reading.epoch_proof import prove_epochs
 from isotherm.spark.reading.readers import WrongRowsError
-from isotherm.spark.source_task import storage_of_job
+from isotherm.spark.tier.storage import storage_of_job
 from isotherm.types import (
     TopicIdPartition,
     uuid_from_text,

@@ -33,7 +33,7 @@ from isotherm.types import uuid_to_text
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from isotherm.spark.driver.metadata_log import MetadataLog
+    from isotherm.spark.metadata.metadata_log import MetadataLog
 
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from isotherm.remote.metadata.folding.segment_fold import SEGMENTS
-from isotherm.spark.driver.metadata_log import (
+from isotherm.spark.jobs.cost import Cost
+from isotherm.spark.jobs.replay_spread import folded_by_place
+from isotherm.spark.metadata.metadata_log import (
     RUN_MAX_BYTES,
     LogSlice,
     MetadataLog,
 )
-from isotherm.spark.jobs.cost import Cost
-from isotherm.spark.jobs.replay_spread import folded_by_place
-from isotherm.spark.jobs.slice_fold import FOLDED, POSITION, SEGMENT, each_of, fold_slice
+from isotherm.spark.metadata.slice_fold import FOLDED, POSITION, SEGMENT, fold_slice
+from isotherm.spark.numbered_tasks import each_of
 from isotherm.types import Offset, TimestampMs
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 
 from isotherm.remote.metadata.api import MetadataColumns
 from isotherm.remote.metadata.folding.decoded_run import place_hashes
-from isotherm.spark.driver.metadata_log import (
+from isotherm.spark.metadata.metadata_log import (
     LogSlice,
     MetadataLog,
     RecordRun,
     as_events,
     until_time,
 )
-from isotherm.spark.jobs.slice_fold import (
+from isotherm.spark.metadata.slice_fold import (
     DAMAGED_BATCH,
     FOLDED,
     HEAD_MISSING,
@@ -33,10 +33,9 @@ from isotherm.spark.jobs.slice_fold import (
     Findings,
     Gaps,
     SliceFold,
-    each_of,
     folded_rows,
-    spark_schema,
 )
+from isotherm.spark.numbered_tasks import each_of, spark_schema
 from isotherm.types import Offset, TimestampMs
 
 if TYPE_CHECKING:

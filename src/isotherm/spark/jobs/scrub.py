@@ -23,17 +23,17 @@ from isotherm.remote.scrub.findings import Finding, FindingKind, Problem, segmen
 from isotherm.remote.scrub.segment_scrub import FETCH_BYTES, SegmentScrubber, StoredObjects
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver.segment_frames import (
+from isotherm.spark.jobs.bucket_listing import spread_over
+from isotherm.spark.jobs.cost import Cost, cost_of_reading, parallel_tasks
+from isotherm.spark.metadata.segment_frames import (
     SEGMENT_ARROW,
     segment_of_row,
     segment_row,
     segments_of,
 )
-from isotherm.spark.jobs.bucket_listing import spread_over
-from isotherm.spark.jobs.cost import Cost, cost_of_reading, parallel_tasks
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
-from isotherm.spark.source_task import storage_of_job
+from isotherm.spark.tier.storage import storage_of_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -38,10 +38,10 @@ from isotherm.remote.storage.manifest.chunk_index import stored_file_size
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.object_store import fetch_manifest
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver.segment_frames import segment_of_row
 from isotherm.spark.jobs.bucket_listing import ELSEWHERE, FOREIGN
 from isotherm.spark.jobs.cost import Cost, parallel_tasks
 from isotherm.spark.jobs.users_segments import PART, UsersLayout, absent_keys
+from isotherm.spark.metadata.segment_frames import segment_of_row
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
 from isotherm.types import TimestampMs, uuid_to_text

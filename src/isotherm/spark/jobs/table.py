@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from isotherm.errors import TableOvertakenError
-from isotherm.spark.driver.topic_plan import TopicPlan
 from isotherm.spark.jobs.cost import Cost
 from isotherm.spark.jobs.newest_values import KeyedFile, without_superseded
-from isotherm.spark.jobs.slice_fold import each_of
+from isotherm.spark.numbered_tasks import each_of
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.source_task import TaskPartition, read_partition
 from isotherm.spark.tables.parquet_files import ParquetFiles, PutFile, attempt_name
@@ -53,6 +52,8 @@ from isotherm.spark.task_folder import task_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from isotherm.spark.driver.topic_plan import TopicPlan
 
 _ROWS, _DEAD, _TOMBSTONES, _COLUMNS = "rows", "dead", "tombstones", "columns"
 _REASON = "reason"

@@ -17,17 +17,17 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from isotherm.errors import TableOvertakenError
-from isotherm.spark.driver.tiers import open_brokers
 from isotherm.spark.jobs.rewritten_files import (
     PUT_SCHEMA,
     put_by_number,
     put_rows,
     rewrite_file,
 )
-from isotherm.spark.jobs.slice_fold import each_of
+from isotherm.spark.numbered_tasks import each_of
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.tables.parquet_files import Place, PutFile
 from isotherm.spark.tables.table_upkeep import DataFile, KeptTable
+from isotherm.spark.tier.open_log import open_brokers
 from isotherm.types import Offset, uuid_to_text
 
 if TYPE_CHECKING:

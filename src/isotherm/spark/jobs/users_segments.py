@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.spark.jobs.bucket_listing import IN_PLACE, LISTING_ARROW
-from isotherm.spark.source_task import open_users_storage
+from isotherm.spark.tier.storage import open_users_storage
 from isotherm.types import uuid_to_text
 
 if TYPE_CHECKING:

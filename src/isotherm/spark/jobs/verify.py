@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from isotherm.remote.metadata.api import MetadataColumns
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver.metadata_log import (
+from isotherm.spark.jobs.replay import AsOf
+from isotherm.spark.metadata.metadata_log import (
     LogIdentity,
     LogSlice,
     MetadataLog,
     OnDamage,
     RecordRun,
 )
-from isotherm.spark.driver.projection import Projection
-from isotherm.spark.jobs.replay import AsOf
+from isotherm.spark.metadata.projection import Projection
 from isotherm.types import NO_LEADER_EPOCH
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from isotherm.clock import Clock
-from isotherm.spark.driver.tiered_log import TieredLog, Views
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.offsets import (
     OffsetBounds,
@@ -27,6 +26,7 @@ from isotherm.spark.streaming.stream_offsets import (
     admit_bytes,
     admit_records,
 )
+from isotherm.spark.tier.tiered_log import TieredLog, Views
 from isotherm.types import TopicPartition
 
 Bounds = dict[TopicPartition, OffsetBounds]

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from isotherm.clock import SystemClock
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.source_task import TaskPartition, open_storage, read_partition, uncollected
+from isotherm.spark.source_task import TaskPartition, read_partition, uncollected
 from isotherm.spark.streaming.stream_offsets import decode_offset, encode_offset
 
 if TYPE_CHECKING:
@@ -89,21 +89,16 @@ class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _query(self) -> StreamQuery:
         if self._opened is None:
-            from isotherm.spark.driver.tiered_log import TieredLog
-            from isotherm.spark.driver.tiers import (
-                open_brokers,
-                open_segment_source,
-                read_settings,
-            )
             from isotherm.spark.streaming.stream_query import StreamQuery
+            from isotherm.spark.tier.open_log import open_brokers, open_tiered_log
+            from isotherm.spark.tier.settings import read_settings
 
             options = self._options
             settings = read_settings(options)
-            segments = self._resources.enter_context(
-                open_segment_source(options, settings, by_name=options.plans_by_name)
-            )
-            log = TieredLog(
-                options, open_storage(options, settings), segments, open_brokers(options)
+            log = self._resources.enter_context(
+                open_tiered_log(
+                    options, settings, open_brokers(options), by_name=options.plans_by_name
+                )
             )
             self._layout = "" if settings is None else settings.layout
             self._opened = StreamQuery(options, log, SystemClock())

@@ -19,11 +19,11 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.spark.driver.batch_query import BatchQuery
-from isotherm.spark.driver.sources_of_metadata import TopicSegmentSource
-from isotherm.spark.driver.tiered_log import TieredLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.offsets import OffsetBounds
 from isotherm.spark.plan.planning import BrokerRead
+from isotherm.spark.tier.sources_of_metadata import TopicSegmentSource
+from isotherm.spark.tier.tiered_log import TieredLog
 from isotherm.types import TopicIdPartition, TopicPartition
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
 from tests.support.record_segments import RecordSegmentMaker

@@ -11,10 +11,10 @@ import pytest
 from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver import metadata_log
-from isotherm.spark.driver.metadata_log import LogSlice, TopicMetadataLog
-from isotherm.spark.driver.projection import Projection
 from isotherm.spark.jobs.project import _project_slice
+from isotherm.spark.metadata import metadata_log
+from isotherm.spark.metadata.metadata_log import LogSlice, TopicMetadataLog
+from isotherm.spark.metadata.projection import Projection
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 Append = Callable[[range], None]

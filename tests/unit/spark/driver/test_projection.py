@@ -10,9 +10,9 @@ import pytest
 from isotherm.errors import RemoteResourceNotFoundError
 from isotherm.remote.metadata.folding.segment_fold import SEGMENTS, FoldState
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver import projection as module
-from isotherm.spark.driver.metadata_log import LogIdentity
-from isotherm.spark.driver.projection import ProjectedPartition, Projection, read_segments
+from isotherm.spark.metadata import projection as module
+from isotherm.spark.metadata.metadata_log import LogIdentity
+from isotherm.spark.metadata.projection import ProjectedPartition, Projection, read_segments
 
 STATE = FoldState(SEGMENTS.empty_table())
 

@@ -10,10 +10,10 @@ from isotherm.errors import ConfigError, OffsetOutOfRangeError
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver.tiered_log import TieredLog
 from isotherm.spark.driver.topic_plan import _ranges, plan_topic
 from isotherm.spark.plan.offsets import OffsetBounds
 from isotherm.spark.tables.open_table import table_source_options
+from isotherm.spark.tier.tiered_log import TieredLog
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
 from tests.unit.spark.driver.test_batch_query import FakeBrokers, FixedSegments

@@ -21,7 +21,6 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver.segment_frames import SEGMENT_ARROW, segment_row
 from isotherm.spark.jobs.cost import Cost, check_cost
 from isotherm.spark.jobs.rebuild import (
     events_of,
@@ -30,6 +29,7 @@ from isotherm.spark.jobs.rebuild import (
     lineage,
     renamed_segment,
 )
+from isotherm.spark.metadata.segment_frames import SEGMENT_ARROW, segment_row
 from isotherm.spark.plan.planning import lineage_pieces
 from isotherm.types import TopicIdPartition, uuid_to_text
 from tests.support.bucket_inventory import read_inventory

@@ -15,7 +15,6 @@ from isotherm.record.control import ControlRecordType, build_end_transaction_mar
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.spark.driver.batch_query import BatchQuery
-from isotherm.spark.driver.tiered_log import TieredLog, cause_when_gone
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.offsets import OffsetRange
 from isotherm.spark.plan.planning import (
@@ -29,6 +28,7 @@ from isotherm.spark.plan.planning import (
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import REREADS_MAX, WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, schema_of
+from isotherm.spark.tier.tiered_log import TieredLog, cause_when_gone
 from isotherm.types import TopicIdPartition, TopicPartition
 from tests.support.record_segments import RecordSegmentMaker
 

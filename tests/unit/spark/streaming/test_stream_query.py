@@ -14,11 +14,11 @@ from isotherm.errors import (
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
-from isotherm.spark.driver.tiered_log import TieredLog
 from isotherm.spark.option_parsing import parse_stream_options
 from isotherm.spark.plan.offsets import OffsetBounds
 from isotherm.spark.streaming.stream_offsets import StreamOffset
 from isotherm.spark.streaming.stream_query import StreamQuery
+from isotherm.spark.tier.tiered_log import TieredLog
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicIdPartition, TopicPartition
 from tests.support.record_segments import RecordSegmentMaker

@@ -5,8 +5,8 @@ Damage does not end the job. It becomes a finding: a row with the offset and a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from isotherm.remote.metadata.api import MetadataColumns
 from isotherm.remote.metadata.folding.decoded_run import decode_run
 from isotherm.remote.metadata.folding.segment_fold import SEGMENTS, SegmentFold
 from isotherm.remote.metadata.wire.keys import metadata_partition
-from isotherm.spark.driver.metadata_log import (
+from isotherm.spark.metadata.metadata_log import (
     LogSlice,
     MetadataLog,
     RecordRun,
@@ -23,10 +23,6 @@ from isotherm.spark.driver.metadata_log import (
     until_time,
 )
 from isotherm.types import Offset, TimestampMs, TopicIdPartition
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 HEAD_MISSING = "head missing"
 RECORDS_MISSING = "records missing"
@@ -53,28 +49,6 @@ _FIELDS: list[Any] = [
     ("records", pa.int64()),
 ]
 FOLDED = pa.schema([*_FIELDS, *SEGMENTS])
-
-
-def each_of(
-    spark: SparkSession,
-    count: int,
-    work: Callable[[int], Iterator[pa.RecordBatch]],
-    schema: pa.Schema,
-) -> DataFrame:
-    """The batches of `work(0)` to `work(count - 1)`, each in a task of its own."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_numpy().tolist():
-                yield from work(number)
-
-    return spark.range(0, count, 1, max(count, 1)).mapInArrow(run, spark_schema(schema))
-
-
-def spark_schema(schema: pa.Schema) -> StructType:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return from_arrow_schema(schema)
 
 
 class Findings:

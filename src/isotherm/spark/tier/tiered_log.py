@@ -24,7 +24,6 @@ from isotherm.errors import (
 )
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
-from isotherm.spark.driver.sources_of_metadata import SegmentSource
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.epoch_claims import contested_epochs
 from isotherm.spark.plan.listed_segments import ListedSegment
@@ -55,6 +54,7 @@ from isotherm.spark.reading.epoch_proof import prove_epochs
 from isotherm.spark.reading.readers import SegmentGoneError
 from isotherm.spark.reading.time_lookup import first_offset_not_before
 from isotherm.spark.reading.transactions import CommittedHistory
+from isotherm.spark.tier.sources_of_metadata import SegmentSource
 from isotherm.types import LeaderEpoch, Offset, TimestampMs, TopicIdPartition, TopicPartition
 
 _logger = logging.getLogger(__name__)

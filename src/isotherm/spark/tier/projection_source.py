@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.driver.projection import read_segments
-from isotherm.spark.driver.segment_frames import segments_of
+from isotherm.spark.metadata.projection import read_segments
+from isotherm.spark.metadata.segment_frames import segments_of
 from isotherm.types import TopicIdPartition
 
 _VISIBLE = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name

@@ -42,7 +42,7 @@ from isotherm.spark.plan.planning import BlankSegment
 from isotherm.types import TopicIdPartition
 
 if TYPE_CHECKING:
-    from isotherm.spark.reading.users_storage import UsersStorage
+    from isotherm.spark.tier.users_storage import UsersStorage
 
 _logger = logging.getLogger(__name__)
 

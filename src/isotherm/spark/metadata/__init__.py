@@ -1,0 +1,1 @@
+"""Metadata of segments for jobs: the whole metadata topic, its fold, its projection, rows."""

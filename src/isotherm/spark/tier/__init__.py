@@ -1,0 +1,1 @@
+"""A tier as driver and executors both use it: its settings, storage and segments."""
