@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from isotherm.broker.server.authentication.tls import PrincipalMapper
+from isotherm.broker.server.net.certificate_principals import PrincipalMapper
 from isotherm.config.security import STANDARD_AUTHORIZER
 from isotherm.errors import ConfigError
 from isotherm.protocol.api_keys import ApiKey

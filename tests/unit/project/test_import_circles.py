@@ -30,7 +30,6 @@ REMAINING: set[tuple[str, ...]] = {
         "isotherm.broker.startup",
         "isotherm.broker.tier",
     ),
-    ("isotherm.broker.server.authentication", "isotherm.broker.server.net"),
     (
         "isotherm.remote.compaction",
         "isotherm.remote.indexes",

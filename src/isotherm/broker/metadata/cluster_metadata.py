@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeAlias
 
 from isotherm.broker.metadata.image import ConfigResource, MetadataImage, TopicImage
 from isotherm.broker.metadata.metadata_records import BROKER_RESOURCE, TOPIC_RESOURCE
-from isotherm.broker.server.authentication.tls import check_key_material
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.dynamic import with_dynamic_texts
+from isotherm.config.listener_tls import check_key_material
 from isotherm.config.reload import ReloadedConfig, reload_config
 from isotherm.config.server_properties import warn_of_inert_keys
 from isotherm.config.topic import TopicConfig

@@ -94,7 +94,6 @@ from isotherm.broker.server.authentication.scram_changes import (
     ScramUpsertion,
     plan_credentials,
 )
-from isotherm.broker.server.authentication.tls import check_key_material
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.dynamic import (
@@ -102,6 +101,7 @@ from isotherm.config.dynamic import (
     check_for_all,
     check_thread_pools,
 )
+from isotherm.config.listener_tls import check_key_material
 from isotherm.config.security import split_key_material
 from isotherm.config.server_properties import warn_of_inert_keys
 from isotherm.errors import (

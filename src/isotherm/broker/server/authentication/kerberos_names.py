@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from isotherm.broker.server.authentication.name_rules import in_case, rule_pattern, rule_replacement
+from isotherm.broker.metadata.access.name_rules import in_case, rule_pattern, rule_replacement
 from isotherm.errors import ConfigError
 from isotherm.patterns import JavaPattern, JavaReplacement
 

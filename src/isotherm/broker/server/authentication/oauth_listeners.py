@@ -18,13 +18,13 @@ from isotherm.broker.server.authentication.key_set import (
     read_key_text,
 )
 from isotherm.broker.server.authentication.oauthbearer import OAUTHBEARER, OAuthBearerExchange
-from isotherm.broker.server.authentication.tls import trusted_certificates
 from isotherm.client.tls_contexts import https_context
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.definition import config_keys
 from isotherm.config.jaas import OAUTHBEARER_MODULE, parse_login_module
 from isotherm.config.listener import Listener
+from isotherm.config.listener_tls import trusted_certificates
 from isotherm.config.security import SecurityConfig
 from isotherm.errors import ConfigError
 

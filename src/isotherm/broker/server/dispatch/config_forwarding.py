@@ -22,7 +22,6 @@ from isotherm.broker.metadata.controller.config_changes import (
     changed_texts,
     check_are_dynamic,
 )
-from isotherm.broker.server.authentication.tls import check_key_material
 from isotherm.broker.server.dispatch.forwarding import Forward
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Handler
@@ -33,6 +32,7 @@ from isotherm.config.dynamic import (
     dynamic_broker_keys,
     with_dynamic_texts,
 )
+from isotherm.config.listener_tls import check_key_material
 from isotherm.config.security import split_key_material
 from isotherm.errors import ConfigError, InvalidRequestError, RejectedError
 

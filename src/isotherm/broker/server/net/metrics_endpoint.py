@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from isotherm.broker.server.authentication.tls import KeyMaterial, ListenerTls, listener_tls
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.http_credentials import HttpLogins, LoginResult, read_credentials
 from isotherm.config.listener import Listener, SecurityProtocol
+from isotherm.config.listener_tls import KeyMaterial, ListenerTls, listener_tls
 from isotherm.errors import ConfigError
 
 logger = logging.getLogger(__name__)

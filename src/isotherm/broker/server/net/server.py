@@ -18,15 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from isotherm.broker.metadata.endpoint import Endpoint
-from isotherm.broker.server.authentication.tls import (
-    KeyMaterial,
-    ListenerTls,
-    PrincipalMapper,
-    certificate_end,
-    listener_tls,
-)
 from isotherm.broker.server.net.acceptor import Acceptor
 from isotherm.broker.server.net.answer_memory import AnswerMemory
+from isotherm.broker.server.net.certificate_principals import PrincipalMapper
 from isotherm.broker.server.net.connection import (
     SCRATCH_SIZE,
     Answer,
@@ -44,6 +38,12 @@ from isotherm.broker.server.net.unauthenticated import Unauthenticated
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Address, Listener, SecurityProtocol
+from isotherm.config.listener_tls import (
+    KeyMaterial,
+    ListenerTls,
+    certificate_end,
+    listener_tls,
+)
 from isotherm.errors import ConfigError, SaslAuthenticationError
 
 logger = logging.getLogger(__name__)

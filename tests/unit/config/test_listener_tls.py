@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.broker.server.authentication.tls import listener_tls
+from isotherm.config.listener_tls import listener_tls
 from isotherm.config.server_properties import parse_broker_config
 from tests.support.certificates import issue
 
