@@ -60,9 +60,9 @@ def format_storage(
 ) -> None:
     """Format the log directories of a broker: for a cluster of Kafka's controllers, or for a
     cluster of its own."""
-    from isotherm.broker.server.authentication.scram_arguments import parse_scram_arguments
     from isotherm.broker.startup.formatting import format_directories
     from isotherm.broker.startup.local_tier import new_id
+    from isotherm.broker.startup.scram_arguments import parse_scram_arguments
     from isotherm.log.fs import OsFileSystem
 
     broker, rng = _read(config), random.SystemRandom()

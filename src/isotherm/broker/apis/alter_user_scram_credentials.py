@@ -13,7 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.server.authentication.scram_changes import ScramDeletion, ScramUpsertion
+from isotherm.broker.metadata.access.scram_changes import ScramDeletion, ScramUpsertion
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange

@@ -26,6 +26,7 @@ from isotherm.broker.coordinators.coordinator_elections import (
 )
 from isotherm.broker.coordinators.coordinator_topic import TopicCreator
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
+from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
 from isotherm.broker.metadata.directory_ids import MIGRATING
 from isotherm.broker.metadata.endpoint import Endpoint
@@ -57,6 +58,7 @@ from isotherm.broker.partitions.replication.replica_fetcher_manager import (
 )
 from isotherm.broker.partitions.replication.tier_follower import TierHistoryFollower
 from isotherm.broker.server.authentication.scram_changes import Refused, ScramUpsertion
+from isotherm.broker.peers.peer_security import inter_broker_security
 from isotherm.broker.server.authentication.unknown_users import recording_request
 from isotherm.broker.server.dispatch.auto_creation import TopicAutoCreation
 from isotherm.broker.server.dispatch.config_forwarding import checked_forwarding

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.scram_credential import ScramMechanism, salt_password
 from isotherm.broker.metadata.image import ScramUser
-from isotherm.broker.server.authentication.scram import ScramMechanism, salt_password
 from isotherm.broker.server.authentication.unknown_users import (
     new_secret,
     recording_request,

@@ -29,6 +29,12 @@ from isotherm.broker.metadata.access.acl_changes import (
     plan_creations,
     plan_removals,
 )
+from isotherm.broker.metadata.access.scram_changes import (
+    Refused,
+    ScramDeletion,
+    ScramUpsertion,
+    plan_credentials,
+)
 from isotherm.broker.metadata.client_quotas import (
     QuotaChange,
     plan_quota_changes,
@@ -87,12 +93,6 @@ from isotherm.broker.metadata.metadata_records import (
     PartitionChangeRecord,
     ProducerIdsRecord,
     RemoveTopicRecord,
-)
-from isotherm.broker.server.authentication.scram_changes import (
-    Refused,
-    ScramDeletion,
-    ScramUpsertion,
-    plan_credentials,
 )
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig

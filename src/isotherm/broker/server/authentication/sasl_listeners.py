@@ -7,19 +7,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from isotherm.broker.metadata.access.scram_credential import ScramCredential, ScramMechanism
 from isotherm.broker.metadata.image import ScramUser
 from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
 from isotherm.broker.server.authentication.gssapi import GSSAPI
 from isotherm.broker.server.authentication.oauthbearer import OAUTHBEARER
 from isotherm.broker.server.authentication.plain import PlainExchange
 from isotherm.broker.server.authentication.sasl_gate import NewExchange, SaslSettings
-from isotherm.broker.server.authentication.scram import (
-    CredentialShape,
-    ScramCredential,
-    ScramExchange,
-    ScramMechanism,
-    shape_of,
-)
+from isotherm.broker.server.authentication.scram import CredentialShape, ScramExchange, shape_of
 from isotherm.broker.server.authentication.unknown_users import SECRET_USER, secret_of
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig

@@ -6,62 +6,35 @@ password.
     client   c=biws,r=nonce of both,p=proof
     server   v=signature
 
-The server stores neither the password nor the key that a client needs: StoredKey = H(ClientKey). A
-user that does not exist is also asked for a proof, with a salt that is always the same for the
+A user that does not exist is also asked for a proof, with a salt that is always the same for the
 name, and looks like those of other users. So a client cannot find out which users exist; Kafka
 reveals it, because it fails at the first message.
 
-Source: Kafka ScramSaslServer, ScramFormatter, ScramMessages.
+Source: Kafka ScramSaslServer, ScramMessages.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import enum
 import hashlib
 import hmac
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from isotherm.broker.metadata.access.scram_credential import (
+    ITERATIONS_MIN,
+    ScramCredential,
+    ScramMechanism,
+)
 from isotherm.errors import SaslAuthenticationError
-
-ITERATIONS_MIN = 4096
-ITERATIONS_MAX = 16384
 
 # Kafka's admin client makes a salt of a random number of 130 bits, in base 36
 # (UserScramCredentialUpsertion.generateRandomSalt).
 _DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyz"
 _NUMBER_BITS = 130
 _NUMBER_DIGITS_MAX = 26
-
-
-class ScramMechanism(enum.IntEnum):
-    """The numbers are those of the protocol and of the metadata."""
-
-    SCRAM_SHA_256 = 1
-    SCRAM_SHA_512 = 2
-
-    @property
-    def sasl_name(self) -> str:
-        return self.name.replace("_", "-")
-
-    @property
-    def hash_name(self) -> str:
-        return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
-
-
-class ScramCredential(NamedTuple):
-    """The part of a password that a server stores."""
-
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
-    iterations: int
-
-    def __repr__(self) -> str:
-        return "ScramCredential([hidden])"
 
 
 class CredentialShape(NamedTuple):
@@ -80,21 +53,6 @@ def shape_of(salt: bytes, iterations: int) -> CredentialShape:
         _DIGITS
     )
     return CredentialShape(iterations, None if is_number else len(salt))
-
-
-def credential_of(
-    mechanism: ScramMechanism, salted_password: bytes, salt: bytes, iterations: int
-) -> ScramCredential:
-    """The credential of a password that `salt_password`, or a client, has salted."""
-    hash_name = mechanism.hash_name
-    client_key = hmac.digest(salted_password, b"Client Key", hash_name)
-    stored_key = hashlib.new(hash_name, client_key).digest()
-    server_key = hmac.digest(salted_password, b"Server Key", hash_name)
-    return ScramCredential(salt, stored_key, server_key, iterations)
-
-
-def salt_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
-    return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
 
 
 _NAME = r"(?:[^=,\0]|=2C|=3D)"

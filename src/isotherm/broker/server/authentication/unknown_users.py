@@ -15,10 +15,10 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
+from isotherm.broker.metadata.access.scram_credential import ITERATIONS_MIN, ScramMechanism
 from isotherm.broker.metadata.image import ScramUser
 from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
-from isotherm.broker.server.authentication.scram import ITERATIONS_MIN, ScramMechanism
-from isotherm.broker.server.authentication.scram_changes import Refused, ScramUpsertion
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.code_names import code_name

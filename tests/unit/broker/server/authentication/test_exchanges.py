@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.broker.server.authentication.plain import PlainExchange
-from isotherm.broker.server.authentication.scram import (
-    ScramExchange,
+from isotherm.broker.metadata.access.scram_credential import (
     ScramMechanism,
     credential_of,
     salt_password,
 )
+from isotherm.broker.server.authentication.plain import PlainExchange
+from isotherm.broker.server.authentication.scram import ScramExchange
 from isotherm.config.jaas import parse_login_module, plain_passwords
 from isotherm.errors import ConfigError, SaslAuthenticationError
 

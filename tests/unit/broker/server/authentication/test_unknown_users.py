@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.scram_changes import (
+    Refused,
+    ScramUpsertion,
+    plan_credentials,
+)
+from isotherm.broker.metadata.access.scram_credential import ScramMechanism
 from isotherm.broker.metadata.image import ScramUser
 from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
 from isotherm.broker.node import BrokerNode
 from isotherm.broker.server.authentication import sasl_listeners
 from isotherm.broker.server.authentication.sasl_listeners import Credentials, sasl_settings
-from isotherm.broker.server.authentication.scram import ScramMechanism
-from isotherm.broker.server.authentication.scram_changes import (
-    Refused,
-    ScramUpsertion,
-    plan_credentials,
-)
 from isotherm.broker.server.authentication.unknown_users import (
     SECRET_USER,
     keep_secret,

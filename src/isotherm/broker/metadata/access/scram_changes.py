@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.scram_credential import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    ScramMechanism,
+    credential_of,
+)
 from isotherm.broker.metadata.image import ScramUser
 from isotherm.broker.metadata.metadata_records import (
     MetadataRecord,
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
-)
-from isotherm.broker.server.authentication.scram import (
-    ITERATIONS_MAX,
-    ITERATIONS_MIN,
-    ScramMechanism,
-    credential_of,
 )
 
 _TWICE = "A user credential cannot be altered twice in the same request"

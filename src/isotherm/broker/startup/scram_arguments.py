@@ -15,14 +15,14 @@ import binascii
 import re
 from collections.abc import Callable, Iterable
 
-from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
-from isotherm.broker.server.authentication.scram import (
+from isotherm.broker.metadata.access.scram_credential import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
     ScramMechanism,
     credential_of,
     salt_password,
 )
+from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
 from isotherm.errors import ConfigError
 
 _BY_NAME = {each.sasl_name: each for each in ScramMechanism}

@@ -6,13 +6,10 @@ import base64
 
 import pytest
 
+from isotherm.broker.metadata.access.scram_credential import ScramCredential, ScramMechanism
 from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
-from isotherm.broker.server.authentication.scram import (
-    ScramCredential,
-    ScramExchange,
-    ScramMechanism,
-)
-from isotherm.broker.server.authentication.scram_arguments import parse_scram_arguments
+from isotherm.broker.server.authentication.scram import ScramExchange
+from isotherm.broker.startup.scram_arguments import parse_scram_arguments
 from isotherm.errors import ConfigError
 
 # RFC 7677, section 3.
