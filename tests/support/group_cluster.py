@@ -9,13 +9,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic, InternalTopic
+from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic
 from isotherm.broker.coordinators.groups.classic_protocol import Protocol
 from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator, Joining
 from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC, OffsetsTopic
 from isotherm.broker.metadata.image import MetadataImage
+from isotherm.broker.metadata.internal_topics import InternalTopic
 from isotherm.config.groups import GroupConfig
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition

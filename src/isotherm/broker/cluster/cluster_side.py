@@ -19,12 +19,12 @@ from typing import Protocol
 
 from isotherm.broker.cluster.fetchers import Fetchers
 from isotherm.broker.coordinators.coordinator_elections import TransactionPeers
-from isotherm.broker.coordinators.coordinator_topic import TopicCreator
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
 from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.internal_topics import TopicCreator
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replication.cluster_view import ClusterView
 from isotherm.broker.server.requests.context import TopicCreationRequests

@@ -13,11 +13,11 @@ from isotherm.broker.coordinators.coordinator_elections import (
     embedded_topic_creator,
     no_transaction_peers,
 )
-from isotherm.broker.coordinators.coordinator_topic import TopicCreator
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
 from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
 from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.internal_topics import TopicCreator
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replication.cluster_view import ClusterView
 from isotherm.broker.server.requests.served_api import Api

@@ -13,11 +13,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any, NamedTuple, Protocol
 
-from isotherm.broker.coordinators.coordinator_topic import (
-    CoordinatorTopic,
-    InternalTopic,
-    TopicCreator,
-)
+from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic
 from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
 from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC, OffsetsTopic
 from isotherm.broker.coordinators.transactions.marker_sender import (
@@ -46,6 +42,7 @@ from isotherm.broker.metadata.cluster_metadata import ClusterMetadata, MetadataC
 from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.metadata.image import ConfigResource, TopicImage
+from isotherm.broker.metadata.internal_topics import InternalTopic, TopicCreator
 from isotherm.broker.metadata.metadata_records import GROUP_RESOURCE
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.peer_batches import PeerBatches

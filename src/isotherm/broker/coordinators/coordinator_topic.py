@@ -7,12 +7,12 @@ determines the partition of each key.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from isotherm.broker.coordinators.coordinator_shards import CoordinatorShard
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.metadata.internal_topics import InternalTopic, TopicCreator
 from isotherm.broker.partitions.partition import ACKS_ALL, Partition
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.errors import (
@@ -28,28 +28,6 @@ from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import BatchHeader, iterate_batches
 from isotherm.record.validation import AppendOrigin
 from isotherm.types import Offset, Position, TimestampMs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InternalTopic:
-    """The settings for creating a topic. The last two fields apply only to replicated topics."""
-
-    name: str
-    partitions: int
-    configs: Mapping[str, str] = field(default_factory=dict)
-    replication_factor: int = 1
-    replica_configs: Mapping[str, str] = field(default_factory=dict)
-
-
-class TopicCreator(Protocol):
-    def __call__(self, topic: InternalTopic) -> Awaitable[None]:
-        """Create the topic unless it exists. Event loop thread only.
-
-        The embedded controller's creator returns when this broker leads the topic. A cluster
-        member's creator returns when it has sent a request to the cluster's controller; the topic
-        may appear in the metadata later, or never. Raises IsothermError if the topic cannot be
-        created.
-        """
 
 
 class PlacedBatch(NamedTuple):

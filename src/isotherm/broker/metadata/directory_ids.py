@@ -1,4 +1,4 @@
-"""The reserved directory ids in partition records, which stand for no log directory of a broker.
+"""The ids of log directories, and the reserved ones in partition records, which stand for none.
 
 The decoder returns None for a zero id, as for every zero uuid; images have MIGRATING instead.
 Source: KIP-858; Kafka DirectoryId.
@@ -7,7 +7,9 @@ Source: KIP-858; Kafka DirectoryId.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 MIGRATING = uuid.UUID(int=0)
 """The broker registered without directory ids.
@@ -20,6 +22,13 @@ LOST = uuid.UUID(int=2)
 """The log was in a directory that is offline."""
 
 _RESERVED_IDS = 100
+
+
+class NodeIdentity(NamedTuple):
+    """The identity of a cluster member. `directory_ids` has the online log directories."""
+
+    cluster_id: str
+    directory_ids: Mapping[Path, uuid.UUID]
 
 
 def is_directory(directory_id: uuid.UUID) -> bool:

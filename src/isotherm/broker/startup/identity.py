@@ -12,9 +12,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
-from isotherm.broker.metadata.directory_ids import is_directory
+from isotherm.broker.metadata.directory_ids import NodeIdentity, is_directory
 from isotherm.errors import ConfigError, CorruptCheckpointError, LogDirFailedError
 from isotherm.log.checkpoints import (
     META_PROPERTIES_HINT,
@@ -26,13 +25,6 @@ from isotherm.log.fs import FileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.segment.file_names import LOG_SUFFIX, parse_partition_directory
 from isotherm.types import CLUSTER_METADATA_TOPIC, uuid_from_text, uuid_to_text
-
-
-class NodeIdentity(NamedTuple):
-    """The identity of a cluster member. `directory_ids` has the online log directories."""
-
-    cluster_id: str
-    directory_ids: Mapping[Path, uuid.UUID]
 
 
 def establish_identity(

@@ -18,8 +18,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.background import PeriodicTask
-from isotherm.broker.coordinators.coordinator_topic import InternalTopic
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.metadata.internal_topics import InternalTopic
 from isotherm.broker.metadata.quorum.topic_creation import creation_request
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.leader_requests import LeaderRequests

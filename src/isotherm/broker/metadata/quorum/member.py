@@ -37,6 +37,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from isotherm.broker.metadata.directory_ids import NodeIdentity
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import MetadataImage
 from isotherm.broker.metadata.metadata_records import METADATA_VERSION_FEATURE
@@ -58,6 +59,8 @@ from isotherm.broker.startup.identity import NodeIdentity
 from isotherm.client.listener_security import controller_security
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_connection import NodeConnection
+from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
+from isotherm.broker.peers.peer_security import controller_security
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import BrokerUnreachableError, PeerDisconnectedError, RequestTimedOutError

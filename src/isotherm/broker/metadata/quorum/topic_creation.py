@@ -16,7 +16,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.coordinator_topic import InternalTopic
+from isotherm.broker.metadata.internal_topics import InternalTopic
 from isotherm.clock import Clock
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.code_names import code_name

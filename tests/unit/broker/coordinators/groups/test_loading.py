@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic, InternalTopic
+from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic
 from isotherm.broker.coordinators.groups.classic_group import ClassicGroupSettings
 from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroupSettings
 from isotherm.broker.coordinators.groups.group_records import (
@@ -29,6 +29,7 @@ from isotherm.broker.coordinators.groups.group_records import (
 from isotherm.broker.coordinators.groups.group_shard import GroupShard, ShardFold
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata, offset_key, offset_value
 from isotherm.broker.coordinators.groups.offsets_topic import OffsetsTopic
+from isotherm.broker.metadata.internal_topics import InternalTopic
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import CorruptRecordError

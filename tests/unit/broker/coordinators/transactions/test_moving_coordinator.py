@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic, InternalTopic
+from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic
 from isotherm.broker.coordinators.transactions import transaction_endings
 from isotherm.broker.coordinators.transactions.transaction_coordinator import TransactionCoordinator
 from isotherm.broker.coordinators.transactions.transaction_endings import (
@@ -35,6 +35,7 @@ from isotherm.broker.coordinators.transactions.transaction_state import (
     TransactionMetadata,
     TransactionState,
 )
+from isotherm.broker.metadata.internal_topics import InternalTopic
 from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import (
     ConcurrentTransactionsError,

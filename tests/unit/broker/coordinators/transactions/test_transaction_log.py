@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic, InternalTopic
+from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic
 from isotherm.broker.coordinators.transactions.transaction_log import TransactionLog
 from isotherm.broker.coordinators.transactions.transaction_records import encode_key, encode_value
 from isotherm.broker.coordinators.transactions.transaction_snapshot import transaction_value
@@ -18,6 +18,7 @@ from isotherm.broker.coordinators.transactions.transaction_state import (
     TransactionMetadata,
     TransactionState,
 )
+from isotherm.broker.metadata.internal_topics import InternalTopic
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
