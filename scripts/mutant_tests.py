@@ -352,8 +352,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "broker/coordinators/groups/shards.py": GROUPS,
     "broker/coordinators/groups/stored_offset.py": GROUPS,
     "broker/coordinators/groups/topic_catalog.py": GROUPS,
-    "broker/coordinators/transactions/admission.py": TRANSACTIONS,
-    "broker/coordinators/transactions/produce_admission.py": TRANSACTIONS,
+    "broker/apis/transaction_admission.py": TRANSACTIONS,
+    "broker/apis/produce_admission.py": TRANSACTIONS,
     "broker/coordinators/transactions/remote_admission.py": TRANSACTIONS,
     "broker/coordinators/transactions/transaction_log.py": (
         "tests/unit/broker/coordinators/transactions/test_transaction_log.py",

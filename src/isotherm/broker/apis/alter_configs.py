@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from isotherm.broker.metadata.configs.config_alteration import answer_alteration
+from isotherm.broker.apis.config_alteration import answer_alteration
 from isotherm.broker.metadata.controller.config_changes import ConfigChange, replacing_changes
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items

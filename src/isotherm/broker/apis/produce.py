@@ -29,8 +29,13 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.transactions.admission import PendingAdmission
-from isotherm.broker.coordinators.transactions.produce_admission import (
+from isotherm.broker.apis.batch_checks import (
+    NO_CHECKS,
+    BatchChecks,
+    check_batches,
+    needs_thread,
+)
+from isotherm.broker.apis.produce_admission import (
     NO_VERDICTS,
     Asked,
     Verdicts,
@@ -38,14 +43,9 @@ from isotherm.broker.coordinators.transactions.produce_admission import (
     await_admissions,
     start_admissions,
 )
+from isotherm.broker.apis.transaction_admission import PendingAdmission
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.error_mapping import error_message
-from isotherm.broker.partitions.batch_checks import (
-    NO_CHECKS,
-    BatchChecks,
-    check_batches,
-    needs_thread,
-)
 from isotherm.broker.partitions.delayed_produce import AwaitedAppend, DelayedProduce
 from isotherm.broker.partitions.partition import ACKS_ALL, ACKS_LEADER, Partition
 from isotherm.broker.server.requests.context import HangUpError, RequestContext

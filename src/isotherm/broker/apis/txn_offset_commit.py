@@ -18,10 +18,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.apis.transaction_admission import ClientAbility, admit_records
 from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC, Producer
-from isotherm.broker.coordinators.transactions.admission import ClientAbility, admit_records
 from isotherm.broker.coordinators.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items

@@ -18,6 +18,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import alter_configs, api_versions, incremental_alter_configs
+from isotherm.broker.apis.config_forwarding import checked_forwarding
 from isotherm.broker.background import PeriodicTask
 from isotherm.broker.cluster.fetchers import Fetchers
 from isotherm.broker.coordinators.coordinator_elections import (
@@ -61,7 +62,6 @@ from isotherm.broker.server.authentication.scram_changes import Refused, ScramUp
 from isotherm.broker.peers.peer_security import inter_broker_security
 from isotherm.broker.server.authentication.unknown_users import recording_request
 from isotherm.broker.server.dispatch.auto_creation import TopicAutoCreation
-from isotherm.broker.server.dispatch.config_forwarding import checked_forwarding
 from isotherm.broker.server.dispatch.forwarding import Forward, Forwarder, forwarding_apis
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.startup.identity import read_identity

@@ -10,8 +10,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import incremental_alter_configs
+from isotherm.broker.apis.config_forwarding import checked_forwarding
 from isotherm.broker.metadata.configs.config_resources import ResourceType
-from isotherm.broker.server.dispatch.config_forwarding import checked_forwarding
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
 

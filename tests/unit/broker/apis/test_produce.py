@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.apis import produce
-from isotherm.broker.partitions import batch_checks
+from isotherm.broker.apis import batch_checks, produce
 from isotherm.broker.server.requests.context import HangUpError
 from isotherm.broker.startup.kernel_warm_up import KernelWarmUp
 from isotherm.config.topic import TopicConfig

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.transactions.admission import ClientAbility, PendingAdmission
+from isotherm.broker.apis.transaction_admission import ClientAbility, PendingAdmission
 from isotherm.broker.coordinators.transactions.marker_sender import (
     MarkerSender,
     outcome_of_code,

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from isotherm.broker.coordinators.transactions.admission import (
+from isotherm.broker.apis.transaction_admission import (
     ClientAbility,
     PendingAdmission,
     admit_records,

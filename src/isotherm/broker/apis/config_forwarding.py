@@ -13,8 +13,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from isotherm.broker.apis.config_alteration import refused_resources
 from isotherm.broker.metadata.cluster_metadata import ALL_BROKERS, ClusterMetadata
-from isotherm.broker.metadata.configs.config_alteration import refused_resources
 from isotherm.broker.metadata.configs.config_resources import ResourceType, check_this_broker
 from isotherm.broker.metadata.controller.config_changes import (
     ConfigChange,
