@@ -19,9 +19,9 @@ from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from isotherm.broker.loop_turns import PART_SIZE, next_turn
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.principal import Principal
-from isotherm.broker.server.requests.split_requests import PART_SIZE, next_turn
 from isotherm.broker.shared_futures import shared_result
 from isotherm.patterns import matching_names
 from isotherm.protocol.framing import RequestHeader

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.loop_turns import PART_SIZE, next_turn
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.server.access.guard import Guard
@@ -16,7 +17,7 @@ from isotherm.broker.server.access.topic_guards import REFUSED, handle_topics, r
 from isotherm.broker.server.access.transaction_guards import allows_write
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api
-from isotherm.broker.server.requests.split_requests import PART_SIZE, is_refusal, next_turn
+from isotherm.broker.server.requests.split_requests import is_refusal
 from isotherm.protocol.api_keys import ApiKey
 
 

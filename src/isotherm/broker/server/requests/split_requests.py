@@ -1,5 +1,5 @@
 """Splits requests with thousands of items. Each part is handled in its own iteration of the event
-loop, and the responses are joined. Pure, except `next_turn`.
+loop, and the responses are joined. Pure.
 
 A request is split if the declaration of its API has `Items`, which means that the API answers each
 item (partition, group, resource) separately. Fields beside the array in the response are those of
@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Awaitable, Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.loop_turns import PART_SIZE
 from isotherm.broker.server.requests.refusals import Items
-
-# A handler takes up to some tens of microseconds per item, so a part takes some milliseconds.
-PART_SIZE = 200
 
 
 class Split(NamedTuple):
@@ -154,13 +152,3 @@ def _join(items: list[Any], more: Sequence[Any], inner: Sequence[str], continued
         items[-1] = with_field(items[-1], inner[0], tuple(nested))
         more = more[1:]
     items.extend(more)
-
-
-class _NextTurn(Awaitable[None]):
-    def __await__(self) -> Generator[None, None, None]:
-        yield
-
-
-def next_turn() -> Awaitable[None]:
-    """Returns an awaitable that lets the event loop serve other connections first."""
-    return _NextTurn()

@@ -16,8 +16,8 @@ from kio.schema.offset_fetch.v9.response import OffsetFetchResponse, OffsetFetch
 from kio.schema.types import GroupId
 
 from isotherm.broker.apis.offset_fetch import API
+from isotherm.broker.loop_turns import PART_SIZE
 from isotherm.broker.server.access.guards import GUARDS
-from isotherm.broker.server.requests.split_requests import PART_SIZE
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.framing import RequestHeader
 
