@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from typer.cli import get_docs_for_click
 
-from isotherm.broker.server.dispatch.api_register import served_table
+from isotherm.broker.apis.api_register import served_table
 from isotherm.cli.main import app
 
 ROOT = Path(__file__).parents[1]

@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 )
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.server.dispatch.api_register import SERVED
+from isotherm.broker.apis.api_register import SERVED
 from isotherm.broker.server.net import acceptor
 from isotherm.config.security import STANDARD_AUTHORIZER
 from isotherm.protocol.api_keys import ApiKey

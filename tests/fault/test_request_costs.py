@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from kio.schema.types import TopicName
 
+from isotherm.broker.apis.api_register import SERVED
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
-from isotherm.broker.server.dispatch.api_register import SERVED
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.framing import (
     CONTROL_REQUEST_SIZE_MAX,

@@ -23,8 +23,8 @@ import psutil
 import pytest
 
 from isotherm.broker.apis import refused
+from isotherm.broker.apis.api_register import SERVED
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
-from isotherm.broker.server.dispatch.api_register import SERVED
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from tests.support.request_maker import RECORDED, REQUESTS, TOPIC, RequestMaker
 

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.apis.api_register import SERVED
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
-from isotherm.broker.server.dispatch.api_register import SERVED
 from isotherm.errors import CoordinatorLoadInProgressError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.record.batch import build_batch

@@ -30,10 +30,10 @@ from confluent_kafka.admin import (
 )
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.apis.api_register import APIS, SERVED
 from isotherm.broker.metadata.access import acl_changes
 from isotherm.broker.metadata.access.acls import Operation, PatternType, Permission
 from isotherm.broker.metadata.access.acls import ResourceType as Resource
-from isotherm.broker.server.dispatch.api_register import APIS, SERVED
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.errors import ProtocolError
 from isotherm.testing.embedded_broker import EmbeddedBroker

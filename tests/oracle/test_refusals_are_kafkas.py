@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.server.dispatch.api_register import SERVED
+from isotherm.broker.apis.api_register import SERVED
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.kafka import KafkaOracle

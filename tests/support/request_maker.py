@@ -21,7 +21,7 @@ from typing import Any
 from kio.schema.types import TopicName
 from kio.static.primitive import Records, TZAware, i32Timedelta, i64Timedelta
 
-from isotherm.broker.server.dispatch.api_register import SERVED
+from isotherm.broker.apis.api_register import SERVED
 from isotherm.protocol.api_keys import request_class
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.framing import read_request_frame

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+from isotherm.broker.apis.api_register import APIS
 from isotherm.broker.background import start_log_tasks
 from isotherm.broker.bounded_stop import stop_within
 from isotherm.broker.cleaner_threads import start_log_cleaner
@@ -53,7 +54,6 @@ from isotherm.broker.server.authentication.sasl_listeners import (
     serves_scram,
 )
 from isotherm.broker.server.authentication.unknown_users import keep_secret
-from isotherm.broker.server.dispatch.api_register import APIS
 from isotherm.broker.server.dispatch.dispatch import Dispatcher
 from isotherm.broker.server.net.metrics_endpoint import MetricsEndpoint
 from isotherm.broker.server.net.server import NewGate, Server, listener_texts

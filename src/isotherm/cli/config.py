@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from isotherm.broker.server.dispatch.api_register import served_table
+from isotherm.broker.apis.api_register import served_table
 from isotherm.cli.options import AsJson
 from isotherm.cli.output import print_rows
 from isotherm.config.broker import BrokerConfig

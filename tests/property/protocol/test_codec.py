@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from isotherm.broker.server.dispatch.api_register import SERVED
+from isotherm.broker.apis.api_register import SERVED
 from isotherm.protocol.api_keys import request_class, response_class
 from isotherm.protocol.codec import decoder, encoder
 from isotherm.protocol.errors import ProtocolError

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.index import api_key_map
 
-from isotherm.broker.server.dispatch.api_register import SERVED
+from isotherm.broker.apis.api_register import SERVED
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import encoder
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from isotherm.broker import node as node_module
+from isotherm.broker.apis.api_register import APIS
 from isotherm.broker.background import PeriodicTask
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.node import BrokerNode
-from isotherm.broker.server.dispatch.api_register import APIS
 from isotherm.broker.startup.identity import agreed_cluster_id, establish_identity
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.layers import embedded_defaults

@@ -4,9 +4,8 @@ Versions  0-4. 1 throttle time · 3 flexible, client's software, features · 4 f
           minimum version of 0. The response header is version 0 in every version.
 Behaviour The table has the versions that every API declares. Produce is shown from version 0
           although it is served from 3, because old librdkafka otherwise sends everything
-          uncompressed. A version of ApiVersions that is not served is answered in version 0 with
-          UNSUPPORTED_VERSION and the versions of ApiVersions. Client names outside KIP-511's
-          pattern get INVALID_REQUEST. The features are those of
+          uncompressed. Dispatch answers a version of ApiVersions that is not served. Client names
+          outside KIP-511's pattern get INVALID_REQUEST. The features are those of
           `isotherm.broker.metadata.features`, and in a member of a cluster those of its
           registration. Up to version 3, features with a minimum version of 0 are left out, since
           older clients take 0 for an error. For the APIs that it forwards, a member shows the
@@ -28,8 +27,7 @@ from isotherm.broker.metadata.features import SUPPORTED_FEATURES, SupportedLevel
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import InvalidRequestError
-from isotherm.protocol.api_keys import ApiKey, VersionRange, response_class
-from isotherm.protocol.entities import entity_of
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_SOFTWARE_VERSION = 3
 FIRST_MIN_OF_ZERO_VERSION = 4
@@ -123,18 +121,4 @@ def _answer(
                 for name, level in image.features.items()
             ],
         }
-    )
-
-
-def unsupported_version_response() -> Any:
-    """The response to a version of ApiVersions that is not served, to be written as version 0.
-
-    As in Kafka it has only the versions of ApiVersions; the client then asks again.
-    """
-    return entity_of(
-        response_class(ApiKey.API_VERSIONS, 0),
-        {
-            "error_code": ErrorCode.unsupported_version,
-            "api_keys": [_row(ApiKey.API_VERSIONS, _VERSIONS)],
-        },
     )

@@ -26,10 +26,10 @@ from isotherm.broker.coordinators.transactions.transaction_state import (
     ProducerIdAndEpoch,
 )
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.loop_turns import next_turn
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Api
-from isotherm.broker.server.requests.split_requests import next_turn
 from isotherm.broker.shared_futures import shared, shared_result
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange

@@ -15,12 +15,12 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.apis.api_register import APIS
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replica_roles import NoFetchers, ReplicaRoles
-from isotherm.broker.server.dispatch.api_register import APIS
 from isotherm.broker.server.requests.context import BrokerServices, RequestContext
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import IsothermError

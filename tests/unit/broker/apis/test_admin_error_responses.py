@@ -7,7 +7,7 @@ import datetime
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.server.dispatch.api_register import SERVED
+from isotherm.broker.apis.api_register import SERVED
 from isotherm.protocol.api_keys import ApiKey
 
 SECOND = datetime.timedelta(seconds=1)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.apis.api_versions import declare, unsupported_version_response
+from isotherm.broker.apis.api_register import APIS, SERVED
+from isotherm.broker.apis.api_versions import declare
 from isotherm.broker.metadata.features import SupportedLevels
-from isotherm.broker.server.dispatch.api_register import APIS, SERVED
 from isotherm.protocol.api_keys import ApiKey, VersionRange, request_class
 from isotherm.protocol.entities import entity_of
 
@@ -59,12 +59,6 @@ def test_features_with_a_level_0_are_shown_from_version_4_on(broker):
 def test_client_software_name_outside_the_pattern_is_an_invalid_request(broker, name):
     response = broker.call(ApiKey.API_VERSIONS, 3, **{**CLIENT, "client_software_name": name})
     assert response.error_code is ErrorCode.invalid_request
-
-
-def test_unknown_version_is_answered_in_version_0_with_the_table(broker):
-    response = broker.as_client_sees_it(ApiKey.API_VERSIONS, 0, unsupported_version_response())
-    assert response.error_code is ErrorCode.unsupported_version
-    assert (18, 0, 4) in [(a.api_key, a.min_version, a.max_version) for a in response.api_keys]
 
 
 def test_member_shows_its_features_and_the_versions_that_the_controller_serves_too(broker):

@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import refused
-from isotherm.broker.server.dispatch.api_register import APIS, SERVED
+from isotherm.broker.apis.api_register import APIS, SERVED
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import blank_entity
 

@@ -19,9 +19,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from isotherm.broker.apis import api_versions
+from kio.schema.errors import ErrorCode
+
 from isotherm.broker.error_mapping import error_code
-from isotherm.broker.server.dispatch.api_register import APIS
+from isotherm.broker.loop_turns import next_turn
 from isotherm.broker.server.net.connection import Answer, Connection, PendingAnswer
 from isotherm.broker.server.requests.context import BrokerServices, HangUpError, RequestContext
 from isotherm.broker.server.requests.later_response import LaterResponse
@@ -33,12 +34,12 @@ from isotherm.broker.server.requests.split_requests import (
     Split,
     find_split,
     has_many_partitions,
-    next_turn,
     split_request,
 )
 from isotherm.errors import IsothermError, UnsupportedVersionError
 from isotherm.metrics.request_metrics import RequestMetrics
-from isotherm.protocol.api_keys import ApiKey, api_name
+from isotherm.protocol.api_keys import ApiKey, VersionRange, api_name, response_class
+from isotherm.protocol.entities import entity_of
 from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.framing import (
     FIRST_FLEXIBLE_API_VERSIONS,
@@ -90,12 +91,14 @@ class Dispatcher:
     def __init__(
         self,
         services: BrokerServices,
-        apis: Mapping[int, Api] = APIS,
+        apis: Mapping[int, Api],
         *,
         quotas: ClientQuotaManager | None = None,
     ) -> None:
         self._services = services
         self._served = _ServedVersions(apis)
+        declared = apis.get(ApiKey.API_VERSIONS)
+        self._api_versions = None if declared is None else declared.versions
         self._quotas = quotas
         self.metrics = RequestMetrics({int(key): api_name(key) for key in apis})
 
@@ -107,7 +110,7 @@ class Dispatcher:
             raise ProtocolError(f"a request has no header size={len(frame)}") from error
         served = self._served[kind]
         if served is None:
-            return _answer_unserved(frame, *kind)
+            return _answer_unserved(frame, kind, self._api_versions)
         api, codec = served
         header, body = read_request_frame(frame, is_flexible=codec.is_flexible)
         context = RequestContext(
@@ -256,14 +259,23 @@ def _is_large(response: Any) -> bool:
     )
 
 
-def _answer_unserved(frame: memoryview, api_key: int, api_version: int) -> Answer:
+def _answer_unserved(
+    frame: memoryview, kind: tuple[int, int], api_versions: VersionRange | None
+) -> Answer:
+    """`api_versions` are the served versions of ApiVersions, which alone are in the answer, as in
+    Kafka: the client then asks again."""
+    api_key, api_version = kind
     asks_for_versions = api_key == ApiKey.API_VERSIONS
     is_flexible = asks_for_versions and api_version >= FIRST_FLEXIBLE_API_VERSIONS
     header, _ = read_request_frame(frame, is_flexible=is_flexible)
-    if not asks_for_versions:
+    if not asks_for_versions or api_versions is None:
         raise UnsupportedVersionError(
             f"version is not served api_key={api_key} api_version={api_version}"
             f" client_id={header.client_id}"
         )
-    response = api_versions.unsupported_version_response()
+    row = {"api_key": api_key, "min_version": api_versions.min, "max_version": api_versions.max}
+    response = entity_of(
+        response_class(ApiKey.API_VERSIONS, 0),
+        {"error_code": ErrorCode.unsupported_version, "api_keys": [row]},
+    )
     return version_codec(api_key, 0).write_response(header.correlation_id, response)

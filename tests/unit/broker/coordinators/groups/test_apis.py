@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.apis.api_register import APIS, SERVED
 from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import Producer
@@ -20,7 +21,6 @@ from isotherm.broker.error_mapping import error_code
 from isotherm.broker.metadata.access.acl_changes import AclBinding
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.node import BrokerNode
-from isotherm.broker.server.dispatch.api_register import APIS, SERVED
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.config.layers import embedded_defaults
 from isotherm.config.server_properties import parse_broker_config

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.apis.api_register import APIS
 from isotherm.broker.coordinators.coordinator_elections import (
     embedded_topic_creator,
     follow_leadership,
@@ -42,7 +43,6 @@ from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.purgatory import Purgatory
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.server.dispatch.api_register import APIS
 from isotherm.broker.server.requests.context import BrokerServices, RequestContext
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.transactions import TransactionConfig

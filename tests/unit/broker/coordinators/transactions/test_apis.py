@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import produce
-from isotherm.broker.server.dispatch.api_register import SERVED
+from isotherm.broker.apis.api_register import SERVED
 from isotherm.errors import CoordinatorLoadInProgressError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.produce import (

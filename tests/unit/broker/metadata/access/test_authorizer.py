@@ -15,6 +15,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import refused
+from isotherm.broker.apis.api_register import APIS
 from isotherm.broker.metadata.access.acls import Operation, PatternType, Permission, ResourceType
 from isotherm.broker.metadata.access.authorizer import (
     DECISIONS_MAX,
@@ -24,7 +25,6 @@ from isotherm.broker.metadata.access.authorizer import (
 from isotherm.broker.metadata.access.principal import ANONYMOUS, Principal
 from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
 from isotherm.broker.server.access.guards import GUARDS, UNGUARDED, guarded_apis
-from isotherm.broker.server.dispatch.api_register import APIS
 from isotherm.config.security import STANDARD_AUTHORIZER, SecurityConfig
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.framing import RequestHeader

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.apis.api_register import APIS
 from isotherm.broker.server.access.guards import GUARDS
-from isotherm.broker.server.dispatch.api_register import APIS
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of

@@ -21,12 +21,12 @@ from typing import Any, cast
 import pytest
 
 import isotherm
+from isotherm.broker.apis.api_register import APIS
 from isotherm.broker.metadata.access.acls import Operation, PatternType, Permission, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.access.principal import ANONYMOUS
 from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
 from isotherm.broker.server.access.guards import guarded_apis
-from isotherm.broker.server.dispatch.api_register import APIS
 from isotherm.broker.server.dispatch.dispatch import Dispatcher
 from isotherm.broker.server.net.answer_memory import AnswerMemory
 from isotherm.broker.server.net.connection import Connection, Entrance

@@ -14,8 +14,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v0 import response as find_coordinator_v0
 
+from isotherm.broker.apis.api_register import APIS, SERVED
 from isotherm.broker.metadata.access.principal import ANONYMOUS
-from isotherm.broker.server.dispatch.api_register import APIS, SERVED
 from isotherm.broker.server.dispatch.dispatch import LOOP_REQUEST_SIZE_MAX, Dispatcher
 from isotherm.broker.server.net.connection import Connection, PendingAnswer
 from isotherm.broker.server.requests.context import BrokerServices, HangUpError
@@ -42,13 +42,14 @@ def frame(api_key: int, api_version: int, body: bytes = b"", correlation_id: int
 
 
 def find_coordinator(answer: Any) -> Dispatcher:
-    """A dispatcher that handles FindCoordinator with `answer`."""
+    """A dispatcher that handles FindCoordinator with `answer`, and ApiVersions."""
 
     def refuse(context: Any, request: Any, code: ErrorCode) -> Any:
         return response(code)
 
     api = Api(ApiKey.FIND_COORDINATOR, VersionRange(0, 6), answer, refuse_by=refuse)
-    return Dispatcher(SERVICES, {FIND_COORDINATOR: api})
+    apis = {FIND_COORDINATOR: api, ApiKey.API_VERSIONS: APIS[ApiKey.API_VERSIONS]}
+    return Dispatcher(SERVICES, apis)
 
 
 def response(code: ErrorCode) -> Any:

@@ -21,7 +21,7 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32, i32Timedelta
 
-from isotherm.broker.server.dispatch.api_register import APIS
+from isotherm.broker.apis.api_register import APIS
 from isotherm.broker.server.dispatch.forwarding import (
     Forwarder,
     UnexpectedEnvelopeError,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.server.dispatch.api_register import APIS, SERVED
+from isotherm.broker.apis.api_register import APIS, SERVED
 from isotherm.broker.server.requests.refusals import Items, Refusal, refusing_response
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import encoder

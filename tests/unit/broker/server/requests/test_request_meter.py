@@ -8,7 +8,7 @@ import pytest
 from kio.schema.delete_topics.v6 import response as delete_topics_v6
 from kio.schema.sasl_handshake.v1 import response as sasl_handshake_v1
 
-from isotherm.broker.server.dispatch.api_register import APIS
+from isotherm.broker.apis.api_register import APIS
 from isotherm.broker.server.requests.quotas import ClientQuotaManager
 from isotherm.broker.server.requests.request_meter import RequestMeter
 from isotherm.protocol.api_keys import ApiKey

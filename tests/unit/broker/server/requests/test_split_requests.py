@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.server.dispatch.api_register import APIS, SERVED
+from isotherm.broker.apis.api_register import APIS, SERVED
 from isotherm.broker.server.requests.split_requests import (
     JoinedResponse,
     Split,

@@ -6,7 +6,7 @@ import re
 
 from kio.index import api_key_map, load_request_schema
 
-from isotherm.broker.server.dispatch.api_register import APIS, SERVED, served_table
+from isotherm.broker.apis.api_register import APIS, SERVED, served_table
 from isotherm.protocol.api_keys import ApiKey, api_name
 
 
