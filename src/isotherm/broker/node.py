@@ -23,9 +23,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from isotherm.broker.apis.api_register import APIS
-from isotherm.broker.background import start_log_tasks
-from isotherm.broker.bounded_stop import stop_within
-from isotherm.broker.cleaner_threads import start_log_cleaner
 from isotherm.broker.cluster.cluster_side import ClusterSide
 from isotherm.broker.cluster.embedded_cluster import EmbeddedCluster
 from isotherm.broker.coordinators.coordinator_elections import (
@@ -37,6 +34,7 @@ from isotherm.broker.coordinators.transactions.transaction_markers import Transa
 from isotherm.broker.metadata.access.authorizer import configured_authorizer
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata, MetadataChange
 from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.partitions.cleaner_threads import start_log_cleaner
 from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
 from isotherm.broker.partitions.purgatory import Purgatory
 from isotherm.broker.partitions.replica_manager import ReplicaManager
@@ -59,8 +57,10 @@ from isotherm.broker.server.net.metrics_endpoint import MetricsEndpoint
 from isotherm.broker.server.net.server import NewGate, Server, listener_texts
 from isotherm.broker.server.requests.context import BrokerServices
 from isotherm.broker.server.requests.quotas import ClientQuotaManager
-from isotherm.broker.startup.kernel_warm_up import KernelCompilation, KernelWarmUp
 from isotherm.broker.startup.local_tier import open_local_tier
+from isotherm.broker.threads.background import start_log_tasks
+from isotherm.broker.threads.bounded_stop import stop_within
+from isotherm.broker.threads.kernel_warm_up import KernelCompilation, KernelWarmUp
 from isotherm.broker.tier.remote_tier import open_remote_tier
 from isotherm.clock import Clock, SystemClock
 from isotherm.config.broker import BrokerConfig

@@ -20,7 +20,7 @@ from typing import Any
 import uvloop
 
 from isotherm.broker.node import BrokerNode
-from isotherm.broker.scheduling import shorten_slices
+from isotherm.broker.threads.scheduling import shorten_slices
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import ConfigError, IsothermError
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from isotherm.broker.background import PeriodicTask
+from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.remote_metadata_topics import MetadataLevels
 from isotherm.broker.tier.remote_metadata_upgrade import MetadataUpgrade
 from isotherm.broker.tier.remote_metadata_upkeep import (

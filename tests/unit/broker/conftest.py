@@ -20,7 +20,7 @@ from isotherm.broker.partitions.purgatory import Purgatory
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.server.net.answer_memory import AnswerMemory
 from isotherm.broker.server.requests.context import BrokerServices, RequestContext
-from isotherm.broker.startup.kernel_warm_up import KernelWarmUp
+from isotherm.broker.threads.kernel_warm_up import KernelWarmUp
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import TopicConfig

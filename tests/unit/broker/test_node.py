@@ -17,10 +17,10 @@ import pytest
 
 from isotherm.broker import node as node_module
 from isotherm.broker.apis.api_register import APIS
-from isotherm.broker.background import PeriodicTask
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.node import BrokerNode
 from isotherm.broker.startup.identity import agreed_cluster_id, establish_identity
+from isotherm.broker.threads.background import PeriodicTask
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.layers import embedded_defaults
 from isotherm.config.server_properties import parse_broker_config

@@ -19,7 +19,6 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import alter_configs, api_versions, incremental_alter_configs
 from isotherm.broker.apis.config_forwarding import checked_forwarding
-from isotherm.broker.background import PeriodicTask
 from isotherm.broker.cluster.fetchers import Fetchers
 from isotherm.broker.coordinators.coordinator_elections import (
     TransactionPeers,
@@ -66,6 +65,7 @@ from isotherm.broker.server.dispatch.forwarding import Forward, Forwarder, forwa
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.startup.identity import read_identity
 from isotherm.broker.startup.local_tier import check_tiered_topics, new_id
+from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.member_metadata import member_metadata
 from isotherm.broker.tier.remote_tier import OwnMetadata
 from isotherm.client.listener_security import inter_broker_security

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from isotherm.broker.background import PeriodicTask
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.threads.background import PeriodicTask
 from isotherm.clock import Clock
 
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeAlias
 
-from isotherm.broker.background import PeriodicTask
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.remote_metadata_upkeep import Upkeep
 from isotherm.clock import Clock
 from isotherm.errors import CorruptDataError, CorruptLogError, IsothermError

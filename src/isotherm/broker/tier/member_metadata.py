@@ -17,12 +17,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.background import PeriodicTask
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.internal_topics import InternalTopic
 from isotherm.broker.metadata.quorum.topic_creation import creation_request
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.leader_requests import LeaderRequests
+from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.cluster_metadata_topic import ClusterMetadataTopic
 from isotherm.broker.tier.member_metadata_levels import MemberMetadataLevels
 from isotherm.broker.tier.remote_metadata_topics import compacted_settings, deleted_settings

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from isotherm.broker.background import PeriodicTask
+from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.remote_metadata_upgrade import MetadataUpgrade
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import batch_checks, produce
 from isotherm.broker.server.requests.context import HangUpError
-from isotherm.broker.startup.kernel_warm_up import KernelWarmUp
+from isotherm.broker.threads.kernel_warm_up import KernelWarmUp
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.produce import (

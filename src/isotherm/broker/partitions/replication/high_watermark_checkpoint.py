@@ -8,7 +8,7 @@ Source: Kafka ReplicaManager.checkpointHighWatermarks, `replication-offset-check
 
 from __future__ import annotations
 
-from isotherm.broker.background import PeriodicTask
+from isotherm.broker.threads.background import PeriodicTask
 from isotherm.clock import Clock
 from isotherm.config.replication import ReplicationConfig
 from isotherm.log.log_manager import LogManager

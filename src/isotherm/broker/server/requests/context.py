@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from isotherm.broker.partitions.replica_manager import ReplicaManager
     from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
     from isotherm.broker.server.net.answer_memory import AnswerMemory
-    from isotherm.broker.startup.kernel_warm_up import KernelWarmUp
+    from isotherm.broker.threads.kernel_warm_up import KernelWarmUp
     from isotherm.clock import Clock
     from isotherm.config.broker import BrokerConfig
     from isotherm.metrics.broker_traffic import BrokerTraffic

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.broker.startup.kernel_warm_up import COMPILE_ALL, KernelCompilation
+from isotherm.broker.threads.kernel_warm_up import COMPILE_ALL, KernelCompilation
 
 # Ends a test that hangs. No assertion depends on it.
 GUARD_S = 300

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.broker.background import PeriodicTask, start_log_tasks
+from isotherm.broker.threads.background import PeriodicTask, start_log_tasks
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import RemoteStorageError

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from isotherm.broker.bounded_stop import stop_within
+from isotherm.broker.threads.bounded_stop import stop_within
 
 
 def test_stop_is_waited_for() -> None:

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from isotherm.broker import scheduling
-from isotherm.broker.scheduling import SLICE_NS, shorten_slices
+from isotherm.broker.threads import scheduling
+from isotherm.broker.threads.scheduling import SLICE_NS, shorten_slices
 
 _SCHED_GETATTR = {"x86_64": 315, "aarch64": 275}
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import random
 import threading
 
-from isotherm.broker.background import PeriodicTask
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
+from isotherm.broker.threads.background import PeriodicTask
 from isotherm.clock import Clock
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.log.cleaner.cleaner_metrics import publish_cleaner_metrics

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.broker.cleaner_threads import CleanerThreads
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
 from isotherm.broker.metadata.image import MetadataImage
+from isotherm.broker.partitions.cleaner_threads import CleanerThreads
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.topic import TopicConfig
