@@ -254,8 +254,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "remote/reading/tier_border.py": READER,
     "remote/storage/segment_blocks.py": ("tests/unit/remote/test_segment_blocks.py",),
-    "remote/reading/segment_range.py": ("tests/unit/remote/test_segment_range.py",),
-    "remote/reading/segment_reader.py": ("tests/unit/remote/test_segment_reader.py",),
     "remote/reading/segment_blocks.py": ("tests/unit/remote/reading/test_segment_blocks.py",),
     "remote/reading/segment_range.py": ("tests/unit/remote/reading/test_segment_range.py",),
     "remote/reading/segment_reader.py": ("tests/unit/remote/reading/test_segment_reader.py",),

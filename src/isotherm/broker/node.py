@@ -44,7 +44,6 @@ from isotherm.broker.partitions.replication.configured_quotas import (
     leader_quota,
     log_dir_move_quota,
 )
-from isotherm.broker.server.access.guards import guarded_apis
 from isotherm.broker.server.authentication.sasl_gate import SaslGate
 from isotherm.broker.server.authentication.sasl_listeners import (
     check_sasl,
@@ -56,6 +55,7 @@ from isotherm.broker.server.dispatch.dispatch import Dispatcher
 from isotherm.broker.server.net.metrics_endpoint import MetricsEndpoint
 from isotherm.broker.server.net.server import NewGate, Server, listener_texts
 from isotherm.broker.server.requests.context import BrokerServices
+from isotherm.broker.server.requests.guarding import guarded_apis
 from isotherm.broker.server.requests.quotas import ClientQuotaManager
 from isotherm.broker.startup.local_tier import open_local_tier
 from isotherm.broker.threads.background import start_log_tasks

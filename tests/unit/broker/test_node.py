@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 import socket
 import subprocess
@@ -15,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from isotherm.broker import node as node_module
-from isotherm.broker.apis.api_register import APIS
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.node import BrokerNode
 from isotherm.broker.startup.identity import agreed_cluster_id, establish_identity
@@ -27,7 +24,6 @@ from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import ConfigError, IsothermError, LogDirFailedError
 from isotherm.log.checkpoints import MetaProperties
 from isotherm.log.log_dir import LogDir
-from isotherm.protocol.api_keys import ApiKey
 from isotherm.record.batch import build_batch
 from isotherm.record.validation import AppendOrigin
 from isotherm.testing.sim_clock import SimClock
@@ -75,15 +71,6 @@ def test_stop_leaves_a_clean_folder_that_can_be_opened_again(tmp_path: Path) -> 
     } <= names
     start_and_stop(second)
     assert second.services.cluster_id == first.services.cluster_id
-
-
-def test_an_api_without_a_guard_stops_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    added = {**APIS, ApiKey.VOTE: dataclasses.replace(APIS[ApiKey.FETCH], key=ApiKey.VOTE)}
-    monkeypatch.setattr(node_module, "APIS", added)
-    with pytest.raises(AssertionError, match="no guard apis=Vote "):
-        start_and_stop(BrokerNode(config(tmp_path)))
 
 
 def test_start_without_a_directory_keeps_what_may_be_in_it_offline(tmp_path: Path) -> None:

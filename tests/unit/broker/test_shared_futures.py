@@ -17,8 +17,8 @@ from isotherm.broker.apis import write_txn_markers
 from isotherm.broker.partitions.partition_waits import PartitionWaits
 from isotherm.broker.peers.peer_batches import PeerBatches
 from isotherm.broker.shared_futures import shared, shared_result
-from isotherm.client.node_address import NodeAddress
 from isotherm.broker.threads.kernel_warm_up import KernelWarmUp
+from isotherm.client.node_address import NodeAddress
 from isotherm.errors import NotLeaderOrFollowerError, PeerDisconnectedError
 from isotherm.types import TopicPartition
 

@@ -17,8 +17,8 @@ import isotherm
 
 PACKAGE = Path(isotherm.__file__).parent
 
-# The circles that are not cut yet. One that is cut, or becomes smaller, is changed here, and none is
-# added.
+# The circles that are not cut yet. One that is cut, or becomes smaller, is changed here, and none
+# is added.
 REMAINING: set[tuple[str, ...]] = {
     ("isotherm.broker.apis", "isotherm.broker.server"),
     ("isotherm.broker.metadata", "isotherm.broker.peers"),

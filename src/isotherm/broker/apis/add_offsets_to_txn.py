@@ -19,8 +19,10 @@ from isotherm.broker.coordinators.transactions.transaction_state import (
     TRANSACTION_V0,
     ProducerIdAndEpoch,
 )
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api, Renamed
+from isotherm.broker.server.requests.served_api import Access, Api, Renamed
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import TopicPartition
@@ -49,6 +51,12 @@ API = Api(
     ApiKey.ADD_OFFSETS_TO_TXN,
     VersionRange(0, 4),
     handle,
+    access=Access(
+        [
+            Check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, ["transactional_id"]),
+            Check(Operation.READ, ResourceType.GROUP, ["group_id"]),
+        ]
+    ),
     renamed={
         ErrorCode.producer_fenced: Renamed(FIRST_FENCED_VERSION, ErrorCode.invalid_producer_epoch)
     },

@@ -21,9 +21,14 @@ from isotherm.broker.coordinators.transactions.transaction_state import (
     ProducerIdAndEpoch,
 )
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
+from isotherm.broker.metadata.internal_topics import is_internal
+from isotherm.broker.server.requests.access_checks import Check, on_cluster
 from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.guarding import refusal_of_request
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api, Renamed
+from isotherm.broker.server.requests.served_api import Access, Api, Renamed
 from isotherm.errors import InvalidRequestError, IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import TopicPartition
@@ -185,10 +190,77 @@ def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any
     return _response(context, answers, error_code)
 
 
+_BY_BROKER = on_cluster(
+    Operation.CLUSTER_ACTION,
+    covers=["transactions/transactional_id", "transactions/topics/name"],
+    shows=[
+        "results_by_transaction/transactional_id",
+        "results_by_transaction/topic_results/name",
+    ],
+)
+_TRANSACTION = Check(
+    Operation.WRITE, ResourceType.TRANSACTIONAL_ID, ["v3_and_below_transactional_id"]
+)
+_TOPICS = Check(
+    Operation.WRITE,
+    ResourceType.TOPIC,
+    ["v3_and_below_topics/name"],
+    shows=["results_by_topic_v3_and_below/name"],
+)
+
+
+def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
+    """If one partition may not be added, none is. Internal topics can never be added. Versions from
+    4 on are sent only by brokers.
+    """
+    if context.header.api_version >= FIRST_BATCHED_VERSION:
+        code = refusal_of_request(authorizer, context, request, _BY_BROKER)
+        if code is None:
+            return api.handle(context, request)
+        return context.response({"error_code": code, "results_by_transaction": ()})
+    code = refusal_of_request(authorizer, context, request, _TRANSACTION)
+    if code is not None:
+        return api.refuse(context, request, code)
+    topics = request.v3_and_below_topics
+    names = {topic.name for topic in topics}
+    allowed = authorizer.allowed(
+        context,
+        _TOPICS.operation,
+        ResourceType.TOPIC,
+        (name for name in names if not is_internal(name)),
+    )
+    if names <= allowed:
+        return api.handle(context, request)
+    existing = context.services.metadata.image.topics_by_name
+    return context.response(
+        {
+            "results_by_topic_v3_and_below": [
+                {
+                    "name": topic.name,
+                    "results_by_partition": [
+                        {
+                            "partition_index": index,
+                            "partition_error_code": ErrorCode.topic_authorization_failed
+                            if topic.name not in allowed
+                            else ErrorCode.operation_not_attempted
+                            if topic.name in existing
+                            and 0 <= index < len(existing[topic.name].partitions)
+                            else ErrorCode.unknown_topic_or_partition,
+                        }
+                        for index in topic.partitions
+                    ],
+                }
+                for topic in topics
+            ]
+        }
+    )
+
+
 API = Api(
     ApiKey.ADD_PARTITIONS_TO_TXN,
     VersionRange(0, 5),
     handle,
+    access=Access([_BY_BROKER, _TRANSACTION, _TOPICS], guard=_guard),
     items=(Items(("transactions",), ("results_by_transaction",)),),
     renamed={
         ErrorCode.producer_fenced: Renamed(FIRST_FENCED_VERSION, ErrorCode.invalid_producer_epoch)

@@ -21,11 +21,13 @@ from typing import Any, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.metadata.client_quotas import IP, QuotaChange
 from isotherm.broker.metadata.controller.controller import Controller
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import InvalidRequestError, RejectedError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -119,6 +121,15 @@ API = Api(
     ApiKey.ALTER_CLIENT_QUOTAS,
     VersionRange(0, 1),
     handle,
+    access=Access(
+        [
+            on_cluster(
+                Operation.ALTER_CONFIGS,
+                covers=["entries/entity/entity_name"],
+                shows=["entries/entity/entity_name"],
+            )
+        ]
+    ),
     items=(Items(("entries",), ("entries",)),),
     refuse_by=_refuse,
     is_forwardable=True,

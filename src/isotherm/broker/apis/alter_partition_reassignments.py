@@ -17,10 +17,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.metadata.image import TopicImage
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
@@ -109,6 +111,9 @@ API = Api(
     ApiKey.ALTER_PARTITION_REASSIGNMENTS,
     VersionRange(0, 1),
     handle,
+    access=Access(
+        [on_cluster(Operation.ALTER, covers=["topics/name", "topics/partitions/replicas"])]
+    ),
     items=(Items(("topics", "partitions"), ("responses", "partitions")),),
     refuse_by=_refuse,
     is_forwardable=True,

@@ -18,9 +18,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import IsothermError, NotLeaderOrFollowerError
 from isotherm.log.log_dir import LogDir
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -93,4 +95,18 @@ def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any
     )
 
 
-API = Api(ApiKey.ALTER_REPLICA_LOG_DIRS, VersionRange(1, 2), handle, refuse_by=_refuse)
+API = Api(
+    ApiKey.ALTER_REPLICA_LOG_DIRS,
+    VersionRange(1, 2),
+    handle,
+    access=Access(
+        [
+            on_cluster(
+                Operation.ALTER,
+                covers=["dirs/path", "dirs/topics/name"],
+                shows=["results/topic_name"],
+            )
+        ]
+    ),
+    refuse_by=_refuse,
+)

@@ -13,9 +13,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.metadata.access.scram_changes import ScramDeletion, ScramUpsertion
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
@@ -55,6 +57,15 @@ API = Api(
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
     VersionRange(0, 0),
     handle,
+    access=Access(
+        [
+            on_cluster(
+                Operation.ALTER,
+                covers=["deletions/name", "upsertions/name"],
+                shows=["results/user"],
+            )
+        ]
+    ),
     refuse_by=_refuse,
     is_forwardable=True,
 )

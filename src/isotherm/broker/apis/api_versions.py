@@ -25,7 +25,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.features import SUPPORTED_FEATURES, SupportedLevels
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -65,7 +65,8 @@ def declare(
             features,
         )
 
-    return Api(ApiKey.API_VERSIONS, _VERSIONS, handle)
+    access = Access(no_guard="clients need it before they log in")
+    return Api(ApiKey.API_VERSIONS, _VERSIONS, handle, access)
 
 
 def _shared_versions(

@@ -10,6 +10,7 @@ KIPs      848 · 1099 member type
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -19,10 +20,15 @@ from isotherm.broker.coordinators.groups.assignors.assignor import Assignment
 from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup, MemberRejectedError
 from isotherm.broker.coordinators.groups.consumer_member import NOTHING
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.authorized_operations import group_operations
 from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.guarding import handle_items
+from isotherm.broker.server.requests.item_refusal import then
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -107,9 +113,63 @@ def _error_fields(group_id: str, code: ErrorCode, message: str | None) -> dict[s
     }
 
 
+_GROUPS = Check(Operation.DESCRIBE, ResourceType.GROUP, ["group_ids"], Denial.REFUSES_ITEM)
+_TOPICS = Check(
+    Operation.DESCRIBE,
+    ResourceType.TOPIC,
+    denial=Denial.LEAVES_OUT,
+    shows=[
+        f"groups/members/{assignment}/topic_partitions/{field}"
+        for assignment in ("assignment", "target_assignment")
+        for field in ("topic_name", "topic_id")
+    ],
+)
+_TOPICS_NOT_SHOWN = (
+    "The group has described topic(s) that the client is not authorized to describe."
+)
+
+
+def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
+    """Hide a group completely if a member has a topic that the client may not describe."""
+
+    def hidden(group: Any) -> Any:
+        of_group = dataclasses.replace(request, group_ids=(group.group_id,))
+        code = ErrorCode.topic_authorization_failed
+        (refused,) = api.refuse_items(context, of_group, code, _TOPICS_NOT_SHOWN).groups
+        return refused
+
+    def visible(response: Any) -> Any:
+        topics = {each: _assigned_topics(each) for each in response.groups}
+        allowed = authorizer.allowed(
+            context, _TOPICS.operation, ResourceType.TOPIC, set[str]().union(*topics.values())
+        )
+        groups = tuple(
+            each if topics[each] <= allowed else hidden(each) for each in response.groups
+        )
+        return dataclasses.replace(response, groups=groups)
+
+    return then(handle_items(authorizer, api, context, request, _GROUPS), visible)
+
+
+def _assigned_topics(group: Any) -> set[str]:
+    return {
+        each.topic_name
+        for member in group.members
+        for assignment in (member.assignment, member.target_assignment)
+        for each in assignment.topic_partitions
+    }
+
+
 API = Api(
     ApiKey.CONSUMER_GROUP_DESCRIBE,
     VersionRange(0, 1),
     handle,
+    access=Access(
+        [_GROUPS, _TOPICS],
+        guard=_guard,
+        unchecked={
+            "groups/members/subscribed_topic_names": "as in Kafka, of who describes the group"
+        },
+    ),
     items=(Items(("group_ids",), ("groups",), named="group_id"),),
 )

@@ -33,8 +33,10 @@ from isotherm.broker.coordinators.groups.consumer_member import (
 )
 from isotherm.broker.coordinators.groups.topic_selection import Viewer
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import InvalidRegularExpressionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -173,4 +175,19 @@ def _entity(context: RequestContext, fields: dict[str, Any]) -> Any:
     return context.response(fields)
 
 
-API = Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, VersionRange(0, 1), handle)
+API = Api(
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    VersionRange(0, 1),
+    handle,
+    access=Access(
+        [
+            Check(Operation.READ, ResourceType.GROUP, ["group_id"]),
+            Check(Operation.DESCRIBE, ResourceType.TOPIC, ["subscribed_topic_names"]),
+        ],
+        unchecked={
+            "topic_partitions/topic_id": "the member's own partitions",
+            "subscribed_topic_regex": "selects of the topics that the member may describe",
+            "assignment/topic_partitions/topic_id": "topics that the member may describe",
+        },
+    ),
+)

@@ -16,9 +16,11 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.metadata.access.acl_changes import AclBinding, has_unknown
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import HangUpError, RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 NOT_CONFIGURED = "No Authorizer is configured."
@@ -68,6 +70,10 @@ API = Api(
     ApiKey.CREATE_ACLS,
     VersionRange(1, 3),
     handle,
+    access=Access(
+        [on_cluster(Operation.ALTER, covers=["creations/resource_name", "creations/principal"])],
+        unless=is_malformed,
+    ),
     items=(Items(("creations",), ("results",), split_depth=0),),
     is_forwardable=True,
 )

@@ -14,18 +14,26 @@ KIPs      4 · 464 defaults · 525 configuration in the response · 516 topic id
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.configs.config_description import describe_topic_config
 from isotherm.broker.metadata.controller.topic_rules import CreatedTopic, NewTopic
+from isotherm.broker.server.requests.access_checks import Check, Denial, named_once
 from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.guarding import handle_items
+from isotherm.broker.server.requests.item_refusal import then
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api, Charge
+from isotherm.broker.server.requests.served_api import Access, Api, Charge
 from isotherm.config.broker import BrokerConfig
 from isotherm.protocol.api_keys import ApiKey, VersionRange
+from isotherm.types import CLUSTER_METADATA_TOPIC
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -90,10 +98,70 @@ def _error_fields(name: str, error_code: ErrorCode, message: str | None) -> dict
     }
 
 
+def _judged(names: Sequence[str]) -> set[str]:
+    return named_once(names) - {CLUSTER_METADATA_TOPIC}
+
+
+_TOPICS = Check(
+    Operation.CREATE,
+    ResourceType.TOPIC,
+    ["topics/name"],
+    Denial.REFUSES_ITEM,
+    unless_cluster=Operation.CREATE,
+    judged=_judged,
+)
+_NOT_SHOWN = -1
+
+
+def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
+    """Who may not describe the configurations of a created topic does not get its configuration."""
+
+    def without_configs(response: Any) -> Any:
+        describable = authorizer.allowed(
+            context,
+            Operation.DESCRIBE_CONFIGS,
+            ResourceType.TOPIC,
+            (topic.name for topic in response.topics if topic.error_code is ErrorCode.none),
+            is_logged=False,
+        )
+        topics = tuple(
+            _without_config(topic)
+            if topic.error_code is ErrorCode.none and topic.name not in describable
+            else topic
+            for topic in response.topics
+        )
+        return dataclasses.replace(response, topics=topics)
+
+    return then(handle_items(authorizer, api, context, request, _TOPICS), without_configs)
+
+
+def _without_config(topic: Any) -> Any:
+    """The created topic without its configuration, which versions from 5 on return if it may be
+    described.
+    """
+    if not hasattr(topic, "topic_config_error_code"):
+        return topic
+    return dataclasses.replace(
+        topic,
+        topic_config_error_code=int(ErrorCode.topic_authorization_failed),
+        num_partitions=_NOT_SHOWN,
+        replication_factor=_NOT_SHOWN,
+        configs=(),
+    )
+
+
 API = Api(
     ApiKey.CREATE_TOPICS,
     VersionRange(2, 7),
     handle,
+    access=Access(
+        [_TOPICS],
+        guard=_guard,
+        unchecked={
+            "topics/topic_id": "of a topic that the client has created",
+            "topics/assignments/broker_ids": "every client may name brokers",
+        },
+    ),
     items=(Items(("topics",), ("topics",), split_depth=0),),
     charge=Charge.MUTATIONS,
     first_strict_version=6,

@@ -16,9 +16,11 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis.create_acls import NOT_CONFIGURED
 from isotherm.broker.metadata.access.acl_changes import AclFilter, binding_of, has_unknown
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import HangUpError, RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
@@ -66,6 +68,19 @@ API = Api(
     ApiKey.DELETE_ACLS,
     VersionRange(1, 3),
     handle,
+    access=Access(
+        [
+            on_cluster(
+                Operation.ALTER,
+                covers=["filters/resource_name_filter", "filters/principal_filter"],
+                shows=[
+                    "filter_results/matching_acls/resource_name",
+                    "filter_results/matching_acls/principal",
+                ],
+            )
+        ],
+        unless=is_malformed,
+    ),
     items=(Items(("filters",), ("filter_results",), split_depth=0),),
     is_forwardable=True,
 )

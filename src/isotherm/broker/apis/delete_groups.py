@@ -13,9 +13,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -42,5 +44,8 @@ API = Api(
     ApiKey.DELETE_GROUPS,
     VersionRange(0, 2),
     handle,
+    access=Access(
+        [Check(Operation.DELETE, ResourceType.GROUP, ["groups_names"], Denial.REFUSES_ITEM)]
+    ),
     items=(Items(("groups_names",), ("results",), named="group_id"),),
 )

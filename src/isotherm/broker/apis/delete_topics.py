@@ -13,16 +13,22 @@ KIPs      4 · 516 topic ids · 599 error messages
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.controller.topic_rules import DeletedTopic
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.guarding import topic_name
+from isotherm.broker.server.requests.item_refusal import handle_allowed, then
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api, Charge, Renamed
+from isotherm.broker.server.requests.served_api import Access, Api, Charge, Renamed
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -80,10 +86,66 @@ def _response(context: RequestContext, results: list[DeletedTopic]) -> Any:
     )
 
 
+_NAMES = ["topic_names", "topics/name", "topics/topic_id"]
+_DESCRIBABLE = Check(
+    Operation.DESCRIBE,
+    ResourceType.TOPIC,
+    _NAMES,
+    Denial.REFUSES_ITEM,
+    unless_cluster=Operation.DELETE,
+)
+_DELETABLE = dataclasses.replace(_DESCRIBABLE, operation=Operation.DELETE)
+
+
+def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
+    """A topic that may be described but not deleted keeps its name in the answer. A topic that may
+    not be described is refused whether it exists or not.
+    """
+    services = context.services
+    if not services.config.delete_topic_enable or authorizer.allows_cluster(
+        context, Operation.DELETE, is_logged=False
+    ):
+        return api.handle(context, request)
+    by_name = hasattr(request, "topic_names")
+    names = set(
+        request.topic_names
+        if by_name
+        else (name for each in request.topics if (name := topic_name(context, each)) is not None)
+    )
+    describable = authorizer.allowed(context, Operation.DESCRIBE, ResourceType.TOPIC, names)
+    deletable = authorizer.allowed(context, Operation.DELETE, ResourceType.TOPIC, names)
+    existing = services.metadata.image.topics_by_name
+
+    def refusal_of(topic: Any) -> ErrorCode | None:
+        if not by_name and (topic.name is None) == (topic.topic_id is None):
+            return None  # Neither name nor id, or both: the handler refuses it.
+        name = topic if by_name else topic_name(context, topic)
+        if name is None or name in deletable or (name in describable and name not in existing):
+            return None
+        return ErrorCode.topic_authorization_failed
+
+    def with_names(response: Any) -> Any:
+        return dataclasses.replace(
+            response,
+            responses=tuple(_named(context, each, describable) for each in response.responses),
+        )
+
+    handled = handle_allowed(api, context, request, refusal_of)
+    return handled if by_name else then(handled, with_names)
+
+
+def _named(context: RequestContext, result: Any, describable: set[str]) -> Any:
+    if result.error_code is not ErrorCode.topic_authorization_failed or result.topic_id is None:
+        return result
+    name = topic_name(context, result)
+    return dataclasses.replace(result, name=name if name in describable else None)
+
+
 API = Api(
     ApiKey.DELETE_TOPICS,
     VersionRange(1, 6),
     handle,
+    access=Access([_DESCRIBABLE, _DELETABLE], guard=_guard),
     items=(
         Items(("topics",), ("responses",)),
         Items(("topic_names",), ("responses",), named="name"),

@@ -16,8 +16,10 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis.delete_acls import requested_filter
 from isotherm.broker.metadata.access.acl_changes import has_unknown
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import HangUpError, RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
@@ -59,4 +61,18 @@ def handle(context: RequestContext, request: Any) -> Any:
     )
 
 
-API = Api(ApiKey.DESCRIBE_ACLS, VersionRange(1, 3), handle)
+API = Api(
+    ApiKey.DESCRIBE_ACLS,
+    VersionRange(1, 3),
+    handle,
+    access=Access(
+        [
+            on_cluster(
+                Operation.DESCRIBE,
+                covers=["resource_name_filter", "principal_filter"],
+                shows=["resources/resource_name", "resources/acls/principal"],
+            )
+        ],
+        unless=is_malformed,
+    ),
+)

@@ -14,9 +14,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.metadata.client_quotas import QuotaFilter, matching_quotas
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import RejectedError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -62,4 +64,18 @@ def _response(
     )
 
 
-API = Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, VersionRange(0, 1), handle, fixed={"entries": None})
+API = Api(
+    ApiKey.DESCRIBE_CLIENT_QUOTAS,
+    VersionRange(0, 1),
+    handle,
+    access=Access(
+        [
+            on_cluster(
+                Operation.DESCRIBE_CONFIGS,
+                covers=["components/match"],
+                shows=["entries/entity/entity_name"],
+            )
+        ]
+    ),
+    fixed={"entries": None},
+)

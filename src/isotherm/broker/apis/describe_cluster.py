@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.server.requests.authorized_operations import NOT_ASKED_FOR, cluster_operations
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.listed_brokers import controller_id, listed_brokers
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_ENDPOINT_TYPE_VERSION = 1
@@ -73,4 +73,12 @@ def _refusal(context: RequestContext, error_code: ErrorCode, message: str | None
     return _response(context, fields)
 
 
-API = Api(ApiKey.DESCRIBE_CLUSTER, VersionRange(0, 2), handle)
+API = Api(
+    ApiKey.DESCRIBE_CLUSTER,
+    VersionRange(0, 2),
+    handle,
+    access=Access(
+        no_guard="names brokers, as Metadata does for every client",
+        unchecked={"brokers/broker_id": "Metadata shows it to every client"},
+    ),
+)

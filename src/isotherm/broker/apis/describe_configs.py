@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.metadata.configs.broker_loggers import logger_levels
 from isotherm.broker.metadata.configs.config_description import (
     UNKNOWN_TYPE,
@@ -35,9 +36,11 @@ from isotherm.broker.metadata.configs.config_description import (
 from isotherm.broker.metadata.configs.config_resources import ResourceType, check_this_broker
 from isotherm.broker.metadata.controller.topic_rules import check_topic_name
 from isotherm.broker.metadata.image import ConfigResource
+from isotherm.broker.server.access.config_resource_types import ACCESS_TYPES
+from isotherm.broker.server.requests.access_checks import Check, Denial, TypeBy
 from isotherm.broker.server.requests.context import BrokerServices, RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.config.definition import PASSWORD
 from isotherm.errors import InvalidRequestError, RejectedError, UnknownTopicOrPartitionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange, response_class
@@ -189,5 +192,15 @@ API = Api(
     ApiKey.DESCRIBE_CONFIGS,
     VersionRange(1, 4),
     handle,
+    access=Access(
+        [
+            Check(
+                Operation.DESCRIBE_CONFIGS,
+                TypeBy("resource_type", ACCESS_TYPES),
+                ["resources/resource_name"],
+                Denial.REFUSES_ITEM,
+            )
+        ]
+    ),
     items=(Items(("resources",), ("results",)),),
 )

@@ -18,10 +18,12 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.coordinators.groups.classic_checks import GroupState
 from isotherm.broker.coordinators.groups.classic_group import ClassicGroup
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.authorized_operations import group_operations
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -98,5 +100,6 @@ API = Api(
     ApiKey.DESCRIBE_GROUPS,
     VersionRange(0, 6),
     handle,
+    access=Access([Check(Operation.DESCRIBE, ResourceType.GROUP, ["groups"], Denial.REFUSES_ITEM)]),
     items=(Items(("groups",), ("groups",), named="group_id"),),
 )

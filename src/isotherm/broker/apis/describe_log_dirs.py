@@ -21,9 +21,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.partitions.log_dir_moves import FutureReplica
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import LogDirFailedError
 from isotherm.log.log_dir import LogDir
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -132,4 +134,17 @@ def _future_fields(copy: FutureReplica, log_end_offset: Offset) -> dict[str, Any
     }
 
 
-API = Api(ApiKey.DESCRIBE_LOG_DIRS, VersionRange(1, 5), handle)
+API = Api(
+    ApiKey.DESCRIBE_LOG_DIRS,
+    VersionRange(1, 5),
+    handle,
+    access=Access(
+        [
+            on_cluster(
+                Operation.DESCRIBE,
+                covers=["topics/topic"],
+                shows=["results/log_dir", "results/topics/name"],
+            )
+        ]
+    ),
+)

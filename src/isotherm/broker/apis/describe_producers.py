@@ -9,17 +9,20 @@ KIPs      664
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.error_mapping import error_message
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.controller.topic_rules import check_topic_name
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
-from isotherm.errors import IsothermError
+from isotherm.broker.server.requests.served_api import Access, Api
+from isotherm.errors import InvalidTopicError, IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
@@ -76,10 +79,33 @@ def _response(context: RequestContext, topics: list[tuple[str, list[dict[str, An
     )
 
 
+def _legal(names: Sequence[str]) -> set[str]:
+    return {name for name in names if _is_legal(name)}
+
+
+def _is_legal(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except InvalidTopicError:
+        return False
+    return True
+
+
 API = Api(
     ApiKey.DESCRIBE_PRODUCERS,
     VersionRange(0, 0),
     handle,
+    access=Access(
+        [
+            Check(
+                Operation.READ,
+                ResourceType.TOPIC,
+                ["topics/name"],
+                Denial.REFUSES_ITEM,
+                judged=_legal,
+            )
+        ]
+    ),
     items=(
         Items(("topics", "partition_indexes"), ("topics", "partitions"), named="partition_index"),
     ),

@@ -15,9 +15,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange, response_class
 from isotherm.protocol.entities import blank_entity
 from isotherm.types import CLUSTER_METADATA_TOPIC
@@ -92,6 +94,18 @@ API = Api(
     ApiKey.DESCRIBE_QUORUM,
     VersionRange(0, 2),
     handle,
+    access=Access(
+        [
+            on_cluster(
+                Operation.DESCRIBE,
+                covers=["topics/topic_name"],
+                shows=[
+                    "topics/partitions/current_voters/replica_id",
+                    "topics/partitions/observers/replica_id",
+                ],
+            )
+        ]
+    ),
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),
     is_forwardable=True,
 )

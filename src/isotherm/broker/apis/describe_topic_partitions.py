@@ -21,11 +21,12 @@ from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.controller.topic_rules import check_topic_name
 from isotherm.broker.metadata.image import PartitionImage, TopicImage
 from isotherm.broker.metadata.internal_topics import is_internal
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.authorized_operations import topic_operations
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.listed_brokers import PartitionPlaces, partition_places
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -125,5 +126,17 @@ API = Api(
     ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     VersionRange(0, 0),
     handle,
+    access=Access(
+        [
+            Check(
+                Operation.DESCRIBE,
+                ResourceType.TOPIC,
+                ["topics/name", "cursor/topic_name"],
+                Denial.REFUSES_ITEM,
+                shows=["topics/name", "topics/topic_id", "next_cursor/topic_name"],
+            )
+        ],
+        no_guard="its handler checks: pages are counted by topic",
+    ),
     items=(Items(("topics",), ("topics",), split_depth=0),),
 )

@@ -16,9 +16,11 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.transactions.transaction_snapshot import partitions_by_topic
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import InvalidRequestError, IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TimestampMs
@@ -77,5 +79,21 @@ API = Api(
     ApiKey.DESCRIBE_TRANSACTIONS,
     VersionRange(0, 0),
     handle,
+    access=Access(
+        [
+            Check(
+                Operation.DESCRIBE,
+                ResourceType.TRANSACTIONAL_ID,
+                ["transactional_ids"],
+                Denial.REFUSES_ITEM,
+            ),
+            Check(
+                Operation.DESCRIBE,
+                ResourceType.TOPIC,
+                denial=Denial.LEAVES_OUT,
+                shows=["transaction_states/topics/topic"],
+            ),
+        ]
+    ),
     items=(Items(("transactional_ids",), ("transaction_states",), named="transactional_id"),),
 )

@@ -15,9 +15,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.server.authentication.unknown_users import SECRET_USER
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
@@ -67,4 +69,10 @@ def _refuse(context: RequestContext, request: Any, code: ErrorCode) -> Any:
     return context.response({"error_code": code, "error_message": None, "results": results})
 
 
-API = Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, VersionRange(0, 0), handle, refuse_by=_refuse)
+API = Api(
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    VersionRange(0, 0),
+    handle,
+    access=Access([on_cluster(Operation.DESCRIBE, covers=["users/name"], shows=["results/user"])]),
+    refuse_by=_refuse,
+)

@@ -14,9 +14,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import UnknownTopicOrPartitionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -94,6 +96,15 @@ API = Api(
     ApiKey.ELECT_LEADERS,
     VersionRange(0, 2),
     handle,
+    access=Access(
+        [
+            on_cluster(
+                Operation.ALTER,
+                covers=["topic_partitions/topic"],
+                shows=["replica_election_results/topic"],
+            )
+        ]
+    ),
     items=(
         Items(("topic_partitions", "partitions"), ("replica_election_results", "partition_result")),
     ),

@@ -20,8 +20,10 @@ from isotherm.broker.coordinators.transactions.transaction_state import (
     TRANSACTION_V2,
     ProducerIdAndEpoch,
 )
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api, Renamed
+from isotherm.broker.server.requests.served_api import Access, Api, Renamed
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -52,6 +54,7 @@ API = Api(
     ApiKey.END_TXN,
     VersionRange(0, 5),
     handle,
+    access=Access([Check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, ["transactional_id"])]),
     renamed={
         ErrorCode.producer_fenced: Renamed(FIRST_FENCED_VERSION, ErrorCode.invalid_producer_epoch)
     },

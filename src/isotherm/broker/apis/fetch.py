@@ -42,10 +42,11 @@ from isotherm.broker.partitions.fetch import (
 from isotherm.broker.partitions.fetch_sessions import FetchContext, FetchTerms
 from isotherm.broker.partitions.fetch_target import FetchTarget, PartitionKey
 from isotherm.broker.partitions.replica_selection import ConsumerRack
+from isotherm.broker.server.requests.access_checks import Check, Denial, on_cluster
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.current_leader import LEADER_ERRORS, current_leader
 from isotherm.broker.server.requests.later_response import LaterResponse
-from isotherm.broker.server.requests.served_api import Api, Charge
+from isotherm.broker.server.requests.served_api import Access, Api, Charge
 from isotherm.errors import IsothermError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.metrics.broker_traffic import TopicTraffic
@@ -322,4 +323,29 @@ def _refuse(context: RequestContext, request: FetchRequest, error_code: ErrorCod
     return FetchResponse(topics, error_code=error_code)
 
 
-API = Api(ApiKey.FETCH, VersionRange(4, 18), handle, charge=Charge.FETCHED_BYTES, refuse_by=_refuse)
+API = Api(
+    ApiKey.FETCH,
+    VersionRange(4, 18),
+    handle,
+    access=Access(
+        [
+            Check(
+                Operation.READ,
+                ResourceType.TOPIC,
+                [
+                    "topics/topic",
+                    "topics/topic_id",
+                    "forgotten_topics_data/topic",
+                    "forgotten_topics_data/topic_id",
+                ],
+                Denial.REFUSES_ITEM,
+                shows=["responses/topic", "responses/topic_id"],
+            ),
+            on_cluster(Operation.CLUSTER_ACTION, covers=["replica_id", "replica_state/replica_id"]),
+        ],
+        unchecked={"cluster_id": "only controllers read it"},
+        no_guard="its handler checks: an incremental request names no partitions",
+    ),
+    charge=Charge.FETCHED_BYTES,
+    refuse_by=_refuse,
+)

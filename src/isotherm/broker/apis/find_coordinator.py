@@ -23,11 +23,13 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
 from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC
 from isotherm.broker.coordinators.transactions.transaction_log import TRANSACTION_STATE_TOPIC
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import NO_LEADER, TopicImage
+from isotherm.broker.server.requests.access_checks import Check, Denial, TypeBy
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import BrokerId
 
@@ -113,10 +115,23 @@ def _endpoint(context: RequestContext, node_id: BrokerId) -> Endpoint | None:
     return broker.endpoint(context.listener_name)
 
 
+_RESOURCE_TYPES = {GROUP: ResourceType.GROUP, TRANSACTION: ResourceType.TRANSACTIONAL_ID}
+
+
 API = Api(
     ApiKey.FIND_COORDINATOR,
     VersionRange(0, 6),
     handle,
+    access=Access(
+        [
+            Check(
+                Operation.DESCRIBE,
+                TypeBy("key_type", _RESOURCE_TYPES, default=GROUP),
+                ["coordinator_keys", "key"],
+                Denial.REFUSES_ITEM,
+            )
+        ]
+    ),
     items=(Items(("coordinator_keys",), ("coordinators",), named="key"),),
     fixed={"node_id": -1, "port": -1},
 )

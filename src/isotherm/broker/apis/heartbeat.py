@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_STATIC_VERSION = 3
@@ -28,4 +30,9 @@ def handle(context: RequestContext, request: Any) -> Any:
     return context.response({"error_code": error})
 
 
-API = Api(ApiKey.HEARTBEAT, VersionRange(0, 4), handle)
+API = Api(
+    ApiKey.HEARTBEAT,
+    VersionRange(0, 4),
+    handle,
+    access=Access([Check(Operation.READ, ResourceType.GROUP, ["group_id"])]),
+)

@@ -16,10 +16,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from isotherm.broker.apis.config_alteration import answer_alteration
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.metadata.controller.config_changes import ConfigChange, ConfigOperation
+from isotherm.broker.server.access.config_resource_types import ACCESS_TYPES
+from isotherm.broker.server.requests.access_checks import Check, Denial, TypeBy
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -46,6 +49,16 @@ API = Api(
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
     VersionRange(0, 1),
     handle,
+    access=Access(
+        [
+            Check(
+                Operation.ALTER_CONFIGS,
+                TypeBy("resource_type", ACCESS_TYPES),
+                ["resources/resource_name"],
+                Denial.REFUSES_ITEM,
+            )
+        ]
+    ),
     items=(Items(("resources",), ("responses",)),),
     is_forwardable=True,
 )

@@ -19,8 +19,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.transactions.transaction_state import ProducerIdAndEpoch
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
+from isotherm.broker.server.requests.access_checks import Check, on_cluster
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api, Renamed
+from isotherm.broker.server.requests.guarding import refusal_of_request
+from isotherm.broker.server.requests.served_api import Access, Api, Renamed
 from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch
@@ -83,10 +87,28 @@ def _response(context: RequestContext, producer: ProducerIdAndEpoch) -> Any:
     )
 
 
+_TRANSACTION = Check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, ["transactional_id"])
+_PRODUCER = on_cluster(Operation.IDEMPOTENT_WRITE)
+
+
+def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
+    """Without a transactional id, WRITE on some topic is enough."""
+    if request.transactional_id is None and authorizer.allows_any(
+        context, Operation.WRITE, ResourceType.TOPIC
+    ):
+        return api.handle(context, request)
+    check = _PRODUCER if request.transactional_id is None else _TRANSACTION
+    code = refusal_of_request(authorizer, context, request, check)
+    if code is not None:
+        return api.refuse(context, request, code)
+    return api.handle(context, request)
+
+
 API = Api(
     ApiKey.INIT_PRODUCER_ID,
     VersionRange(0, 5),
     handle,
+    access=Access([_TRANSACTION, _PRODUCER], guard=_guard),
     fixed={"producer_epoch": NO_PRODUCER_EPOCH},
     renamed={
         ErrorCode.producer_fenced: Renamed(FIRST_FENCED_VERSION, ErrorCode.invalid_producer_epoch)

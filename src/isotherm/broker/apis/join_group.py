@@ -19,8 +19,10 @@ from typing import Any
 
 from isotherm.broker.coordinators.groups.classic_protocol import JoinResult, Protocol
 from isotherm.broker.coordinators.groups.group_coordinator import Joining
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_REBALANCE_TIMEOUT_VERSION = 1
@@ -83,4 +85,10 @@ def _response(context: RequestContext, result: JoinResult) -> Any:
     )
 
 
-API = Api(ApiKey.JOIN_GROUP, VersionRange(0, 9), handle, echoed=("member_id",))
+API = Api(
+    ApiKey.JOIN_GROUP,
+    VersionRange(0, 9),
+    handle,
+    access=Access([Check(Operation.READ, ResourceType.GROUP, ["group_id"])]),
+    echoed=("member_id",),
+)

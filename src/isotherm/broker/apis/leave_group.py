@@ -13,9 +13,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_BATCHED_VERSION = 3
@@ -46,5 +48,9 @@ def _response(context: RequestContext, error: ErrorCode, members: list[dict[str,
 
 
 API = Api(
-    ApiKey.LEAVE_GROUP, VersionRange(0, 5), handle, items=(Items(("members",), ("members",)),)
+    ApiKey.LEAVE_GROUP,
+    VersionRange(0, 5),
+    handle,
+    access=Access([Check(Operation.READ, ResourceType.GROUP, ["group_id"])]),
+    items=(Items(("members",), ("members",)),),
 )

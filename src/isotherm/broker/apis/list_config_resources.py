@@ -14,9 +14,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.metadata.configs.config_resources import ResourceType
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_TYPES_VERSION = 1
@@ -51,4 +53,11 @@ def _configured(context: RequestContext, kind: ResourceType) -> list[str]:
     return sorted(each.name for each in configs if each.resource_type == kind)
 
 
-API = Api(ApiKey.LIST_CONFIG_RESOURCES, VersionRange(0, 1), handle)
+API = Api(
+    ApiKey.LIST_CONFIG_RESOURCES,
+    VersionRange(0, 1),
+    handle,
+    access=Access(
+        [on_cluster(Operation.DESCRIBE_CONFIGS, shows=["config_resources/resource_name"])]
+    ),
+)

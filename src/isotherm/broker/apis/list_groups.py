@@ -14,8 +14,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_STATE_VERSION = 4
@@ -44,4 +46,20 @@ def _lowered(texts: tuple[str, ...]) -> set[str]:
     return {text.lower() for text in texts}
 
 
-API = Api(ApiKey.LIST_GROUPS, VersionRange(0, 5), handle)
+API = Api(
+    ApiKey.LIST_GROUPS,
+    VersionRange(0, 5),
+    handle,
+    access=Access(
+        [
+            Check(
+                Operation.DESCRIBE,
+                ResourceType.GROUP,
+                denial=Denial.LEAVES_OUT,
+                shows=["groups/group_id"],
+                unless_cluster=Operation.DESCRIBE,
+                is_logged=False,
+            )
+        ]
+    ),
+)

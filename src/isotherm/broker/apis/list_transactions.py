@@ -21,8 +21,10 @@ from isotherm.broker.coordinators.transactions.transaction_state import (
     TransactionMetadata,
     TransactionState,
 )
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.patterns import matching_names
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -86,4 +88,19 @@ def _response(
     )
 
 
-API = Api(ApiKey.LIST_TRANSACTIONS, VersionRange(0, 2), handle)
+API = Api(
+    ApiKey.LIST_TRANSACTIONS,
+    VersionRange(0, 2),
+    handle,
+    access=Access(
+        [
+            Check(
+                Operation.DESCRIBE,
+                ResourceType.TRANSACTIONAL_ID,
+                denial=Denial.LEAVES_OUT,
+                shows=["transaction_states/transactional_id"],
+            )
+        ],
+        unchecked={"transactional_id_pattern": "selects of the ids that the client may describe"},
+    ),
+)

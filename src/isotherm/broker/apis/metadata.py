@@ -20,6 +20,7 @@ KIPs      4 · 78 · 430 authorized operations · 516 topic ids · 1102 re-boots
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -27,22 +28,27 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.controller.topic_rules import NewTopic, check_topic_name
 from isotherm.broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from isotherm.broker.metadata.internal_topics import is_internal
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.authorized_operations import (
     NOT_ASKED_FOR,
     cluster_operations,
     topic_operations,
 )
 from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.guarding import topic_name
+from isotherm.broker.server.requests.item_refusal import handle_allowed, then
 from isotherm.broker.server.requests.listed_brokers import (
     controller_id,
     listed_brokers,
     partition_places,
 )
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api, Refuse
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -235,10 +241,94 @@ def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any
     )
 
 
+_TOPICS = Check(
+    Operation.DESCRIBE,
+    ResourceType.TOPIC,
+    ["topics/name", "topics/topic_id"],
+    Denial.REFUSES_ITEM,
+    shows=["topics/name", "topics/topic_id"],
+)
+_CREATED = Check(
+    Operation.CREATE,
+    ResourceType.TOPIC,
+    ["topics/name"],
+    Denial.REFUSES_ITEM,
+    unless_cluster=Operation.CREATE,
+)
+
+
+def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
+    """A request for all topics gets the visible ones. Of named topics, one that is not visible, or
+    that may not be created although it would have to be, gets an error.
+    """
+    if request.topics is None or (context.header.api_version == 0 and not request.topics):
+        return then(
+            api.handle(context, request),
+            lambda response: dataclasses.replace(
+                response, topics=_shown(authorizer, context, response.topics)
+            ),
+        )
+    if context.header.api_version < FIRST_TOPIC_ID_VERSION and any(
+        topic.name is None or getattr(topic, "topic_id", None) for topic in request.topics
+    ):
+        return api.handle(context, request)  # The request is invalid for any client.
+    named = {name for topic in request.topics if (name := topic_name(context, topic)) is not None}
+    allowed = authorizer.allowed(context, Operation.DESCRIBE, ResourceType.TOPIC, named)
+    denied = (named - allowed) | _not_creatable(authorizer, context, request, allowed)
+
+    def refusal_of(topic: Any) -> ErrorCode | None:
+        if topic_name(context, topic) in denied:
+            return ErrorCode.topic_authorization_failed
+        return None
+
+    return handle_allowed(
+        dataclasses.replace(api, refuse_by=_refuse_denied(api)), context, request, refusal_of
+    )
+
+
+def _refuse_denied(api: Api) -> Refuse:
+    """Refuse topics without their authorized operations, and without the name if they were
+    requested by id.
+    """
+
+    def refuse(context: RequestContext, request: Any, code: ErrorCode) -> Any:
+        changed: dict[str, Any] = {}
+        if hasattr(request, "include_topic_authorized_operations"):
+            changed["include_topic_authorized_operations"] = False
+        return api.refuse(context, dataclasses.replace(request, **changed), code)
+
+    return refuse
+
+
+def _shown(
+    authorizer: Authorizer, context: RequestContext, topics: Iterable[Any]
+) -> tuple[Any, ...]:
+    names = {topic.name for topic in topics}
+    shown = authorizer.allowed(
+        context, Operation.DESCRIBE, ResourceType.TOPIC, names, is_logged=False
+    )
+    return tuple(topic for topic in topics if topic.name in shown)
+
+
+def _not_creatable(
+    authorizer: Authorizer, context: RequestContext, request: Any, names: Iterable[str]
+) -> set[str]:
+    services = context.services
+    if not services.config.auto_create_topics_enable or not getattr(
+        request, "allow_auto_topic_creation", True
+    ):
+        return set()
+    missing = set(names) - services.metadata.image.topics_by_name.keys()
+    if not missing or authorizer.allows_cluster(context, Operation.CREATE, is_logged=False):
+        return set()
+    return missing - authorizer.allowed(context, Operation.CREATE, ResourceType.TOPIC, missing)
+
+
 API = Api(
     ApiKey.METADATA,
     VersionRange(0, 13),
     handle,
+    access=Access([_TOPICS, _CREATED], guard=_guard),
     items=(Items(("topics",), ("topics",)),),
     refuse_by=_refuse,
 )

@@ -23,9 +23,11 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_LEADER_EPOCH, TimestampMs, TopicPartition
 
@@ -134,5 +136,16 @@ API = Api(
     ApiKey.OFFSET_COMMIT,
     VersionRange(2, 10),
     handle,
+    access=Access(
+        [
+            Check(Operation.READ, ResourceType.GROUP, ["group_id"]),
+            Check(
+                Operation.READ,
+                ResourceType.TOPIC,
+                ["topics/name", "topics/topic_id"],
+                Denial.REFUSES_ITEM,
+            ),
+        ]
+    ),
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),
 )

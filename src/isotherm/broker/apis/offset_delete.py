@@ -15,9 +15,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import TopicPartition
 
@@ -69,5 +71,11 @@ API = Api(
     ApiKey.OFFSET_DELETE,
     VersionRange(0, 0),
     handle,
+    access=Access(
+        [
+            Check(Operation.DELETE, ResourceType.GROUP, ["group_id"]),
+            Check(Operation.READ, ResourceType.TOPIC, ["topics/name"], Denial.REFUSES_ITEM),
+        ]
+    ),
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),
 )

@@ -12,6 +12,7 @@ KIPs      98 · 320 leader epoch · 447 require stable · 709 several groups · 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import uuid
 from collections.abc import Mapping, Sequence
@@ -21,9 +22,15 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups.offset_coordinator import FetchedOffset
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.loop_turns import PART_SIZE, next_turn
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.guarding import handle_items, refusals_of_items
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
+from isotherm.broker.server.requests.split_requests import is_refusal
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, TopicPartition
@@ -202,10 +209,120 @@ def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any
     )
 
 
+_GROUPS = Check(
+    Operation.DESCRIBE,
+    ResourceType.GROUP,
+    ["groups/group_id", "group_id"],
+    Denial.REFUSES_ITEM,
+)
+_TOPICS = Check(
+    Operation.DESCRIBE,
+    ResourceType.TOPIC,
+    ["topics/name", "groups/topics/name", "groups/topics/topic_id"],
+    Denial.REFUSES_ITEM,
+    shows=["topics/name", "groups/topics/name", "groups/topics/topic_id"],
+)
+
+
+def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
+    """If all topics of a group are requested, only the visible ones are returned."""
+    guard = _guard_groups if hasattr(request, "groups") else _guard_group
+    guarded = dataclasses.replace(
+        api, handle=lambda context, allowed: guard(authorizer, api, context, allowed)
+    )
+    return handle_items(authorizer, guarded, context, request, _GROUPS)
+
+
+async def _guard_groups(
+    authorizer: Authorizer, api: Api, context: RequestContext, request: Any
+) -> Any:
+    """Check the topics of each group, from version 8 on."""
+    checked = [_checked(authorizer, context, group.topics or ()) for group in request.groups]
+    groups = tuple(
+        group if group.topics is None else dataclasses.replace(group, topics=topics.allowed)
+        for group, topics in zip(request.groups, checked, strict=True)
+    )
+    asked_of_denied = dataclasses.replace(
+        request,
+        groups=tuple(
+            dataclasses.replace(group, topics=topics.denied)
+            for group, topics in zip(request.groups, checked, strict=True)
+        ),
+    )
+    refusals = api.refuse_items(context, asked_of_denied, _TOPIC_DENIED).groups
+    response = await api.handle(context, dataclasses.replace(request, groups=groups))
+    answered = []
+    for each, group, refusal in zip(response.groups, request.groups, refusals, strict=True):
+        if is_refusal(each):
+            answered.append(each)
+            continue
+        topics = each.topics
+        if group.topics is None:
+            topics = await _visible(authorizer, context, topics)
+        answered.append(dataclasses.replace(each, topics=(*topics, *refusal.topics)))
+    return dataclasses.replace(response, groups=tuple(answered))
+
+
+async def _guard_group(
+    authorizer: Authorizer, api: Api, context: RequestContext, request: Any
+) -> Any:
+    """Check the topics of the one group before version 8."""
+    checked = _checked(authorizer, context, request.topics or ())
+    refusals = api.refuse_items(
+        context, dataclasses.replace(request, topics=checked.denied), _TOPIC_DENIED
+    ).topics
+    asked = request
+    if request.topics is not None:
+        asked = dataclasses.replace(request, topics=checked.allowed)
+    response = await api.handle(context, asked)
+    if is_refusal(response):
+        return response
+    topics = response.topics
+    if request.topics is None:
+        topics = await _visible(authorizer, context, topics)
+    return dataclasses.replace(response, topics=(*topics, *refusals))
+
+
+_TOPIC_DENIED = ErrorCode.topic_authorization_failed
+
+
+class _Checked(NamedTuple):
+    allowed: tuple[Any, ...]
+    denied: tuple[Any, ...]
+
+
+def _checked(authorizer: Authorizer, context: RequestContext, topics: Sequence[Any]) -> _Checked:
+    refusal_of = refusals_of_items(authorizer, context, None, _TOPICS, topics)
+    if refusal_of is None:
+        return _Checked(tuple(topics), ())
+    allowed: list[Any] = []
+    denied: list[Any] = []
+    for topic in topics:
+        (allowed if refusal_of(topic) is None else denied).append(topic)
+    return _Checked(tuple(allowed), tuple(denied))
+
+
+async def _visible(
+    authorizer: Authorizer, context: RequestContext, topics: Sequence[Any]
+) -> tuple[Any, ...]:
+    """The topics of a response for all topics that the client may see.
+
+    The request was not split, because it names no topic, and a group may have offsets of any number
+    of topics. So a part of them is checked in each turn of the loop (docs/decisions/0021).
+    """
+    shown: list[Any] = []
+    for start in range(0, len(topics), PART_SIZE):
+        if start:
+            await next_turn()
+        shown += _checked(authorizer, context, topics[start : start + PART_SIZE]).allowed
+    return tuple(shown)
+
+
 API = Api(
     ApiKey.OFFSET_FETCH,
     VersionRange(1, 10),
     handle,
+    access=Access([_GROUPS, _TOPICS], guard=_guard),
     items=(
         Items(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions")),
         Items(("topics", "partition_indexes"), ("topics", "partitions")),

@@ -16,9 +16,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import IsothermError
 from isotherm.log.leader_epoch_cache import UNDEFINED_EPOCH_END, EpochEndOffset
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -67,5 +69,17 @@ API = Api(
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
     VersionRange(2, 4),
     handle,
+    access=Access(
+        [
+            Check(
+                Operation.DESCRIBE,
+                ResourceType.TOPIC,
+                ["topics/topic"],
+                Denial.REFUSES_ITEM,
+                unless_cluster=Operation.CLUSTER_ACTION,
+            )
+        ],
+        unchecked={"replica_id": "in Kafka, who names a follower needs no other right"},
+    ),
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),
 )

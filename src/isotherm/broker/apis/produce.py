@@ -35,6 +35,7 @@ from isotherm.broker.apis.batch_checks import (
     check_batches,
     needs_thread,
 )
+from isotherm.broker.apis.produce_access import ACCESS
 from isotherm.broker.apis.produce_admission import (
     NO_VERDICTS,
     Asked,
@@ -513,6 +514,7 @@ API = Api(
     ApiKey.PRODUCE,
     VersionRange(3, 13),
     handle,
+    access=ACCESS,
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),
     shown_from=0,
     carries_records=True,

@@ -19,10 +19,15 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
+
+_FOR_EVERYONE = Access(no_guard="refused for every client")
+_FOR_LOGIN = Access(no_guard="it is the login")
 
 
 def _refused(
@@ -33,18 +38,27 @@ def _refused(
     items: Sequence[Items] = (),
     fixed: Mapping[str, Any] | None = None,
     *,
+    access: Access = _FOR_EVERYONE,
     is_forwardable: bool = False,
 ) -> Api:
     def handle(context: RequestContext, request: Any) -> Any:
         return api.refuse(context, request, code, message)
 
-    api = Api(key, versions, handle, items=items, fixed=fixed or {}, is_forwardable=is_forwardable)
+    api = Api(
+        key,
+        versions,
+        handle,
+        access,
+        items=items,
+        fixed=fixed or {},
+        is_forwardable=is_forwardable,
+    )
     return api
 
 
 def _no_sasl(key: ApiKey, last: int) -> Api:
     versions, message = VersionRange(0, last), "this listener has no SASL"
-    return _refused(key, versions, ErrorCode.illegal_sasl_state, message)
+    return _refused(key, versions, ErrorCode.illegal_sasl_state, message, access=_FOR_LOGIN)
 
 
 def _no_tokens(key: ApiKey, last: int) -> Api:
@@ -52,9 +66,14 @@ def _no_tokens(key: ApiKey, last: int) -> Api:
 
 
 def _one_voter(key: ApiKey, last: int) -> Api:
-    message = "the quorum has one voter, for ever"
-    versions = VersionRange(0, last)
-    return _refused(key, versions, ErrorCode.unsupported_version, message, is_forwardable=True)
+    return _refused(
+        key,
+        VersionRange(0, last),
+        ErrorCode.unsupported_version,
+        "the quorum has one voter, for ever",
+        access=Access([on_cluster(Operation.ALTER, covers=["cluster_id", "voter_directory_id"])]),
+        is_forwardable=True,
+    )
 
 
 def _no_share_groups(

@@ -14,8 +14,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups.classic_protocol import SyncRequest, SyncResult
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_STATIC_VERSION = 3
@@ -25,7 +27,7 @@ FIRST_PROTOCOL_VERSION = 5
 async def handle(context: RequestContext, request: Any) -> Any:
     version = context.header.api_version
     has_protocol = version >= FIRST_PROTOCOL_VERSION
-    if has_protocol and (request.protocol_type is None or request.protocol_name is None):
+    if _lacks_protocol(request):
         return API.refuse(context, request, ErrorCode.inconsistent_group_protocol)
     syncing = SyncRequest(
         request.member_id,
@@ -50,4 +52,18 @@ def _response(context: RequestContext, result: SyncResult) -> Any:
     )
 
 
-API = Api(ApiKey.SYNC_GROUP, VersionRange(0, 5), handle)
+def _lacks_protocol(request: Any) -> bool:
+    return hasattr(request, "protocol_type") and None in (
+        request.protocol_type,
+        request.protocol_name,
+    )
+
+
+API = Api(
+    ApiKey.SYNC_GROUP,
+    VersionRange(0, 5),
+    handle,
+    access=Access(
+        [Check(Operation.READ, ResourceType.GROUP, ["group_id"])], unless=_lacks_protocol
+    ),
+)

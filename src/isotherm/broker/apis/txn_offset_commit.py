@@ -23,9 +23,11 @@ from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC, Producer
 from isotherm.broker.coordinators.transactions.transaction_state import ProducerIdAndEpoch
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api, Renamed
+from isotherm.broker.server.requests.served_api import Access, Api, Renamed
 from isotherm.errors import ConcurrentTransactionsError, CoordinatorNotAvailableError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import NO_LEADER_EPOCH, TopicPartition
@@ -131,6 +133,13 @@ API = Api(
     ApiKey.TXN_OFFSET_COMMIT,
     VersionRange(0, 5),
     handle,
+    access=Access(
+        [
+            Check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, ["transactional_id"]),
+            Check(Operation.READ, ResourceType.GROUP, ["group_id"]),
+            Check(Operation.READ, ResourceType.TOPIC, ["topics/name"], Denial.REFUSES_ITEM),
+        ]
+    ),
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),
     renamed={
         ErrorCode.coordinator_load_in_progress: Renamed(

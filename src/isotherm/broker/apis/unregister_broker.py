@@ -13,8 +13,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
@@ -31,4 +33,10 @@ def _response(context: RequestContext, error_code: ErrorCode, message: str | Non
     return context.response({"error_code": error_code, "error_message": message})
 
 
-API = Api(ApiKey.UNREGISTER_BROKER, VersionRange(0, 0), handle, is_forwardable=True)
+API = Api(
+    ApiKey.UNREGISTER_BROKER,
+    VersionRange(0, 0),
+    handle,
+    access=Access([on_cluster(Operation.ALTER, covers=["broker_id"])]),
+    is_forwardable=True,
+)

@@ -16,9 +16,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.metadata.features import FeatureUpdate, UpgradeType
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import RejectedError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
@@ -61,4 +63,10 @@ def _response(
     )
 
 
-API = Api(ApiKey.UPDATE_FEATURES, VersionRange(0, 2), handle, is_forwardable=True)
+API = Api(
+    ApiKey.UPDATE_FEATURES,
+    VersionRange(0, 2),
+    handle,
+    access=Access([on_cluster(Operation.ALTER)]),
+    is_forwardable=True,
+)

@@ -27,9 +27,11 @@ from isotherm.broker.coordinators.transactions.transaction_state import (
 )
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.loop_turns import next_turn
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.broker.shared_futures import shared, shared_result
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -115,6 +117,15 @@ API = Api(
     ApiKey.WRITE_TXN_MARKERS,
     VersionRange(1, 2),
     handle,
+    access=Access(
+        [
+            on_cluster(
+                Operation.CLUSTER_ACTION,
+                covers=["markers/topics/name"],
+                unless_cluster=Operation.ALTER,
+            )
+        ]
+    ),
     items=(
         Items(
             ("markers", "topics", "partition_indexes"),

@@ -57,8 +57,6 @@ from isotherm.broker.partitions.replication.replica_fetcher_manager import (
     connect_to_leaders,
 )
 from isotherm.broker.partitions.replication.tier_follower import TierHistoryFollower
-from isotherm.broker.server.authentication.scram_changes import Refused, ScramUpsertion
-from isotherm.broker.peers.peer_security import inter_broker_security
 from isotherm.broker.server.authentication.unknown_users import recording_request
 from isotherm.broker.server.dispatch.auto_creation import TopicAutoCreation
 from isotherm.broker.server.dispatch.forwarding import Forward, Forwarder, forwarding_apis

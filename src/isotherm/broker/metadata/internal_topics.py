@@ -1,4 +1,4 @@
-"""Internal topics: their names, as in Kafka's Topic.INTERNAL_TOPICS, and their creation on demand."""
+"""Internal topics: their names, as in Kafka's Topic.INTERNAL_TOPICS, and creation on demand."""
 
 from __future__ import annotations
 

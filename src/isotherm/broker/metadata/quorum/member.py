@@ -55,12 +55,9 @@ from isotherm.broker.metadata.quorum.producer_ids import ProducerIdBlocks
 from isotherm.broker.metadata.quorum.quorum_metadata import Publication, QuorumMetadata
 from isotherm.broker.metadata.quorum.registration import refusal, registration_request
 from isotherm.broker.metadata.quorum.snapshots import SnapshotFiles
-from isotherm.broker.startup.identity import NodeIdentity
 from isotherm.client.listener_security import controller_security
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_connection import NodeConnection
-from isotherm.broker.peers.peer_connection import PeerAddress, PeerConnection
-from isotherm.broker.peers.peer_security import controller_security
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import BrokerUnreachableError, PeerDisconnectedError, RequestTimedOutError

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access.authorizer import Authorizer
+from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import (
     Items,
@@ -25,6 +27,8 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange, response_class
 # A handler returns the response, None if the client expects none, or an awaitable of either.
 Handler: TypeAlias = Callable[[RequestContext, Any], Any]
 Refuse: TypeAlias = Callable[[RequestContext, Any, ErrorCode], Any]
+# Gets the API with its own handler; returns what that returns.
+Guard: TypeAlias = "Callable[[Authorizer, Api, RequestContext, Any], Any]"
 
 
 class Charge(enum.Enum):
@@ -44,10 +48,43 @@ class Renamed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """The rights that a request needs. `guarding` checks them, in their order.
+
+    - `guard`: checks in place of `guarding`, because the API is an exception. `checks` then only
+      say what it checks.
+    - `no_guard`: the reason why nothing is checked before the handler. With `checks`, those that
+      the handler makes.
+    - `unless`: requests that are left to the handler, which refuses them for every client.
+    - `unchecked`: each other field of the request or the response that names a resource, with the
+      reason why no right is needed for it.
+    """
+
+    checks: Sequence[Check] = ()
+    guard: Guard | None = None
+    no_guard: str = ""
+    unless: Callable[[Any], bool] | None = None
+    unchecked: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.checks and not self.no_guard:
+            raise ValueError("an API needs a check, or in no_guard the reason why it has none")
+        if self.guard is not None and (self.no_guard or self.unless is not None):
+            raise ValueError("an API with a guard of its own has neither no_guard nor unless")
+        if self.guard is None and not self.no_guard:
+            denials = [each.denial for each in self.checks]
+            if denials.count(Denial.REFUSES_ITEM) > 1:
+                raise ValueError("only a guard of its own can check items for two rights")
+
+
+@dataclass(frozen=True, slots=True)
 class Api:
+    """`access` has no default: an API without its checks cannot be made."""
+
     key: ApiKey
     versions: VersionRange
     handle: Handler
+    access: Access
     # The first version in ApiVersions, if it is lower than the first served version.
     shown_from: int | None = None
     # Set if the response has a result for each item of the request. Large requests are split by
@@ -68,6 +105,12 @@ class Api:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     refuse_by: Refuse | None = None
     renamed: Mapping[ErrorCode, Renamed] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.access, Access):
+            raise TypeError(
+                f"an API has no access checks api={self.key.name} hint='declare its Access'"
+            )
 
     @property
     def shown_versions(self) -> VersionRange:

@@ -14,7 +14,6 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.apis import refused
 from isotherm.broker.apis.api_register import APIS
 from isotherm.broker.metadata.access.acls import Operation, PatternType, Permission, ResourceType
 from isotherm.broker.metadata.access.authorizer import (
@@ -24,7 +23,7 @@ from isotherm.broker.metadata.access.authorizer import (
 )
 from isotherm.broker.metadata.access.principal import ANONYMOUS, Principal
 from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
-from isotherm.broker.server.access.guards import GUARDS, UNGUARDED, guarded_apis
+from isotherm.broker.server.requests.guarding import guard_of
 from isotherm.config.security import STANDARD_AUTHORIZER, SecurityConfig
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.framing import RequestHeader
@@ -217,7 +216,7 @@ def test_topic_that_becomes_known_is_checked(metadata: Metadata) -> None:
     context.services = SimpleNamespace(
         metadata=SimpleNamespace(image=SimpleNamespace(topics_by_id=topics))
     )
-    write = partial(GUARDS[ApiKey.PRODUCE], found, api, context)
+    write = partial(guard_of(APIS[ApiKey.PRODUCE].access), found, api, context)
     write(request)
     assert handled == [request]
     topics[topic_id] = SimpleNamespace(name="secret")
@@ -226,18 +225,3 @@ def test_topic_that_becomes_known_is_checked(metadata: Metadata) -> None:
     write(request)
     write(request)
     assert handled == [request] * 3
-
-
-def test_every_api_has_a_guard_or_a_reason() -> None:
-    guarded_apis(APIS, None)
-    refused_for_all = {api.key for api in refused.APIS}
-    assert GUARDS.keys() & UNGUARDED.keys() <= refused_for_all
-    assert all(UNGUARDED.values())
-
-
-@pytest.mark.parametrize("with_authorizer", [False, True])
-def test_an_api_without_a_guard_does_not_start(with_authorizer: bool) -> None:
-    assert ApiKey.VOTE not in APIS
-    added = {**APIS, ApiKey.VOTE: dataclasses.replace(APIS[ApiKey.FETCH], key=ApiKey.VOTE)}
-    with pytest.raises(AssertionError, match="no guard apis=Vote "):
-        guarded_apis(added, authorizer(Metadata()) if with_authorizer else None)

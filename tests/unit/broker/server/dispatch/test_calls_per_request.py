@@ -26,12 +26,13 @@ from isotherm.broker.metadata.access.acls import Operation, PatternType, Permiss
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.access.principal import ANONYMOUS
 from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
-from isotherm.broker.server.access.guards import guarded_apis
 from isotherm.broker.server.dispatch.dispatch import Dispatcher
 from isotherm.broker.server.net.answer_memory import AnswerMemory
 from isotherm.broker.server.net.connection import Connection, Entrance
 from isotherm.broker.server.net.loop_watch import LoopWatch
 from isotherm.broker.server.net.request_memory import RequestMemory
+from isotherm.broker.server.net.turns import Turns
+from isotherm.broker.server.requests.guarding import guarded_apis
 from isotherm.config.listener import Address, Listener, SecurityProtocol
 from isotherm.config.topic import TopicConfig
 from isotherm.protocol.framing import version_codec
@@ -90,6 +91,7 @@ class Owner:
     def __init__(self, services: Any) -> None:
         self.memory = RequestMemory(-1, 0, lambda _: None)
         self.loop_watch = LoopWatch(asyncio.get_running_loop())
+        self.turns: Turns[Connection] = Turns(asyncio.get_running_loop())
         self.answers: AnswerMemory[Connection] = AnswerMemory(-1, (), lambda: 0.0, lambda _: None)
         self.scratch = memoryview(bytearray(64 * 1024))
         self._dispatcher = Dispatcher(services, guarded_apis(APIS, services.authorizer))

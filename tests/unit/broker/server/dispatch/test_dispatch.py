@@ -20,7 +20,7 @@ from isotherm.broker.server.dispatch.dispatch import LOOP_REQUEST_SIZE_MAX, Disp
 from isotherm.broker.server.net.connection import Connection, PendingAnswer
 from isotherm.broker.server.requests.context import BrokerServices, HangUpError
 from isotherm.broker.server.requests.later_response import LaterResponse
-from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import InvalidRequestError, UnsupportedVersionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.protocol.errors import ProtocolError
@@ -47,7 +47,13 @@ def find_coordinator(answer: Any) -> Dispatcher:
     def refuse(context: Any, request: Any, code: ErrorCode) -> Any:
         return response(code)
 
-    api = Api(ApiKey.FIND_COORDINATOR, VersionRange(0, 6), answer, refuse_by=refuse)
+    api = Api(
+        ApiKey.FIND_COORDINATOR,
+        VersionRange(0, 6),
+        answer,
+        Access(no_guard="no authorizer"),
+        refuse_by=refuse,
+    )
     apis = {FIND_COORDINATOR: api, ApiKey.API_VERSIONS: APIS[ApiKey.API_VERSIONS]}
     return Dispatcher(SERVICES, apis)
 

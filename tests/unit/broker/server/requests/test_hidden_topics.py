@@ -14,8 +14,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis.api_register import APIS
-from isotherm.broker.server.access.guards import GUARDS
 from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.guarding import guard_of
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
 from isotherm.protocol.framing import RequestHeader
@@ -53,7 +53,7 @@ def answered(
     api = dataclasses.replace(APIS[key], handle=handle)
     authorizer: Any = Authorizer()
     request = entity_of(request_class(key, version), fields)
-    answer = GUARDS[key](authorizer, api, context, request)
+    answer = guard_of(api.access)(authorizer, api, context, request)
     if inspect.isawaitable(answer):
         with pytest.raises(StopIteration) as end:
             answer.__await__().send(None)
