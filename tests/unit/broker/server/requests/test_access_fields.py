@@ -15,8 +15,8 @@ import pytest
 from kio.schema.types import BrokerId
 
 from isotherm.broker.apis import refused
-from isotherm.broker.server.access.acls import ResourceType
-from isotherm.broker.server.dispatch.api_register import APIS
+from isotherm.broker.apis.api_register import APIS
+from isotherm.broker.metadata.access.acls import ResourceType
 from isotherm.broker.server.requests.access_checks import Check
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
