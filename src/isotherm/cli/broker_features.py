@@ -6,23 +6,16 @@ It uses its own connection, because librdkafka has no call for them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.cli.client import REQUEST_TIMEOUT_S
-from isotherm.client import node_exchange
-from isotherm.client.broker_probe import check_brokers
-from isotherm.client.node_address import bootstrap_addresses
-from isotherm.client.node_exchange import UnsupportedApiVersionError, connected
-from isotherm.client.node_security import node_security
-from isotherm.config.client_security import librdkafka_properties
-from isotherm.errors import BrokerUnreachableError, InvalidUpdateVersionError
-from isotherm.protocol.api_keys import ApiKey, request_class
+from isotherm.client.cluster_client import ClusterClient
+from isotherm.errors import InvalidUpdateVersionError, UnsupportedVersionError
+from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.code_names import code_name
-from isotherm.protocol.entities import entity_of
-from isotherm.protocol.errors import ProtocolError
 
 Fields: TypeAlias = "Mapping[str, Any]"
 
@@ -87,16 +80,9 @@ def _ask(
     bootstrap_server: str, client: Mapping[str, str], api_key: ApiKey, version: int, fields: Fields
 ) -> Any | None:
     """Send a request, and return the answer. None if the broker does not support this version."""
-    properties = librdkafka_properties({"bootstrap.servers": bootstrap_server, **client})
-    check_brokers(properties)
-    request = entity_of(request_class(api_key, version), fields)
-    address = bootstrap_addresses(bootstrap_server)[0]
-    try:
-        with connected(address, node_security(properties), REQUEST_TIMEOUT_S) as stream:
-            return node_exchange.ask(stream, request)
-    except UnsupportedApiVersionError:
-        return None
-    except (OSError, ProtocolError) as error:
-        raise BrokerUnreachableError(
-            f"the broker does not answer bootstrap-server={bootstrap_server} reason={str(error)!r}"
-        ) from error
+    properties = {"bootstrap.servers": bootstrap_server, **client}
+    with closing(ClusterClient(properties)) as cluster:
+        try:
+            return cluster.ask_any(api_key, fields, newest=version, oldest=version)
+        except UnsupportedVersionError:
+            return None

@@ -178,12 +178,12 @@ def _cause_of_login(stream: Stream, security: NodeSecurity) -> _Cause | None:
     if security.login is None:
         return None
     # The codecs of requests are loaded only for logins: most executors do not need them.
-    from isotherm.client import node_exchange
+    from isotherm.client.requests import ask
     from isotherm.client.sasl_login import log_in
     from isotherm.protocol.errors import ProtocolError
 
     try:
-        log_in(security.login, lambda each: node_exchange.ask(stream, each), secrets.token_hex)
+        log_in(security.login, lambda each: ask(stream, each), secrets.token_hex)
     except SaslAuthenticationError as error:
         return _Cause(str(error), is_login=True)
     except TimeoutError:

@@ -38,7 +38,7 @@ class _Node:
 class ClusterClient:
     """A client of one cluster. Thread-safe: requests to the same broker wait for one another."""
 
-    def __init__(self, properties: Mapping[str, Any]) -> None:
+    def __init__(self, properties: Mapping[str, Any], *, client_id: str = "isotherm") -> None:
         """`properties` are Kafka's or librdkafka's client properties, including
         `bootstrap.servers`.
 
@@ -46,6 +46,7 @@ class ClusterClient:
         """
         translated = librdkafka_properties(properties)
         check_brokers(translated)
+        self._client_id = client_id
         self._security = node_security(translated)
         self._bootstrap = bootstrap_addresses(translated["bootstrap.servers"])
         self._nodes: dict[NodeAddress, _Node] = {}
@@ -78,18 +79,21 @@ class ClusterClient:
                 node.served = None
                 raise
 
-    def ask_any(self, key: ApiKey, fields: Mapping[str, Any], *, newest: int) -> Any:
+    def ask_any(
+        self, key: ApiKey, fields: Mapping[str, Any], *, newest: int, oldest: int = 0
+    ) -> Any:
         """The response of the first broker that answers. Brokers that answered before are tried
-        first.
+        first. A broker that was lost may have processed the request.
 
-        Raises BrokerUnreachableError, which names the reason of each broker.
+        Raises BrokerUnreachableError, which names the reason of each broker, and
+        UnsupportedVersionError as `ask`.
         """
         with self._guard:
             known = [address for address, node in self._nodes.items() if node.served is not None]
         reasons = []
         for address in dict.fromkeys([*known, *self._bootstrap]):
             try:
-                return self.ask(address, key, fields, newest=newest)
+                return self.ask(address, key, fields, newest=newest, oldest=oldest)
             except RetriableError as error:
                 reasons.append(str(error))
         raise BrokerUnreachableError(f"no broker answers: {'; '.join(reasons)}")
@@ -107,7 +111,7 @@ class ClusterClient:
                 self._nodes[address] = _Node(
                     NodeConnection(
                         address,
-                        client_id="isotherm-storage-view",
+                        client_id=self._client_id,
                         connect_timeout_s=CONNECT_TIMEOUT_S,
                         request_timeout_s=REQUEST_TIMEOUT_S,
                         response_bytes_max=RESPONSE_BYTES_MAX,

@@ -1,10 +1,10 @@
-"""A connection to another node of the cluster: blocking, with one request in flight.
+"""A connection to a broker or controller: blocking, with one request in flight.
 
-No ApiVersions request is sent: as for Kafka's replica fetchers, the cluster's metadata.version
-determines the versions that every node serves. The first request, and the first after each failure,
-opens the socket, so a connection survives restarts of the node. Before a SASL session ends
-(`connections.max.reauth.ms` of the node) a new socket with a new session replaces it. Source: Kafka
-NetworkClientUtils, BrokerBlockingSender.
+No ApiVersions request is sent: the caller knows the versions that the node serves, from the
+cluster's metadata.version as Kafka's replica fetchers do, or by asking first. The first request,
+and the first after each failure, opens the socket, so a connection survives restarts of the node.
+Before a SASL session ends (`connections.max.reauth.ms` of the node) a new socket with a new session
+replaces it. Source: Kafka NetworkClientUtils, BrokerBlockingSender.
 """
 
 from __future__ import annotations
@@ -14,26 +14,29 @@ import itertools
 import math
 import secrets
 import socket
-import struct
 import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from isotherm.client import node_exchange
 from isotherm.client.access_tokens import TokenLogin
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_security import PLAINTEXT, Login, NodeSecurity
+from isotherm.client.requests import (
+    EncodedRequest,
+    ReceiveBuffer,
+    ask,
+    decode_response,
+    encode_request,
+    receive_response,
+    send_request,
+)
 from isotherm.client.sasl_login import log_in
 from isotherm.client.tls_stream import Stream, TlsStream
 from isotherm.clock import Clock, SystemClock
 from isotherm.errors import PeerDisconnectedError, PeerTimeoutError, SaslAuthenticationError
-from isotherm.protocol.api_keys import ApiKey, api_name, response_class
-from isotherm.protocol.codec import decoder, encoder
+from isotherm.protocol.api_keys import api_name
 from isotherm.protocol.errors import ProtocolError
-from isotherm.protocol.framing import RequestHeader, read_response_frame, write_request_header
 
-_SIZE = struct.Struct(">i")
-_CORRELATION_ID_SIZE = 4
 _CORRELATION_IDS = 2**31
 # The share of a session's lifetime after which a new session begins, well before the end as in
 # Kafka's clients.
@@ -48,22 +51,39 @@ class _Opened(NamedTuple):
     session_end_s: float
 
 
-class ReceiveBuffer:
-    """Reused memory for responses, as large as the largest response so far. For one thread."""
+class _UntilDeadline:
+    """The stream of a connection, with a time for all of a request's waits together."""
 
-    def __init__(self) -> None:
-        self._data = bytearray()
+    def __init__(self, opened: _Opened, clock: Clock, timeout_s: float) -> None:
+        self._opened = opened
+        self._clock = clock
+        self._deadline_s = clock.monotonic_s() + timeout_s
 
-    def take(self, size: int) -> memoryview:
-        """`size` bytes of the buffer. The caller overwrites what earlier calls returned."""
-        if size > len(self._data):
-            self._data = bytearray(size)
-        return memoryview(self._data)[:size]
+    def sendall(self, data: bytes, /) -> None:
+        self._opened.socket.settimeout(self._left_s())
+        self._opened.stream.sendall(data)
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        self._opened.socket.settimeout(self._left_s())
+        return self._opened.stream.recv_into(buffer)
+
+    def _left_s(self) -> float:
+        left_s = self._deadline_s - self._clock.monotonic_s()
+        if left_s <= 0:
+            raise TimeoutError
+        return left_s
+
+
+class _Sent(NamedTuple):
+    request: EncodedRequest
+    correlation_id: int
 
 
 class NodeConnection:
-    """One thread at a time may call `send` or `exchange`; any thread may call `close` at any
-    time.
+    """One thread at a time may make requests; any thread may call `close` at any time.
+
+    Requests raise PeerDisconnectedError or PeerTimeoutError. The socket is then closed, and the
+    next request opens another one.
     """
 
     def __init__(
@@ -89,6 +109,7 @@ class NodeConnection:
         self._clock = clock or SystemClock()
         self._correlation_ids = itertools.count()
         self._opened: _Opened | None = None
+        self._sent: _Sent | None = None
         self._socket: socket.socket | None = None
         self._is_in_use = False
         self._is_closed = False
@@ -96,63 +117,58 @@ class NodeConnection:
 
     def send(self, request: Any) -> Any:
         """Send a kio entity and return the response. The entity's class determines the API and
-        version.
-
-        Raises PeerDisconnectedError or PeerTimeoutError. The socket is then closed, and the next
-        call opens another one.
+        version. `request_timeout_s` bounds the whole exchange.
         """
-        request_type = type(request)
-        body = bytearray()
-        encoder(request_type)(request, body)
-        key, version = int(request_type.__api_key__), int(request_type.__version__)
-        payload = self.exchange(key, version, body, is_flexible=bool(request_type.__flexible__))
-        try:
-            response, _ = decoder(response_class(key, version))(payload, 0)
-        except ProtocolError as error:
-            raise self._malformed(api_name(key)) from error
-        return response
+        encoded = encode_request(request)
+        return self._decoded(encoded, self.exchange(encoded))
 
     def exchange(
-        self,
-        api_key: int,
-        api_version: int,
-        body: bytes | bytearray,
-        *,
-        is_flexible: bool,
-        buffer: ReceiveBuffer | None = None,
+        self, request: EncodedRequest, *, buffer: ReceiveBuffer | None = None
     ) -> memoryview:
-        """Send an encoded request body; returns the body of the response. Raises what `send`
-        raises.
+        """Like `send`, for an encoded request; returns the body of the response.
 
         The response lies in `buffer`, or without one in new memory, which the caller may keep.
         """
-        correlation_id = next(self._correlation_ids) % _CORRELATION_IDS
-        frame = self._frame(api_key, api_version, correlation_id, body, is_flexible=is_flexible)
-        try:
-            with self._in_use():
-                connection = self._usable() or self._open()
-                deadline_s = self._clock.monotonic_s() + self._request_timeout_s
-                self._send_all(connection, frame, deadline_s)
-                payload = self._receive_frame(connection, deadline_s, buffer or ReceiveBuffer())
-                # An ApiVersions response has header version 0, so that clients of any version can
-                # read it.
-                has_tags = is_flexible and api_key != ApiKey.API_VERSIONS
-                answered_id, answer = self._response(payload, has_tags=has_tags)
-                if answered_id != correlation_id:
-                    raise self._lost(f"it answers request {answered_id}, not {correlation_id}")
-        except TimeoutError as error:
-            raise PeerTimeoutError(
-                f"a node does not answer in time peer={self.address} api={api_name(api_key)}"
-            ) from error
-        except OSError as error:
-            raise self._lost(error.strerror or type(error).__name__) from error
-        return answer
+        assert self._sent is None, "one request is in flight at a time"
+        with self._request_errors(f"api={api_name(request.api_key)}"), self._in_use():
+            opened = self._ready()
+            stream = _UntilDeadline(opened, self._clock, self._request_timeout_s)
+            sent = self._write(stream, request)
+            return self._read(stream, sent, buffer or ReceiveBuffer())
+
+    def open(self) -> None:
+        """Connect now. Raises SaslAuthenticationError for a refused login, where a request raises
+        PeerDisconnectedError."""
+        with self._request_errors("step=connect"), self._in_use():
+            self._open()
+
+    def start(self, request: Any) -> None:
+        """Send a kio entity, and return before the response, which `finish` returns.
+
+        No other request may be made between the two. `request_timeout_s` bounds each wait of them,
+        because large responses may take long.
+        """
+        assert self._sent is None, "one request is in flight at a time"
+        encoded = encode_request(request)
+        with self._request_errors(f"api={api_name(encoded.api_key)}"), self._in_use():
+            opened = self._ready()
+            opened.socket.settimeout(self._request_timeout_s)
+            self._sent = self._write(opened.stream, encoded)
+
+    def finish(self) -> Any:
+        """The response to the started request. Its records lie in memory of their own."""
+        assert self._sent is not None, "nothing was started"
+        sent, self._sent = self._sent, None
+        with self._request_errors(f"api={api_name(sent.request.api_key)}"), self._in_use():
+            assert self._opened is not None, "the request was sent on it"
+            body = self._read(self._opened.stream, sent, ReceiveBuffer())
+        return self._decoded(sent.request, body.toreadonly())
 
     def close(self) -> None:
-        """Close for good: a `send` in progress and every later one raise PeerDisconnectedError. Any
-        thread.
+        """Close for good: a request in progress and every later one raise PeerDisconnectedError.
+        Any thread.
 
-        The resolution of a host name cannot be interrupted; a `send` in it ends after it.
+        The resolution of a host name cannot be interrupted; a request in it ends after it.
         """
         with self._guard:
             self._is_closed = True
@@ -184,18 +200,38 @@ class NodeConnection:
                 if has_failed or self._is_closed:
                     self._drop_socket()
 
-    def _frame(
-        self,
-        api_key: int,
-        api_version: int,
-        correlation_id: int,
-        body: bytes | bytearray,
-        *,
-        is_flexible: bool,
-    ) -> bytes:
-        header = RequestHeader(api_key, api_version, correlation_id, self._client_id)
-        frame = write_request_header(header, is_flexible=is_flexible)
-        return _SIZE.pack(len(frame) + len(body)) + frame + body
+    @contextlib.contextmanager
+    def _request_errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            raise PeerTimeoutError(
+                f"a node does not answer in time peer={self.address} {what}"
+            ) from error
+        except OSError as error:
+            raise self._lost(error.strerror or str(error) or type(error).__name__) from error
+        except ProtocolError as error:
+            raise self._malformed("header") from error
+
+    def _write(self, stream: Stream, request: EncodedRequest) -> _Sent:
+        correlation_id = next(self._correlation_ids) % _CORRELATION_IDS
+        send_request(stream, request, correlation_id, self._client_id)
+        return _Sent(request, correlation_id)
+
+    def _read(self, stream: Stream, sent: _Sent, buffer: ReceiveBuffer) -> memoryview:
+        return receive_response(stream, *sent, buffer, self._response_bytes_max)
+
+    def _decoded(self, request: EncodedRequest, body: memoryview) -> Any:
+        try:
+            return decode_response(request.api_key, request.api_version, body)
+        except ProtocolError as error:
+            raise self._malformed(api_name(request.api_key)) from error
+
+    def _ready(self) -> _Opened:
+        try:
+            return self._usable() or self._open()
+        except SaslAuthenticationError as error:
+            raise self._lost(str(error)) from error
 
     def _usable(self) -> _Opened | None:
         """The open socket, unless its session ends soon."""
@@ -221,9 +257,7 @@ class NodeConnection:
     def _logged_in(self, stream: Stream, login: Login | TokenLogin) -> float:
         """Log in; returns the lifetime of the session in seconds, 0 if it does not end."""
         try:
-            return log_in(login, lambda each: node_exchange.ask(stream, each), secrets.token_hex)
-        except SaslAuthenticationError as error:
-            raise self._lost(str(error)) from error
+            return log_in(login, lambda each: ask(stream, each), secrets.token_hex)
         except ProtocolError as error:
             raise self._malformed("login") from error
 
@@ -261,43 +295,6 @@ class NodeConnection:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-    def _send_all(self, connection: _Opened, frame: bytes, deadline_s: float) -> None:
-        connection.socket.settimeout(self._left_s(deadline_s))
-        connection.stream.sendall(frame)
-
-    def _receive_frame(
-        self, connection: _Opened, deadline_s: float, buffer: ReceiveBuffer
-    ) -> memoryview:
-        size_field = memoryview(bytearray(_SIZE.size))
-        (size,) = _SIZE.unpack(self._receive(connection, size_field, deadline_s))
-        if not _CORRELATION_ID_SIZE <= size <= self._response_bytes_max:
-            raise self._lost(
-                f"its response has an impossible size size={size} max={self._response_bytes_max}"
-            )
-        return self._receive(connection, buffer.take(size), deadline_s)
-
-    def _receive(self, connection: _Opened, data: memoryview, deadline_s: float) -> memoryview:
-        received = 0
-        while received < len(data):
-            connection.socket.settimeout(self._left_s(deadline_s))
-            count = connection.stream.recv_into(data[received:])
-            if not count:
-                raise self._lost("it was closed")
-            received += count
-        return data
-
-    def _left_s(self, deadline_s: float) -> float:
-        left_s = deadline_s - self._clock.monotonic_s()
-        if left_s <= 0:
-            raise TimeoutError
-        return left_s
-
-    def _response(self, payload: memoryview, *, has_tags: bool) -> tuple[int, memoryview]:
-        try:
-            return read_response_frame(payload, has_tags=has_tags)
-        except ProtocolError as error:
-            raise self._malformed("header") from error
 
     def _malformed(self, what: str) -> PeerDisconnectedError:
         with self._guard:

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import itertools
-import struct
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.client.broker_probe import check_brokers
 from isotherm.client.node_address import NodeAddress, bootstrap_addresses
-from isotherm.client.node_exchange import connected
+from isotherm.client.node_connection import NodeConnection
 from isotherm.client.node_security import NodeSecurity
 from isotherm.clock import Clock
 from isotherm.config.client_security import librdkafka_properties
@@ -35,16 +33,14 @@ from isotherm.errors import (
     CorruptRecordError,
     NotLeaderOrFollowerError,
     OffsetOutOfRangeError,
+    PeerDisconnectedError,
+    PeerTimeoutError,
     RejectedError,
     RequestTimedOutError,
     RetriableError,
-    SaslAuthenticationError,
 )
-from isotherm.protocol.api_keys import ApiKey, request_class, response_class
-from isotherm.protocol.codec import decoder, encoder
+from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
-from isotherm.protocol.errors import ProtocolError
-from isotherm.protocol.framing import RequestHeader, read_response_frame, write_request_header
 from isotherm.record.batch_table import read_batch_table
 from isotherm.types import BrokerId, Offset, ProducerId, TopicPartition
 
@@ -67,7 +63,6 @@ _METADATA_VERSION = 9
 _NO_BROKER: BrokerId = -1
 _NO_SESSION = -1
 _RESPONSE_BYTES_MAX = 2**31 - 1
-_SIZE = struct.Struct(">i")
 _UNKNOWN = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 
 
@@ -146,9 +141,7 @@ class PartitionFetch:
                 fetched = None
                 try:
                     fetched = self._fetch(next_offset)
-                except SaslAuthenticationError:
-                    raise
-                except (OSError, ProtocolError, _Unserved) as error:
+                except (PeerDisconnectedError, PeerTimeoutError, _Unserved) as error:
                     reason = str(error) or type(error).__name__
                     self.close()
                     self._check_exists(error, heard_s)
@@ -181,7 +174,7 @@ class PartitionFetch:
         if self._requested != offset:
             self._request(link, offset)
         self._requested = None
-        answer = link.receive()
+        answer = link.finish()
         ((found,),) = (topic.partitions for topic in answer.responses)
         if found.error_code is not ErrorCode.none:
             raise self._refused(found.error_code, offset, link)
@@ -204,7 +197,7 @@ class PartitionFetch:
 
     def _request_ahead(self, link: _Link, offset: Offset) -> None:
         # The next fetch will see that the connection is lost, and open another.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(PeerDisconnectedError, PeerTimeoutError):
             self._request(link, offset)
 
     def _request(self, link: _Link, offset: Offset) -> None:
@@ -213,7 +206,7 @@ class PartitionFetch:
             "fetch_offset": offset,
             "partition_max_bytes": self._settings.fetch_bytes,
         }
-        link.send(
+        link.start(
             ApiKey.FETCH,
             _FETCH_VERSION,
             {
@@ -259,11 +252,11 @@ class PartitionFetch:
 
     def _connect(self) -> _Link:
         """A connection to the leader. Raises _Unserved if there is none."""
-        failure: OSError | None = None
+        failure: RetriableError | None = None
         for address in dict.fromkeys([*self._nodes.values(), *self._addresses]):
             try:
                 link = self._opened(address)
-            except OSError as error:
+            except (PeerDisconnectedError, PeerTimeoutError) as error:
                 failure = error
                 continue
             try:
@@ -289,7 +282,7 @@ class PartitionFetch:
             raise _Unserved(f"the preferred replica is unknown node_id={node}")
         try:
             self._link = self._opened(address)
-        except OSError:
+        except (PeerDisconnectedError, PeerTimeoutError):
             self._rack = ""
             raise
         self._link.node = node
@@ -297,10 +290,20 @@ class PartitionFetch:
     def _opened(self, address: NodeAddress) -> _Link:
         timeout_s = max(_SOCKET_TIMEOUT_MIN_S, self._settings.timeout_ms / 1000)
         timeout_s = min(_SOCKET_TIMEOUT_MAX_S, timeout_s)
-        return _Link(address, self._security, self._client_id, timeout_s)
+        connection = NodeConnection(
+            address,
+            client_id=self._client_id,
+            connect_timeout_s=timeout_s,
+            request_timeout_s=timeout_s,
+            response_bytes_max=_RESPONSE_BYTES_MAX,
+            security=self._security,
+            clock=self._clock,
+        )
+        connection.open()
+        return _Link(connection)
 
     def _leader(self, link: _Link) -> BrokerId:
-        link.send(
+        link.start(
             ApiKey.METADATA,
             _METADATA_VERSION,
             {
@@ -310,7 +313,7 @@ class PartitionFetch:
                 "include_topic_authorized_operations": False,
             },
         )
-        answer = link.receive()
+        answer = link.finish()
         self._nodes = {each.node_id: NodeAddress(each.host, each.port) for each in answer.brokers}
         (topic,) = answer.topics
         partitions = {each.partition_index: each for each in topic.partitions}
@@ -329,59 +332,23 @@ class PartitionFetch:
         return f"topic={self._place.topic} partition={self._place.partition} offset={offset}"
 
 
+@dataclass(slots=True)
 class _Link:
-    """A connection to one broker. A request may be sent before the last answer is used.
+    """A connection to one broker, and what this broker is to the partition."""
 
-    Every call raises OSError, and ProtocolError for malformed bytes. The connection is then of no
-    more use.
-    """
+    connection: NodeConnection
+    node: BrokerId = _NO_BROKER
+    is_leader: bool = False
 
-    def __init__(
-        self, address: NodeAddress, security: NodeSecurity, client_id: str, timeout_s: float
-    ) -> None:
-        """Connect, and log in if `security` says so: raises SaslAuthenticationError."""
-        self.address = address
-        self.node: BrokerId = _NO_BROKER
-        self.is_leader = False
-        self._client_id = client_id
-        self._correlation_ids = itertools.cycle(range(2**31))
-        self._sent: tuple[int, type[Any]] | None = None
-        self._closing = contextlib.ExitStack()
-        self._stream = self._closing.enter_context(
-            connected((address.host, address.port), security, timeout_s)
-        )
+    @property
+    def address(self) -> NodeAddress:
+        return self.connection.address
 
-    def send(self, key: ApiKey, version: int, fields: Mapping[str, Any]) -> None:
-        assert self._sent is None, "one request is in flight at a time"
-        correlation_id = next(self._correlation_ids)
-        kind = request_class(key, version)
-        header = RequestHeader(key, version, correlation_id, self._client_id)
-        frame = write_request_header(header, is_flexible=True)
-        encoder(kind)(entity_of(kind, fields), frame)
-        self._stream.sendall(_SIZE.pack(len(frame)) + frame)
-        self._sent = (correlation_id, response_class(key, version))
+    def start(self, key: ApiKey, version: int, fields: Mapping[str, Any]) -> None:
+        self.connection.start(entity_of(request_class(key, version), fields))
 
-    def receive(self) -> Any:
-        """The answer to the request. Its records lie in memory of their own."""
-        assert self._sent is not None, "nothing was asked"
-        (correlation_id, kind), self._sent = self._sent, None
-        (size,) = _SIZE.unpack(self._received(_SIZE.size))
-        if not _SIZE.size <= size <= _RESPONSE_BYTES_MAX:
-            raise ProtocolError(f"a response has an impossible size size={size}")
-        answered_id, body = read_response_frame(self._received(size), has_tags=True)
-        if answered_id != correlation_id:
-            raise ProtocolError(f"a response is to another request id={answered_id}")
-        answer, _ = decoder(kind)(body, 0)
-        return answer
-
-    def _received(self, size: int) -> memoryview:
-        data, received = memoryview(bytearray(size)), 0
-        while received < size:
-            count = self._stream.recv_into(data[received:])
-            if not count:
-                raise ConnectionError(f"the connection was closed peer={self.address}")
-            received += count
-        return data.toreadonly()
+    def finish(self) -> Any:
+        return self.connection.finish()
 
     def close(self) -> None:
-        self._closing.close()
+        self.connection.close()

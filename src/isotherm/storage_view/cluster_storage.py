@@ -124,7 +124,7 @@ class StorageReader:
         self._properties = properties
         self._clock = clock
         self._wants_topic = wants_topic
-        self._client = ClusterClient(properties)
+        self._client = ClusterClient(properties, client_id="isotherm-storage-view")
         self._source = source
         self._events: EventSource | None = None
         self._closing = ExitStack()

@@ -138,7 +138,7 @@ class ClusterRecords:
     def _opened(self) -> ClusterClient:
         with self._opening:
             if self._client is None:
-                self._client = ClusterClient(self._properties)
+                self._client = ClusterClient(self._properties, client_id="isotherm-storage-view")
             return self._client
 
 

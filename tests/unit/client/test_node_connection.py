@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
@@ -16,11 +17,15 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_connection import NodeConnection
-from isotherm.errors import PeerDisconnectedError, PeerTimeoutError
+from isotherm.client.node_security import PLAINTEXT, Login, NodeSecurity
+from isotherm.clock import Clock
+from isotherm.errors import PeerDisconnectedError, PeerTimeoutError, SaslAuthenticationError
 from isotherm.protocol.api_keys import response_class
 from isotherm.protocol.entities import blank_entity
 from isotherm.protocol.framing import read_request_frame, version_codec
 from isotherm.testing.local_servers import free_ports
+from isotherm.testing.sim_clock import SimClock
+from tests.support.scripted_peer import ScriptedPeer
 
 REQUEST = DescribeClusterRequest(
     include_cluster_authorized_operations=False, endpoint_type=2, include_fenced_brokers=True
@@ -96,7 +101,12 @@ def cluster_answer(frame: memoryview, **fields: object) -> bytes:
 
 @contextlib.contextmanager
 def connected(
-    address: NodeAddress, *, request_timeout_s: float = PATIENT_S, response_bytes_max: int = 1 << 20
+    address: NodeAddress,
+    *,
+    request_timeout_s: float = PATIENT_S,
+    response_bytes_max: int = 1 << 20,
+    security: NodeSecurity = PLAINTEXT,
+    clock: Clock | None = None,
 ) -> Iterator[NodeConnection]:
     connection = NodeConnection(
         address,
@@ -104,6 +114,8 @@ def connected(
         connect_timeout_s=PATIENT_S,
         request_timeout_s=request_timeout_s,
         response_bytes_max=response_bytes_max,
+        security=security,
+        clock=clock,
     )
     try:
         yield connection
@@ -225,6 +237,77 @@ def test_close_ends_a_request_that_waits_and_all_later_ones(start_peer):
             connection.send(REQUEST)
         is_over.set()
     assert peer.connections == 1
+
+
+def test_started_request_is_answered_while_its_sender_does_other_work(start_peer):
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def answer(frame: memoryview) -> bytes:
+        is_asked.set()
+        may_answer.wait()
+        return cluster_answer(frame)
+
+    peer = start_peer(answer)
+    with connected(peer.address) as connection:
+        connection.start(REQUEST)
+        assert is_asked.wait(PATIENT_S)
+        may_answer.set()
+        assert connection.finish().controller_id == 3
+        assert connection.send(REQUEST).controller_id == 3
+    assert peer.connections == 1
+
+
+def test_started_request_fails_once_this_side_closes(start_peer):
+    peer = start_peer(cluster_answer)
+    with connected(peer.address) as connection:
+        connection.start(REQUEST)
+        connection.close()
+        with pytest.raises(PeerDisconnectedError, match="this side has closed it"):
+            connection.finish()
+
+
+def test_started_request_fails_with_its_connection_and_the_next_opens_another(start_peer):
+    answers = iter([None, cluster_answer])
+    peer = start_peer(lambda frame: (answer := next(answers)) and answer(frame))
+    with connected(peer.address) as connection:
+        connection.start(REQUEST)
+        with pytest.raises(
+            PeerDisconnectedError, match=r"reason='(it was closed|Connection reset)"
+        ):
+            connection.finish()
+        assert connection.send(REQUEST).controller_id == 3
+    assert peer.connections == 2
+
+
+def test_bytes_that_keep_coming_exceed_a_sent_requests_time_but_not_a_started_ones(start_peer):
+    clock = SimClock()
+
+    def answer(frame: memoryview) -> bytes:
+        clock.advance(round(PATIENT_S + 1) * 1000)
+        return cluster_answer(frame)
+
+    peer = start_peer(answer)
+    with connected(peer.address, clock=clock) as connection:
+        connection.start(REQUEST)
+        assert connection.finish().controller_id == 3
+        with pytest.raises(PeerTimeoutError, match="api=DescribeCluster"):
+            connection.send(REQUEST)
+
+
+def test_refused_login_is_a_lost_connection_to_a_request_and_itself_to_open():
+    def answer(request: Any) -> dict[str, Any]:
+        return {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": ["PLAIN"]}
+
+    peer = ScriptedPeer(answer)
+    security = NodeSecurity(login=Login("SCRAM-SHA-256", "ana", "secret"))
+    try:
+        with connected(peer.address, security=security) as connection:
+            with pytest.raises(PeerDisconnectedError, match="offered=PLAIN"):
+                connection.send(REQUEST)
+            with pytest.raises(SaslAuthenticationError, match="offered=PLAIN"):
+                connection.open()
+    finally:
+        peer.stop()
 
 
 def test_address_of_ipv6_has_brackets():

@@ -9,8 +9,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.client import partition_fetch
-from isotherm.client.node_exchange import connected
-from isotherm.client.node_security import PLAINTEXT, NodeSecurity
+from isotherm.client.node_connection import NodeConnection
+from isotherm.client.node_security import PLAINTEXT, Login, NodeSecurity
 from isotherm.client.partition_fetch import FetchSettings, PartitionFetch
 from isotherm.errors import (
     BrokerUnreachableError,
@@ -18,6 +18,7 @@ from isotherm.errors import (
     OffsetOutOfRangeError,
     RejectedError,
     RequestTimedOutError,
+    SaslAuthenticationError,
 )
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.testing.sim_clock import SimClock
@@ -61,6 +62,11 @@ class Cluster:
 
     def _of(self, node: int) -> Answer:
         def answer(request: Any) -> Mapping[str, Any] | None:
+            if hasattr(request, "mechanism"):
+                return {"mechanisms": ["PLAIN"]}
+            if hasattr(request, "auth_bytes"):
+                code = ErrorCode.sasl_authentication_failed
+                return {"error_code": code, "error_message": "who is ana"}
             if hasattr(request, "allow_auto_topic_creation"):
                 return self._metadata()
             if self.answers[node]:
@@ -99,13 +105,18 @@ class Cluster:
         return [each.topics[0].partitions[0].fetch_offset for each in self.fetches(node)]
 
     def fetch(
-        self, *, timeout_ms: int = 120_000, isolation: int = 0, **more: str
+        self,
+        *,
+        timeout_ms: int = 120_000,
+        isolation: int = 0,
+        security: NodeSecurity = PLAINTEXT,
+        **more: str,
     ) -> PartitionFetch:
         address = self.peers[0].address
         properties = {"bootstrap.servers": f"{address.host}:{address.port}", **more}
         settings = FetchSettings(timeout_ms=timeout_ms, isolation_level=isolation)
         clock = SimClock(auto_advance=True)
-        return PartitionFetch(PLACE, properties, PLAINTEXT, clock, settings)
+        return PartitionFetch(PLACE, properties, security, clock, settings)
 
     def read(self, start: int, end: int, **given: Any) -> list[int]:
         """The base offsets of the batches of a read."""
@@ -248,15 +259,23 @@ def test_empty_answers_are_no_records_and_are_not_asked_for_without_a_pause(
 def test_waits_of_a_connection_are_bounded(
     new_cluster: New, monkeypatch: pytest.MonkeyPatch, timeout_ms: int, wait_s: float
 ) -> None:
-    waits: list[float] = []
+    waits: list[tuple[float, float]] = []
 
-    def opened(address: tuple[str, int], security: NodeSecurity, timeout_s: float) -> Any:
-        waits.append(timeout_s)
-        return connected(address, security, timeout_s)
+    def connection(*given: Any, **named: Any) -> NodeConnection:
+        waits.append((named["connect_timeout_s"], named["request_timeout_s"]))
+        return NodeConnection(*given, **named)
 
-    monkeypatch.setattr(partition_fetch, "connected", opened)
+    monkeypatch.setattr(partition_fetch, "NodeConnection", connection)
     assert new_cluster().read(0, 2, timeout_ms=timeout_ms) == [0]
-    assert waits == [wait_s]
+    assert waits == [(wait_s, wait_s)]
+
+
+def test_refused_login_is_final(new_cluster: New) -> None:
+    cluster = new_cluster()
+    security = NodeSecurity(login=Login("PLAIN", "ana", "secret"))
+    with pytest.raises(SaslAuthenticationError, match=r"user=ana .*reason='who is ana'"):
+        next(cluster.fetch(security=security).batches(0, 2))
+    assert len(cluster.peers[0].requests) == 2
 
 
 def test_offsets_that_the_leader_no_longer_has(new_cluster: New) -> None:

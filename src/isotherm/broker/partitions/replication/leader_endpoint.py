@@ -22,7 +22,8 @@ from kio.schema.types import BrokerId as KioBrokerId
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
-from isotherm.client.node_connection import NodeConnection, ReceiveBuffer
+from isotherm.client.node_connection import NodeConnection
+from isotherm.client.requests import EncodedRequest, ReceiveBuffer
 from isotherm.errors import PeerDisconnectedError, RetriableError
 from isotherm.protocol import fetch_client
 from isotherm.protocol.api_keys import ApiKey, request_class
@@ -121,9 +122,8 @@ class LeaderEndpoint:
         # records. Look-ups are rare and take the generic ones.
         body = bytearray()
         _fetch_writer(version)(request, self._broker_epoch(), body)
-        answer = self._connection.exchange(
-            ApiKey.FETCH, version, body, is_flexible=True, buffer=self._buffer
-        )
+        encoded = EncodedRequest(ApiKey.FETCH, version, body, is_flexible=True)
+        answer = self._connection.exchange(encoded, buffer=self._buffer)
         try:
             response, _ = _fetch_reader(version)(answer, 0)
         except ProtocolError as error:
