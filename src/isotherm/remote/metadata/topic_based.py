@@ -25,10 +25,10 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from isotherm.clock import Clock
 from isotherm.errors import (
-    EventOvertakenError,
     LogEndMovedError,
     RemoteResourceNotFoundError,
     RemoteStorageNotReadyError,
@@ -69,11 +69,19 @@ from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
 
-DECISIONS_MAX = 16
-"""Most decisions of one event, each made anew because another broker recorded an event meanwhile.
-Some broker succeeds each time, so more than a few attempts are a sign of many writers."""
+_SETTLE_ATTEMPTS_MAX = 16
+"""Most attempts to apply an interrupted event. One fails if another broker writes meanwhile."""
 
-_UNDECIDED = Ends(-1, -1)
+
+@dataclass(slots=True)
+class _Decision:
+    """The block that holds the write lock of a metadata partition. What it decides rests on `ends`
+    (at level 1, None until they are read). `is_current` is set while the caches have everything
+    that was stored when the block began, and what the block has written."""
+
+    ends: Ends | None = None
+    is_current: bool = False
+
 
 FOLLOW_ERRORS = "isotherm_remote_log_metadata_follow_errors"
 FOLLOW_ERRORS_TEXT = "Looks at the metadata topic that failed; each is tried again."
@@ -109,9 +117,8 @@ class TopicBasedRemoteLogMetadataManager:
         self._writer = MetadataEventWriter(topic, keyed, clock, metrics)
         # The last offset that this manager wrote, by metadata partition.
         self._written: dict[int, Offset] = {}
-        # The ends on which the present decision rests, for each metadata partition whose write lock
-        # is held; _UNDECIDED until they are read.
-        self._decided_at: dict[int, Ends] = {}
+        # By metadata partition, while its write lock is held.
+        self._decisions: dict[int, _Decision] = {}
         self._outages = Outages(
             _logger,
             clock,
@@ -260,23 +267,24 @@ class TopicBasedRemoteLogMetadataManager:
     def exclusively(self, partition: TopicIdPartition) -> Iterator[None]:
         """See `isotherm.remote.metadata.api.ExclusiveMetadata`."""
         number = metadata_partition(partition, self._topic.partition_count)
-        with self._deciding(number):
-            self._catch_up(number, partition, own_writes=True)
+        with self._deciding(number) as decision:
+            self._catch_up(number, partition, decision, own_writes=True)
             yield
 
     @contextmanager
-    def _deciding(self, number: int) -> Iterator[None]:
-        """Hold the write lock. The ends that the outermost block reads first hold until it ends, so
-        that a decision in it fails if another broker has written meanwhile."""
+    def _deciding(self, number: int) -> Iterator[_Decision]:
+        """Hold the write lock. The decision of the outermost block holds until that block ends, so
+        that an event in it fails if another broker has written meanwhile."""
         with self._writer.lock(number):
-            is_outermost = number not in self._decided_at
-            if is_outermost:
-                self._decided_at[number] = _UNDECIDED
+            begun = self._decisions.get(number)
+            if begun is not None:
+                yield begun
+                return
+            decision = self._decisions[number] = _Decision()
             try:
-                yield
+                yield decision
             finally:
-                if is_outermost:
-                    del self._decided_at[number]
+                del self._decisions[number]
 
     def is_keyed(self, number: int) -> bool:
         """Whether this metadata partition is written at feature level 1."""
@@ -298,31 +306,16 @@ class TopicBasedRemoteLogMetadataManager:
         return self._writer.lock(number)
 
     def _publish(self, partition: TopicIdPartition, event: KeyedEvent) -> Future[None]:
+        """Raises EventOvertakenError if another broker has recorded an event since the caller
+        decided: only the caller can decide anew (`RemoteTierAccess.decided`)."""
         number = metadata_partition(partition, self._topic.partition_count)
-        # The lock is reentrant: inside of `exclusively` the caller has decided, and only the caller
-        # can decide anew.
-        with self._writer.lock(number):
-            # Under the lock an entry can only be this thread's own.
-            is_decided_here = number not in self._decided_at
-        attempts = DECISIONS_MAX if is_decided_here else 1
-        for attempt in range(attempts):
-            try:
-                return self._decide_and_publish(number, partition, event)
-            except EventOvertakenError:
-                if attempt + 1 == attempts:
-                    raise
-        raise AssertionError
-
-    def _decide_and_publish(
-        self, number: int, partition: TopicIdPartition, event: KeyedEvent
-    ) -> Future[None]:
-        with self._deciding(number):
+        with self._deciding(number) as decision:
             is_keyed = self._writer.is_keyed(number)
             # At level 1 the record is the state after this event, so the cache must have the event
             # before it. At level 0 many events may wait to be read back.
-            reader = self._catch_up(number, partition, own_writes=is_keyed)
+            reader = self._catch_up(number, partition, decision, own_writes=is_keyed)
             reader.check_room()
-            offset = self._write(number, reader, partition, event)
+            offset = self._write(number, reader, partition, event, decision)
         if offset is None:
             return done_future()
         # The write lock is free again, unless the caller holds it: reading back must not delay
@@ -344,6 +337,7 @@ class TopicBasedRemoteLogMetadataManager:
         reader: MetadataPartitionReader,
         partition: TopicIdPartition,
         event: KeyedEvent,
+        decision: _Decision,
     ) -> Offset | None:
         """Record the event. Returns the last offset that it takes; None if there is nothing to read
         back."""
@@ -351,24 +345,27 @@ class TopicBasedRemoteLogMetadataManager:
         if cache is None:  # its deletion is finished: it has no segments
             cache = RemoteLogMetadataCache(partition)
         if not self._writer.is_keyed(number):
+            decision.is_current = False
             offset = self._writer.write_event(number, event, cache)
             self._written[number] = offset
             return offset
         planned = None if self._is_behind(event) else plan_write(event, cache)
         if planned is None:
             return None
-        ends = self._decided_at[number]
+        ends = decision.ends
+        assert ends is not None, "read by _catch_up"
+        decision.is_current = False
         self._writer.audit(number, planned, ends)
         try:
             end = self._writer.append_state(number, planned, ends.state)
         except LogEndMovedError:
             # The event is audited, and another broker has applied it from there.
-            self._decided_at[number] = Ends(ends.audit + 1, self._settle(number, reader).state)
+            decision.ends = Ends(ends.audit + 1, self._settle(number, reader).state)
             return None
         # Both appends were conditional, so nothing else lies before these ends. Later decisions of
         # this block rest on them.
-        self._decided_at[number] = Ends(ends.audit + 1, end)
-        self._writer.note_settled(number, self._decided_at[number])
+        decision.ends = Ends(ends.audit + 1, end)
+        self._writer.note_settled(number, decision.ends)
         self._written[number] = end - 1
         return end - 1
 
@@ -381,9 +378,10 @@ class TopicBasedRemoteLogMetadataManager:
         return is_over or (current is not None and event.state < current.state)
 
     def _catch_up(
-        self, number: int, partition: TopicIdPartition, *, own_writes: bool
+        self, number: int, partition: TopicIdPartition, decision: _Decision, *, own_writes: bool
     ) -> MetadataPartitionReader:
-        """Read everything stored of a partition. The caller holds the write lock.
+        """Read everything stored of a partition, once for a decision and after each of its writes.
+        The caller holds the write lock.
 
         Raises RemoteResourceNotFoundError if the partition is not assigned, CorruptMetadataError if
         a record cannot be applied, and RemoteStorageNotReadyError while the partition is being
@@ -399,24 +397,31 @@ class TopicBasedRemoteLogMetadataManager:
             raise RemoteResourceNotFoundError(
                 f"metadata of a partition that is not assigned partition={partition}"
             )
-        if not self._writer.is_keyed(number):
-            # Asked before the read, which then returns everything stored until now.
-            is_current = self._topic.is_current(number)
-            self._read(number, reader)
-        else:
-            is_current = True
-            if self._decided_at[number] is _UNDECIDED:
-                self._decided_at[number] = self._settle(number, reader)
-            else:
-                reader.poll()
+        if not decision.is_current:
+            decision.is_current = self._read_stored(number, reader, decision)
         if reader.failure is not None:
             raise reader.failure
         is_read_back = not own_writes or reader.has_read(self._written.get(number, -1))
-        if not (is_current and is_read_back and self.is_ready(partition)):
+        if not (decision.is_current and is_read_back and self.is_ready(partition)):
             raise RemoteStorageNotReadyError(
                 f"remote metadata is still being read partition={partition}"
             )
         return reader
+
+    def _read_stored(
+        self, number: int, reader: MetadataPartitionReader, decision: _Decision
+    ) -> bool:
+        """Whether that was everything stored until now."""
+        if not self._writer.is_keyed(number):
+            # Asked before the read, which then returns everything stored until now.
+            is_current = self._topic.is_current(number)
+            self._read(number, reader)
+            return is_current
+        if decision.ends is None:
+            decision.ends = self._settle(number, reader)
+        else:
+            reader.poll()
+        return True
 
     def _read(self, number: int, reader: MetadataPartitionReader) -> None:
         """Read to the end, and open the partitions whose metadata is then whole."""
@@ -444,9 +449,9 @@ class TopicBasedRemoteLogMetadataManager:
 
         The event may be for a partition that is not followed here, or not yet. It is applied all
         the same, because no other event may be recorded before. Raises RemoteStorageNotReadyError
-        while a replica is behind, or if other brokers are faster DECISIONS_MAX times.
+        while a replica is behind, or if other brokers are faster each time.
         """
-        for _ in range(DECISIONS_MAX):
+        for _ in range(_SETTLE_ATTEMPTS_MAX):
             audited = self._writer.last_audited(number)
             end = self._topic.offsets(number)[1]
             if end < audited.state_end or not self._topic.has_all_below(number, end):

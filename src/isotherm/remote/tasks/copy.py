@@ -173,7 +173,9 @@ class CopyTask:
             tier.copies.begin(metadata.segment_id)
             on_failure.callback(tier.copies.end, metadata.segment_id)
             tier.make_way_for(metadata, self._is_still_local)
-            tier.metadata.add_remote_log_segment_metadata(metadata).result()
+            tier.decided(
+                self._partition, lambda: tier.metadata.add_remote_log_segment_metadata(metadata)
+            ).result()
             tier.metrics.mark(TopicMeter.REMOTE_COPY_REQUESTS, self._partition.topic)
             custom_metadata = self._copy_objects(candidate, metadata)
             # Still in progress: it ends when FINISHED is stored (`_confirm_finished`).

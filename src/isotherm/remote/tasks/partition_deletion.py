@@ -32,9 +32,6 @@ from isotherm.types import TopicIdPartition
 
 _logger = logging.getLogger(__name__)
 
-_EVENTS_AT_ONCE = 1000
-"""Most events in flight, far below remote.log.metadata.pending.writes.max."""
-
 
 def delete_remote_partition(tier: RemoteTierAccess, partition: TopicIdPartition) -> int:
     """Delete all segments of the partition; returns their number. Raises the first error; the
@@ -45,23 +42,27 @@ def delete_remote_partition(tier: RemoteTierAccess, partition: TopicIdPartition)
         return 0  # its deletion was finished by an earlier process
     if tier.leader_epoch_of(partition) is not None:
         return _delete_segments(tier, partition)
-    _record_partition(tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_MARKED).result()
-    _record_partition(tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_STARTED).result()
+    for state in (
+        RemotePartitionDeleteState.DELETE_PARTITION_MARKED,
+        RemotePartitionDeleteState.DELETE_PARTITION_STARTED,
+    ):
+        tier.decided(partition, partial(_record_partition, tier, partition, state)).result()
     count = _delete_segments(tier, partition)
-    with tier.exclusive.exclusively(partition):
-        # From here on no metadata names the objects, so none may be left.
-        left = tier.metadata.list_remote_log_segments(partition)
-        if left:
-            raise RemoteStorageNotReadyError(
-                f"segments were added while their partition was deleted partition={partition}"
-                f" count={len(left)}"
-            )
-        finished = _record_partition(
-            tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
-        )
     # Read back without the write lock, which other user partitions of the metadata partition need.
-    finished.result()
+    tier.decided(partition, partial(_finish, tier, partition)).result()
     return count
+
+
+def _finish(tier: RemoteTierAccess, partition: TopicIdPartition) -> Future[None]:
+    """Record DELETE_PARTITION_FINISHED. From here on no metadata names the objects, so none may be
+    left."""
+    left = tier.metadata.list_remote_log_segments(partition)
+    if left:
+        raise RemoteStorageNotReadyError(
+            f"segments were added while their partition was deleted partition={partition}"
+            f" count={len(left)}"
+        )
+    return _record_partition(tier, partition, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED)
 
 
 def _delete_segments(tier: RemoteTierAccess, partition: TopicIdPartition) -> int:
@@ -86,7 +87,12 @@ def _delete_segments(tier: RemoteTierAccess, partition: TopicIdPartition) -> int
         tier.index_cache.remove([segment.segment_id])
         tier.metrics.mark(TopicMeter.REMOTE_DELETE_REQUESTS, partition.topic)
         tier.storage.delete_log_segment_data(segment)
-    _publish_all(tier, garbage, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+    for segment in garbage:
+        tier.publish(
+            tier.update_of(
+                segment, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED, segment.custom_metadata
+            )
+        )
     return len(garbage)
 
 
@@ -111,7 +117,10 @@ def _mark_garbage(tier: RemoteTierAccess, listed: RemoteLogSegmentMetadata) -> _
     # Asked after the state is read: while it is not tiered again, no log relies on the segment.
     if current.state is not listed.state or tier.is_tiered(listed.topic_id_partition):
         return None
-    return _Marked(current, _publish(tier, current, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+    started = tier.update_of(
+        current, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, current.custom_metadata
+    )
+    return _Marked(current, tier.metadata.update_remote_log_segment_metadata(started))
 
 
 def _record_partition(
@@ -125,23 +134,4 @@ def _record_partition(
             broker_id=tier.broker_id,
             broker_leader_epoch=tier.broker_leader_epoch(partition),
         )
-    )
-
-
-def _publish_all(
-    tier: RemoteTierAccess,
-    segments: list[RemoteLogSegmentMetadata],
-    state: RemoteLogSegmentState,
-) -> None:
-    for begin in range(0, len(segments), _EVENTS_AT_ONCE):
-        some = segments[begin : begin + _EVENTS_AT_ONCE]
-        for stored in [_publish(tier, segment, state) for segment in some]:
-            stored.result()
-
-
-def _publish(
-    tier: RemoteTierAccess, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState
-) -> Future[None]:
-    return tier.metadata.update_remote_log_segment_metadata(
-        tier.update_of(segment, state, segment.custom_metadata)
     )

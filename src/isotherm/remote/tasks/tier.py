@@ -39,7 +39,8 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DECISIONS_MAX = 16
-"""Most attempts at a decision about a segment while other brokers are faster."""
+"""Most attempts at a decision about a segment while other brokers are faster. Some broker succeeds
+each time, so more than a few attempts are a sign of many writers."""
 
 StillDue: TypeAlias = Callable[[RemoteLogSegmentMetadata], bool]
 """Whether a segment, in its present state, is still to be deleted. Called under the write lock of
@@ -113,7 +114,11 @@ class RemoteTierAccess:
         ).result()
 
     def decided(self, partition: TopicIdPartition, decide: Callable[[], T]) -> T:
-        """Run `decide` exclusively, again if another broker was faster; returns its result."""
+        """Run `decide` exclusively, again if another broker was faster; returns its result.
+
+        The one place where that happens: every event of the tasks is recorded in a `decide`. So an
+        event is never recorded again without a new look at the state that it was decided on.
+        """
         for _ in range(DECISIONS_MAX - 1):
             try:
                 with self.exclusive.exclusively(partition):

@@ -11,11 +11,14 @@ import pytest
 
 from isotherm.errors import (
     CorruptMetadataError,
+    EventOvertakenError,
+    LogEndMovedError,
     RemoteResourceNotFoundError,
     RequestTimedOutError,
     SegmentKeyTakenError,
 )
 from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.api import MetadataTopicRecord
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic import event_writer
 from isotherm.remote.metadata.topic.event_writer import LOST_TOMBSTONES, KeyedMetadata
@@ -186,6 +189,58 @@ def test_event_that_the_audit_topic_refuses_happens_nowhere(
     world.audit.before_append = None
     world.manager.poll()
     assert world.topic.records() == world.audit.records() == []
+
+
+def test_event_that_another_broker_overtook_is_left_to_its_caller(
+    world: World, segment: RemoteLogSegmentMetadata
+) -> None:
+    """Only the caller knows what it decided on, and whether that is still so."""
+    refused = 0
+
+    def overtake(number: int, value: bytes | None) -> None:
+        nonlocal refused
+        refused += 1
+        raise LogEndMovedError("injected")
+
+    world.audit.before_append = overtake
+    with pytest.raises(EventOvertakenError):
+        world.add(segment)
+    assert refused == 1
+    world.audit.before_append = None
+    world.add(segment)
+    assert world.states() == {segment.segment_id.id: STARTED}
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_what_is_stored_is_read_once_for_a_decision_and_its_event(
+    partition: TopicIdPartition, segment: RemoteLogSegmentMetadata, level: int
+) -> None:
+    world = World(partition, level)
+    world.add(segment)
+    reads, read, at_append = 0, world.topic.read, -1
+
+    def counted_read(*arguments: int) -> list[MetadataTopicRecord]:
+        nonlocal reads
+        reads += 1
+        return read(*arguments)
+
+    def note(number: int, value: bytes | None) -> None:
+        nonlocal at_append
+        at_append = reads
+
+    world.topic.read = counted_read  # type: ignore[method-assign, assignment]
+    (world.audit if level else world.topic).before_append = note
+    with world.manager.exclusively(partition):
+        assert reads > 0
+        before = reads
+        world.topic.append_visible = False
+        world.manager.update_remote_log_segment_metadata(update(segment, FINISHED))
+        assert at_append == before
+        # The next event of the block needs what this one wrote.
+        world.topic.append_visible = True
+        world.topic.show_all()
+        world.move(segment, DELETE_STARTED)
+    assert world.states() == {segment.segment_id.id: DELETE_STARTED}
 
 
 def events_of(segment: RemoteLogSegmentMetadata) -> list[tuple[KeyedEvent, list[object]]]:
