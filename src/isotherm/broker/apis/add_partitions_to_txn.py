@@ -11,7 +11,7 @@ KIPs      98 · 588 · 890
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -21,6 +21,7 @@ from isotherm.broker.coordinators.transactions.transaction_state import (
     ProducerIdAndEpoch,
 )
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.loop_turns import Turns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.internal_topics import is_internal
@@ -31,6 +32,7 @@ from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api, Renamed
 from isotherm.errors import InvalidRequestError, IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
+from isotherm.protocol.entities import entity_of, item_class
 from isotherm.types import TopicPartition
 
 FIRST_FENCED_VERSION = 2
@@ -55,7 +57,10 @@ class _Transaction(NamedTuple):
 async def handle(context: RequestContext, request: Any) -> Any:
     transactions = _transactions(context, request)
     answers = [(each, _codes(context, each)) for each in transactions]
-    return _response(context, [await _committed(context, *each) for each in answers])
+    committed = [await _committed(context, *each) for each in answers]
+    made = _Results(context)
+    results = [await made.of_transaction(*each) for each in committed]
+    return _response(context, results)
 
 
 async def _committed(
@@ -102,7 +107,7 @@ def _codes(context: RequestContext, transaction: _Transaction) -> dict[TopicPart
             else ErrorCode.operation_not_attempted
             for each in partitions
         }
-    return dict.fromkeys(partitions, _add(context, transaction))
+    return dict.fromkeys(partitions, _add(context, transaction, partitions))
 
 
 def _exists(context: RequestContext, partition: TopicPartition) -> bool:
@@ -110,13 +115,15 @@ def _exists(context: RequestContext, partition: TopicPartition) -> bool:
     return topic is not None and 0 <= partition.partition < len(topic.partitions)
 
 
-def _add(context: RequestContext, transaction: _Transaction) -> ErrorCode:
+def _add(
+    context: RequestContext, transaction: _Transaction, partitions: Sequence[TopicPartition]
+) -> ErrorCode:
     try:
         _check_id(transaction)
         context.services.transaction_coordinator.add_partitions(
             transaction.transactional_id,
             transaction.producer,
-            transaction.partitions,
+            partitions,
             client_version=TRANSACTION_V0,
         )
     except IsothermError as error:
@@ -142,52 +149,83 @@ def _check_id(transaction: _Transaction) -> None:
         raise InvalidRequestError("a transactional id is not empty")
 
 
+class _Results:
+    """The results of one request.
+
+    Others are served meanwhile, and partitions with equal results share one object: a transaction
+    stays whole, so the request is not split, and names up to thousands of partitions.
+    """
+
+    def __init__(self, context: RequestContext) -> None:
+        self._version = context.header.api_version
+        self._turns = Turns()
+        result_type = context.response_type
+        topics = "results_by_topic_v3_and_below"
+        if self._version >= FIRST_BATCHED_VERSION:
+            result_type = item_class(result_type, "results_by_transaction")
+            topics = "topic_results"
+        self._topic_type = item_class(result_type, topics)
+        self._partition_type = item_class(self._topic_type, "results_by_partition")
+        self._partitions: dict[tuple[int, ErrorCode], Any] = {}
+
+    async def of_transaction(
+        self, transaction: _Transaction, codes: Mapping[TopicPartition, ErrorCode]
+    ) -> dict[str, Any]:
+        topics = []
+        for topic in transaction.topics:
+            partitions: list[Any] = []
+            for part in self._turns.parts(topic.partitions):
+                await self._turns.take(len(part))
+                partitions += [
+                    self._of_partition(each, codes[TopicPartition(topic.name, each)])
+                    for each in part
+                ]
+            await self._turns.take()
+            fields = {"name": topic.name, "results_by_partition": partitions}
+            topics.append(entity_of(self._topic_type, fields))
+        return {"transactional_id": transaction.transactional_id, "topic_results": topics}
+
+    def _of_partition(self, index: int, code: ErrorCode) -> Any:
+        result = self._partitions.get((index, code))
+        if result is None:
+            fields = {
+                "partition_index": index,
+                "partition_error_code": API.shown_code(self._version, code),
+            }
+            result = self._partitions[index, code] = entity_of(self._partition_type, fields)
+        return result
+
+
 def _response(
     context: RequestContext,
-    answers: Iterable[tuple[_Transaction, Mapping[TopicPartition, ErrorCode]]],
+    results: Sequence[Mapping[str, Any]],
     error_code: ErrorCode = ErrorCode.none,
 ) -> Any:
-    version = context.header.api_version
-    results = [
-        {
-            "transactional_id": transaction.transactional_id,
-            "topic_results": _topic_results(version, transaction, codes),
-        }
-        for transaction, codes in answers
-    ]
-    fields: dict[str, Any] = {"error_code": error_code, "results_by_transaction": results}
-    if version < FIRST_BATCHED_VERSION:
-        fields = {"results_by_topic_v3_and_below": results[0]["topic_results"]}
-    return context.response(fields)
-
-
-def _topic_results(
-    version: int, transaction: _Transaction, codes: Mapping[TopicPartition, ErrorCode]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": topic.name,
-            "results_by_partition": [
-                {
-                    "partition_index": partition,
-                    "partition_error_code": API.shown_code(
-                        version, codes[TopicPartition(topic.name, partition)]
-                    ),
-                }
-                for partition in topic.partitions
-            ],
-        }
-        for topic in transaction.topics
-    ]
+    if context.header.api_version < FIRST_BATCHED_VERSION:
+        return context.response({"results_by_topic_v3_and_below": results[0]["topic_results"]})
+    return context.response({"error_code": error_code, "results_by_transaction": results})
 
 
 def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
     """Answer every partition with `error_code`."""
-    answers = [
-        (each, dict.fromkeys(each.partitions, error_code))
-        for each in _transactions(context, request)
+    code = API.shown_code(context.header.api_version, error_code)
+    results = [
+        {
+            "transactional_id": transaction.transactional_id,
+            "topic_results": [
+                {
+                    "name": topic.name,
+                    "results_by_partition": [
+                        {"partition_index": each, "partition_error_code": code}
+                        for each in topic.partitions
+                    ],
+                }
+                for topic in transaction.topics
+            ],
+        }
+        for transaction in _transactions(context, request)
     ]
-    return _response(context, answers, error_code)
+    return _response(context, results, error_code)
 
 
 _BY_BROKER = on_cluster(

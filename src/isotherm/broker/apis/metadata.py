@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.loop_turns import Turns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.controller.topic_rules import NewTopic, check_topic_name
@@ -51,6 +52,7 @@ from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api, Refuse
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
+from isotherm.protocol.entities import entity_of, item_class
 
 FIRST_NULL_FOR_ALL_VERSION = 1
 FIRST_DECLINABLE_VERSION = 4
@@ -75,7 +77,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     )
     if asks_for_all:
         answers = [TopicAnswer(topic) for topic in services.metadata.image.topics_by_name.values()]
-        return _response(context, request, answers)
+        return _response(context, request, await _topics(context, answers, request))
     _check_ids_allowed(request, version)
     topics = _asked_for(request)
     refused: dict[str, ErrorCode] = {}
@@ -83,7 +85,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         refused = await _create_missing(context, topics)
     image = services.metadata.image
     answers = [_answer(image, topic, refused) for topic in topics]
-    return _response(context, request, answers)
+    return _response(context, request, await _topics(context, answers, request))
 
 
 def _check_ids_allowed(request: Any, version: int) -> None:
@@ -158,7 +160,7 @@ def _missing_code(name: str) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition
 
 
-def _response(context: RequestContext, request: Any, answers: Sequence[TopicAnswer]) -> Any:
+def _response(context: RequestContext, request: Any, topics: Sequence[Any]) -> Any:
     return context.response(
         {
             "brokers": [
@@ -172,7 +174,7 @@ def _response(context: RequestContext, request: Any, answers: Sequence[TopicAnsw
             ],
             "cluster_id": context.services.cluster_id,
             "controller_id": controller_id(context),
-            "topics": [_topic_fields(context, answer, request) for answer in answers],
+            "topics": topics,
             "cluster_authorized_operations": cluster_operations(context)
             if getattr(request, "include_cluster_authorized_operations", False)
             else NOT_ASKED_FOR,
@@ -181,7 +183,32 @@ def _response(context: RequestContext, request: Any, answers: Sequence[TopicAnsw
     )
 
 
-def _topic_fields(context: RequestContext, answer: TopicAnswer, request: Any) -> dict[str, Any]:
+async def _topics(
+    context: RequestContext, answers: Iterable[TopicAnswer], request: Any
+) -> list[Any]:
+    """The topics of the response. A short request may ask for all, and a topic has up to thousands
+    of partitions, so others are served meanwhile."""
+    turns = Turns()
+    topic_type = item_class(context.response_type, "topics")
+    partition_type = item_class(topic_type, "partitions")
+    topics = []
+    for answer in answers:
+        partitions: list[Any] = []
+        if (topic := answer.topic) is not None:
+            for part in turns.parts(topic.partitions):
+                await turns.take(len(part))
+                partitions += [
+                    entity_of(partition_type, _partition_fields(context, topic.name, each))
+                    for each in part
+                ]
+        await turns.take()
+        topics.append(entity_of(topic_type, _topic_fields(context, answer, request, partitions)))
+    return topics
+
+
+def _topic_fields(
+    context: RequestContext, answer: TopicAnswer, request: Any, partitions: Sequence[Any]
+) -> dict[str, Any]:
     topic = answer.topic
     name = topic.name if topic else answer.name
     shows_operations = getattr(request, "include_topic_authorized_operations", False)
@@ -190,11 +217,7 @@ def _topic_fields(context: RequestContext, answer: TopicAnswer, request: Any) ->
         "name": name,
         "topic_id": topic.topic_id if topic else answer.topic_id,
         "is_internal": is_internal(name or ""),
-        "partitions": [
-            _partition_fields(context, topic.name, partition) for partition in topic.partitions
-        ]
-        if topic
-        else (),
+        "partitions": partitions,
         "topic_authorized_operations": topic_operations(context, name or "")
         if shows_operations
         else NOT_ASKED_FOR,
@@ -226,18 +249,17 @@ def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any
     """Answer every named topic with `error_code`."""
     # Before version 12 the name in a response cannot be null.
     no_name = None if context.header.api_version >= FIRST_TOPIC_ID_VERSION else ""
+    answers = (
+        TopicAnswer(
+            None,
+            error_code,
+            name=no_name if topic.name is None else topic.name,
+            topic_id=getattr(topic, "topic_id", None),
+        )
+        for topic in _distinct(request.topics or ())
+    )
     return _response(
-        context,
-        request,
-        [
-            TopicAnswer(
-                None,
-                error_code,
-                name=no_name if topic.name is None else topic.name,
-                topic_id=getattr(topic, "topic_id", None),
-            )
-            for topic in _distinct(request.topics or ())
-        ],
+        context, request, [_topic_fields(context, each, request, ()) for each in answers]
     )
 
 

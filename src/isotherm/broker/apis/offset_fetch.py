@@ -13,7 +13,6 @@ KIPs      98 · 320 leader epoch · 447 require stable · 709 several groups · 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups.offset_coordinator import FetchedOffset
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.loop_turns import PART_SIZE, next_turn
+from isotherm.broker.loop_turns import PART_SIZE, Turns, next_turn
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.server.requests.access_checks import Check, Denial
@@ -33,6 +32,7 @@ from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.broker.server.requests.split_requests import is_refusal
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
+from isotherm.protocol.entities import entity_of, item_class
 from isotherm.types import NO_LEADER_EPOCH, UNKNOWN_OFFSET, TopicPartition
 
 FIRST_TOP_LEVEL_ERROR_VERSION = 2
@@ -74,23 +74,22 @@ def _asked(request: Any) -> list[Asked]:
 async def _group_fields(context: RequestContext, request: Any, asked: Asked) -> dict[str, Any]:
     version = context.header.api_version
     require_stable = version >= FIRST_REQUIRE_STABLE_VERSION and request.require_stable
-    partitions = None if asked.topics is None else _partitions(context, asked.topics)
     coordinator = context.services.group_coordinator
     offsets = coordinator.offsets
     try:
         error = offsets.fetch_error(asked.group_id, asked.member_id, asked.member_epoch)
-        fetched = offsets.fetch(asked.group_id, partitions, require_stable=require_stable)
+        if asked.topics is None:
+            topics = await _all_topics(context, asked.group_id, require_stable=require_stable)
+        else:
+            wanted = _partitions(context, asked.topics)
+            fetched = offsets.fetch(asked.group_id, wanted, require_stable=require_stable)
+            topics = [_topic_fields(context, topic, fetched) for topic in asked.topics]
         if (waiting := coordinator.uncommitted(asked.group_id)) is not None:
             await waiting
     except IsothermError as failure:
         return _error_fields(context, asked, code_of(failure))
     if error is not ErrorCode.none:
         return _error_fields(context, asked, error)
-    topics = (
-        _all_topics(context, fetched)
-        if asked.topics is None
-        else [_topic_fields(context, topic, fetched) for topic in asked.topics]
-    )
     return {"group_id": asked.group_id, "topics": topics, "error_code": ErrorCode.none}
 
 
@@ -147,22 +146,43 @@ def _identity(context: RequestContext, topic: Any) -> dict[str, Any]:
     return {"topic_id": topic.topic_id} if has_id else {"name": topic.name}
 
 
-def _all_topics(
-    context: RequestContext, fetched: Mapping[TopicPartition, FetchedOffset]
+async def _all_topics(
+    context: RequestContext, group_id: str, *, require_stable: bool
 ) -> list[dict[str, Any]]:
-    """The fields of all topics with offsets.
+    """The fields of all topics with offsets. Others are served meanwhile, since a short request may
+    be answered with the offsets of any number of partitions.
 
     From version 10 on a deleted topic is left out, since it has no id.
     """
+    offsets = context.services.group_coordinator.offsets
+    turns = Turns()
+    partition_type = _partition_type(context)
+    of_topics: dict[str, list[Any]] = {}
+    for part in turns.parts(offsets.committed_partitions(group_id)):
+        await turns.take(len(part))
+        fetched = offsets.fetch(group_id, part, require_stable=require_stable)
+        for partition, offset in fetched.items():
+            # The offset may have been deleted in an earlier turn.
+            if offset.committed is not None or offset.error is not ErrorCode.none:
+                fields = _partition_fields(partition.partition, offset)
+                of_topics.setdefault(partition.topic, []).append(entity_of(partition_type, fields))
     topics = []
-    for name, partitions in itertools.groupby(sorted(fetched), key=lambda each: each.topic):
+    for name in sorted(of_topics):
+        await turns.take()
         found = context.services.metadata.image.topic(name)
         topic_id = None if found is None else found.topic_id
         if topic_id is None and context.header.api_version >= FIRST_TOPIC_ID_VERSION:
             continue
-        fields = [_partition_fields(each.partition, fetched[each]) for each in partitions]
-        topics.append({"name": name, "topic_id": topic_id, "partitions": fields})
+        partitions = sorted(of_topics[name], key=lambda each: each.partition_index)
+        topics.append({"name": name, "topic_id": topic_id, "partitions": partitions})
     return topics
+
+
+def _partition_type(context: RequestContext) -> type[Any]:
+    topic_type = context.response_type
+    if context.header.api_version >= FIRST_BATCHED_VERSION:
+        topic_type = item_class(topic_type, "groups")
+    return item_class(item_class(topic_type, "topics"), "partitions")
 
 
 def _partition_fields(index: int, fetched: FetchedOffset) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Source: Kafka OffsetMetadataManager, OffsetExpirationConditionImpl.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -137,6 +137,11 @@ class OffsetCoordinator:
         if records:
             self._shards.write_offsets(shard, records, producer)
         return codes
+
+    def committed_partitions(self, group_id: str) -> Sequence[TopicPartition]:
+        """The partitions with a committed offset."""
+        offsets = self._shards.of_group(group_id).offsets.get(group_id, GroupOffsets())
+        return offsets.committed_partitions()
 
     def fetch(
         self,

@@ -143,13 +143,18 @@ class RequestContext(NamedTuple):
     charge: Callable[[int], None] = no_charge
     principal: Principal = ANONYMOUS
 
+    @property
+    def response_type(self) -> type[Any]:
+        """The class of the response in the request's version."""
+        return response_class(self.header.api_key, self.header.api_version)
+
     def response(self, fields: Mapping[str, Any]) -> Any:
         """The response in the request's version, from the fields of the newest version. Fields that
         the version lacks are dropped.
 
         The throttle time is 0 unless `fields` has one; quotas set it later.
         """
-        response_type = response_class(self.header.api_key, self.header.api_version)
+        response_type = self.response_type
         if has_field(response_type, "throttle_time"):
             fields = {"throttle_time": _NO_THROTTLE, **fields}
         return entity_of(response_type, fields)
