@@ -46,6 +46,8 @@ DataDir = Annotated[
     ),
 ]
 DEFAULT_DATA_DIR = Path("isotherm-data")
+CLOSED_TO_OTHERS = 0o007
+"""The umask, besides the bits that it has. The group's rights are the operator's choice."""
 
 
 def serve(
@@ -86,6 +88,8 @@ def serve(
         _print_settings(settings(), as_json=as_json)
         return
     lines = _start_logging(log_level, log_lines_per_s)
+    # Files and folders that the broker makes are not for other users of the machine.
+    os.umask(os.umask(CLOSED_TO_OTHERS) | CLOSED_TO_OTHERS)
     # The import of a broker takes half a second, so other commands do not do it. Garbage
     # collections would take a tenth of that and free nothing, because modules stay.
     gc.disable()

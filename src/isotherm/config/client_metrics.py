@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
 from isotherm.config.definition import INT, LIST, Check, between, key, parse_fields
+from isotherm.errors import InvalidRegularExpressionError
+from isotherm.patterns import java_pattern
 
 _MATCHED = ("client_instance_id", "client_id", "client_software_name", "client_software_version",
             "client_source_address", "client_source_port")  # fmt: skip
@@ -17,8 +18,9 @@ _HOUR_MS = 3_600_000
 def _is_pattern(text: str) -> bool:
     name, separator, pattern = text.partition("=")
     try:
-        re.compile(pattern.strip())
-    except re.error:
+        # A client chooses it. Kafka compiles it in Java's syntax (ClientMetricsConfigs).
+        java_pattern(pattern.strip())
+    except InvalidRegularExpressionError:
         return False
     return bool(separator) and "=" not in pattern and name.strip() in _MATCHED
 

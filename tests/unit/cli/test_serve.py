@@ -140,3 +140,27 @@ main()
 """
     command = [sys.executable, "-c", script, str(tmp_path)]
     assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == "\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [("0o022", 0o027), ("0o077", 0o077)])
+def test_files_of_a_broker_are_closed_to_other_users(
+    tmp_path: Path, before: str, after: int
+) -> None:
+    script = f"""
+import os, sys
+from isotherm.broker import process
+
+def run(read_config):
+    print(os.umask(0), flush=True)
+    return 0
+
+process.run = run
+os.umask({before})
+sys.argv[1:] = ["serve", "--data-dir", sys.argv[1]]
+from isotherm.cli.main import main
+main()
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert int(done.stdout) == after

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -30,6 +31,10 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 FIRST_DURATION_VERSION = 1
 FIRST_PATTERN_VERSION = 2
+# One, so that costly patterns take the time of one core at most, and hold up none of the threads in
+# which large requests are decoded. A connection has one request in it at a time.
+MATCHING_THREADS = 1
+_MATCHING = ThreadPoolExecutor(MATCHING_THREADS, thread_name_prefix="isotherm-transaction-patterns")
 _STATES = {state.kafka_name: state for state in TransactionState}
 
 
@@ -61,7 +66,7 @@ async def _matching(
     # Off the event loop: a pattern may be costly, and the import of Arrow takes a tenth of a
     # second.
     loop = asyncio.get_running_loop()
-    matching = await loop.run_in_executor(None, matching_names, pattern, ids)
+    matching = await loop.run_in_executor(_MATCHING, matching_names, pattern, ids)
     matched = [each for each in found if each.transactional_id in matching]
     return _response(context, ErrorCode.none, unknown, matched)
 
