@@ -112,7 +112,7 @@ def test_stop_cuts_clients_that_take_no_answers(broker_process: Callable[..., An
         except BlockingIOError:
             pass
         assert broker.stop(STOP_TIMEOUT_S) == 0
-    assert "connections cut at stop count=1" in broker.log_text
+    assert "connections closed at stop count=1" in broker.log_text
 
 
 def test_second_signal_ends_the_process_at_once(

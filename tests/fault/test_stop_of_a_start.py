@@ -38,4 +38,4 @@ def test_start_that_waits_for_controllers_is_given_up(tmp_path: Path) -> None:
         finally:
             broker.kill()
     assert broker.returncode == 0
-    assert "start is given up" in rest
+    assert "start is aborted" in rest

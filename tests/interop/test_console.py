@@ -221,7 +221,7 @@ def test_records_are_found_in_steps_that_can_be_stopped(browser: Browser, addres
     # None of ten million offsets matches.
     browser.all("input[name=value]")[0].send_keys("no such flight")
     browser.click("form button")
-    browser.wait(lambda: "looked at" in browser.text("p[role=status]"))
+    browser.wait(lambda: "examined" in browser.text("p[role=status]"))
     assert browser.text("progress + button") == "Stop"
     browser.click("progress + button")
     browser.wait(lambda: browser.text("progress + button") == "Go on")

@@ -196,7 +196,7 @@ ALL_JOBS = ("replay", "project", "verify", "audit", "sweep", "scrub", "rebuild",
 
 def assert_pyspark_is_asked_for(shell: Shell) -> None:
     """Jobs and sessions without PySpark name the extra to install, in one line."""
-    message = "this needs PySpark and there is none: run pip install 'isotherm[spark]'"
+    message = "this needs PySpark, which is not installed: run pip install 'isotherm[spark]'"
     session = [shell.python, "-c", "import isotherm.spark; isotherm.spark.session()"]
     assert shell.refusal(session)[1][-1] == f"isotherm.errors.ConfigError: {message}"
     assert shell.refusal([".venv/bin/isotherm", "pipeline", "audit"]) == (

@@ -47,10 +47,10 @@ def test_sighup_applies_dynamic_keys_and_names_the_others(
     )
     broker.reload()
     broker.await_log(
-        "configuration is read again"
+        "configuration is reloaded"
         " applied=log.retention.ms,max.connections,remote.log.reader.threads"
     )
-    broker.await_log("keys are not changed before a restart keys=num.partitions")
+    broker.await_log("changed keys take effect after a restart keys=num.partitions")
     now = described(admin)
     assert now["log.retention.ms"] == ("2000000", ConfigSource.STATIC_BROKER_CONFIG)
     assert now["max.connections"] == ("60", ConfigSource.DYNAMIC_BROKER_CONFIG)
@@ -59,6 +59,6 @@ def test_sighup_applies_dynamic_keys_and_names_the_others(
 
     file.write_text("log.retention.ms=never\n")
     broker.reload()
-    broker.await_log("configuration is left as it was")
+    broker.await_log("configuration is unchanged")
     assert described(admin) == now
     assert broker.stop() == 0

@@ -226,7 +226,7 @@ def test_topic_of_a_broker_is_compacted_in_place_under_its_readers(
     before = files(broker.directory / "bucket")
     outputs.append(run([*in_place, "--keep-old-ms", "0"]))
     await_cleared(broker, before)
-    assert run(recover) == "no compaction was cut off\n"
+    assert run(recover) == "no compaction was interrupted\n"
     outputs.append(run(copy))
     assert [headers(output) for output in outputs] == [headers(output) for output in shown()]
 

@@ -170,10 +170,10 @@ class BrokerNode:
         await self._server.renew_keys()
         if self._metrics_endpoint is not None:
             await self._metrics_endpoint.renew(services.metadata.broker_config)
-        logger.info("configuration is read again applied=%s", ",".join(reloaded.applied))
+        logger.info("configuration is reloaded applied=%s", ",".join(reloaded.applied))
         if reloaded.need_restart:
             logger.warning(
-                "keys are not changed before a restart keys=%s", ",".join(reloaded.need_restart)
+                "changed keys take effect after a restart keys=%s", ",".join(reloaded.need_restart)
             )
 
     async def _start(self, started: contextlib.AsyncExitStack) -> None:
@@ -496,7 +496,7 @@ class BrokerNode:
         except (ConfigError, TimeoutError):
             # The change was checked before. The files have changed since, or another broker checked
             # its own.
-            logger.exception("keys and certificates stay as they were")
+            logger.exception("keys and certificates are unchanged")
 
     async def _drain(self, server: Server, purgatory: Purgatory[Hashable]) -> None:
         logger.info("broker stops node_id=%d", self._config.node_id)

@@ -91,7 +91,7 @@ async def _start(node: BrokerNode, stop: asyncio.Future[Any]) -> bool:
     except IsothermError as error:
         if not stop.done():
             raise
-        logger.info("start is given up reason='%s'", error)
+        logger.info("start is aborted reason='%s'", error)
         return False
     return True
 
@@ -127,7 +127,7 @@ def _reload_on_signal(
             try:
                 await node.reload(await loop.run_in_executor(None, read_config))
             except ConfigError:
-                logger.exception("configuration is left as it was")
+                logger.exception("configuration is unchanged")
 
     def begin() -> None:
         task = loop.create_task(reload())

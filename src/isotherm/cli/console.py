@@ -48,21 +48,22 @@ _Port = Annotated[int, typer.Option(help="The port of the pages.")]
 _Host = Annotated[
     str,
     typer.Option(
-        help="The address to listen at. Any but this machine's own needs --credentials-file."
+        help="The address to listen on. An address that other machines can reach needs"
+        " --credentials-file."
     ),
 ]
 _CredentialsFile = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="NAME:PASSWORD on each line: the pages ask for one of them (HTTP basic).",
+        help="A file with NAME:PASSWORD on each line. The pages require one of them (HTTP basic).",
     ),
 ]
 _WithoutLogin = Annotated[
     bool,
     typer.Option(
         "--without-login",
-        help="Listen at an address of the network without a login: a proxy authenticates users.",
+        help="Listen on a network address without a login, because a proxy authenticates users.",
     ),
 ]
 _TlsCertificate = Annotated[
@@ -98,19 +99,20 @@ _AllowHost = Annotated[
     ),
 ]
 _Interval = Annotated[
-    float, typer.Option(min=1, help="Read the cluster at most once in so many seconds.")
+    float,
+    typer.Option(min=1, help="The shortest time between two reads of the cluster, in seconds."),
 ]
 _Metrics = Annotated[
     list[str] | None,
     typer.Option(
         metavar="URL",
-        help="A broker's metrics for Prometheus (http://broker:9404/metrics), to count its errors"
-        " of the last hour, and what is read from the remote tier. May be given many times.",
+        help="A broker's metrics for Prometheus (http://broker:9404/metrics): the pages show its"
+        " errors of the last hour and its reads of the remote tier. May be given many times.",
     ),
 ]
 _MetricsLogin = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="NAME:PASSWORD: the metrics ask for it (HTTP basic)."),
+    typer.Option(metavar="FILE", help="A file with the NAME:PASSWORD of the metrics (HTTP basic)."),
 ]
 _Layout = Annotated[
     str, typer.Option(help="How the bucket names objects: aiven or local-tiered-storage.")
@@ -174,9 +176,7 @@ def console(
     )
     with_tls = _has_identity(tls_certificate, tls_key)
     if settings.credentials is not None and not with_tls and not _is_loopback(host):
-        error_console().print(
-            "passwords cross the network as they are; --tls-certificate hides them"
-        )
+        error_console().print("passwords are sent in clear text; --tls-certificate encrypts them")
     bucket = None if path is None else store_settings(path, option)
     properties = {"bootstrap.servers": bootstrap_server, **extra}
 
@@ -202,7 +202,7 @@ def console(
 
 def _needed(reports: Path | None) -> Path:
     if reports is None:
-        raise ConfigError("where do reports go? key=--reports hint='--allow-changes needs it'")
+        raise ConfigError("--allow-changes needs a folder of reports key=--reports")
     return reports
 
 
@@ -253,7 +253,7 @@ def _registered_values(
     if "@" in urlsplit(settings.url).netloc:
         # Pages show the address, and would show a password in it.
         hint = "--registry-option basic.auth.user.info=NAME:PASSWORD"
-        raise ConfigError(f"no password in an address key=--registry hint='{hint}'")
+        raise ConfigError(f"an address must not contain a password key=--registry hint='{hint}'")
     for value_format in ("avro", "protobuf"):
         check_registry_packages(value_format)
     try:
@@ -280,7 +280,10 @@ def _hosts(host: str, allowed: list[str]) -> list[str]:
     if not _is_unspecified(host):
         return [*_LOCAL_NAMES, _named(host), *allowed]
     if not allowed:
-        raise ConfigError(f"name the pages' host key=--allow-host host={host} hint='or * for any'")
+        raise ConfigError(
+            f"the host name of the pages is not known key=--allow-host host={host}"
+            " hint='name it, or * for any'"
+        )
     return [*_LOCAL_NAMES, *allowed]
 
 

@@ -86,7 +86,10 @@ def doctor(
     bootstrap_server: Annotated[
         str | None,
         typer.Option(
-            "--bootstrap-server", "-b", metavar="HOST:PORT", help="Also look for a broker there."
+            "--bootstrap-server",
+            "-b",
+            metavar="HOST:PORT",
+            help="Also check the broker at this address.",
         ),
     ] = None,
     command_config: CommandConfig = None,
@@ -145,7 +148,7 @@ def _examine(
         except (IsothermError, OSError) as error:
             yield Finding(name, Outcome.FAILED, str(error))
         except ModuleNotFoundError as error:
-            found = f"not looked at: {error.name} is not installed"
+            found = f"not checked: {error.name} is not installed"
             yield Finding(name, Outcome.WARNING, found, _INSTALL_BROKER)
 
 
@@ -224,7 +227,7 @@ def check_remote_tier(config: BrokerConfig, clock: Clock) -> Iterator[Finding]:
         yield Finding("remote tier", Outcome.OK, found)
         return
     if remote.remote_log_storage_manager_class_name != NATIVE_STORAGE_MANAGER:
-        found = f"{remote.remote_log_storage_manager_class_name} is not looked at"
+        found = f"{remote.remote_log_storage_manager_class_name} is not checked"
         yield Finding("remote tier", Outcome.OK, found)
         return
     from isotherm.remote.storage.settings import ObjectStoreSettings
@@ -251,11 +254,11 @@ def check_clock(offset_ms: int) -> Iterator[Finding]:
 
     `offset_ms` is the time by which this machine's clock is ahead of the store's.
     """
-    seconds = f"{offset_ms / 1000:+.0f} s beside the store's"
+    seconds = f"{offset_ms / 1000:+.0f} s from the store's"
     if abs(offset_ms) <= CLOCK_OFFSET_MAX_MS:
         yield Finding("clock", Outcome.OK, seconds)
     else:
-        advice = "timedatectl set-ntp true: retention and request signatures go by the clock"
+        advice = "timedatectl set-ntp true: retention and request signatures depend on the clock"
         yield Finding("clock", Outcome.WARNING, seconds, advice)
 
 

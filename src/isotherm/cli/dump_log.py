@@ -54,8 +54,8 @@ def dump_log(
     decode: Annotated[
         str | None,
         typer.Option(
-            help="How to show values: text, remote-log-metadata or cluster-metadata; taken from"
-            " the folder's name if not given."
+            help="How to show values: text, remote-log-metadata or cluster-metadata; by default"
+            " the folder's name decides."
         ),
     ] = None,
     as_json: AsJson = False,

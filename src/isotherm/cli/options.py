@@ -33,8 +33,9 @@ ClientProperties = Annotated[
         "--client-property",
         "-X",
         metavar="KEY=VALUE",
-        help="A property of the client, Kafka's or librdkafka's, such as client.id=me. May be given"
-        " many times. Passwords belong into --command-config: a command line can be seen.",
+        help="A property of the client, Kafka's or librdkafka's, such as client.id=me. May be"
+        " given many times. Passwords belong in --command-config: other users can see a command"
+        " line.",
     ),
 ]
 

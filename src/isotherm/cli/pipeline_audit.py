@@ -128,7 +128,7 @@ def audit(
     settings = AuditSettings(now_ms, grace_ms, limits)
     with (
         spark_session(master, spark_config) as spark,
-        progress("metadata is read") as show_step,
+        progress("reading metadata") as show_step,
         Audit(spark, log, settings, past) as job,
     ):
         findings = [row.asDict() for row in job.replay.findings.collect()]

@@ -145,14 +145,14 @@ def compact(
     if settings.target is not None:
         check_store(settings.target, writes=run)
     if recover:
-        with progress("what was cut off is looked for"):
+        with progress("checking for interrupted compactions"):
             found = job.unfinished_runs(
                 settings, lambda partition: options.selects_topic(partition.topic)
             )
             steps = job.recover(settings, found) if run else job.plan_recovery(found)
         _print_recovery(steps, run=run, as_json=as_json)
         return
-    with progress("metadata is read"):
+    with progress("reading metadata"):
         plan = job.read_plan(options, settings)
     with spark_session(master, spark_config) as spark:
         cost = job.cost_of(spark, plan, settings)
@@ -161,7 +161,7 @@ def compact(
             _print_plan(plan, cost, as_json=as_json)
             _print_unproven(plan)
             return
-        with progress("segments are compacted") as show_step:
+        with progress("compacting segments") as show_step:
             reports = job.compact(spark, plan, settings, show_step)
     _print_reports(reports, as_json=as_json)
     if settings.target is None:
@@ -171,12 +171,12 @@ def compact(
 
 def _print_recovery(steps: list[Recovery], *, run: bool, as_json: bool) -> None:
     if not steps and not as_json:
-        console().print("no compaction was cut off")
+        console().print("no compaction was interrupted")
         return
     columns = ("topic", "partition", "run", "state", "step")
     print_rows(columns, [step.as_row() for step in steps], as_json=as_json)
     if not as_json and not run:
-        console().print("\n--recover --run does it; no compaction may be running still")
+        console().print("\n--recover --run does it; no compaction may still be running")
 
 
 def _print_plan(plan: CompactionPlan, cost: Cost, *, as_json: bool) -> None:
@@ -211,7 +211,7 @@ def _print_unproven(plan: CompactionPlan) -> None:
     """
     for partition, error in plan.unproven.items():
         error_console().print(
-            f"nothing of the partition is compacted partition={partition} cause='{error}'",
+            f"the partition is not compacted partition={partition} cause='{error}'",
         )
     if plan.unproven:
         raise typer.Exit(EXIT_FOUND)
@@ -232,6 +232,6 @@ def _wait_for_broker(
                 raise RequestTimedOutError(
                     f"the broker has not published yet run={waiting[0].run} waited_s={wait_s}"
                 )
-            error_console().print("the broker publishes the staged segments at its next look")
+            error_console().print("the broker publishes the staged segments at its next check")
             return
         clock.wait(never, _LOOK_INTERVAL_S)

@@ -43,8 +43,7 @@ Audit = Annotated[
     bool,
     typer.Option(
         "--audit",
-        help="Read the audit topic, which has every event, also if the metadata topic is"
-        " compacted.",
+        help="Read the audit topic, which has every event even if the metadata topic is compacted.",
     ),
 ]
 StoreOption = Annotated[

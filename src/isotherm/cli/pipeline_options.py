@@ -112,8 +112,8 @@ def spark_session(master: str, spark_config: list[str] | None) -> Iterator[Spark
 
     if _MASTERS.fullmatch(master) is None:
         raise ConfigError(
-            f"no address of a Spark cluster key=master value={master!r}"
-            " hint='local[N], spark://host:7077, yarn or k8s://https://host'"
+            f"not the address of a Spark cluster key=master value={master!r} hint='local[N],"
+            " spark://host:7077, yarn or k8s://https://host'"
         )
     from pyspark.sql import SparkSession
 

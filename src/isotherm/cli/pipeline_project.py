@@ -113,15 +113,15 @@ def project(
         # A projection to a topic reads the whole history in each run.
         check_cost(cost if to_topic is None else cost + cost_of_log(log), max_bytes)
     written = None
-    with spark_session(master, spark_config) as spark, progress("metadata is read") as show_step:
+    with spark_session(master, spark_config) as spark, progress("reading metadata") as show_step:
         if table_format is not None:
             job.check_table_format(spark, table_format)
         done = job.project(spark, log, target)
         if table_format is not None and table is not None:
-            show_step("the table is written")
+            show_step("writing the table")
             job.write_table(spark, target, table_format, table)
         if to_topic is not None and bootstrap_server is not None:
-            show_step("the topic is written")
+            show_step("writing the topic")
             properties = {"bootstrap.servers": bootstrap_server, **client}
             written = project_to_topic(spark, properties, to_topic, log.topic)
     findings = [asdict(each) for each in done.findings]

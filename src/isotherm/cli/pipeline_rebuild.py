@@ -170,7 +170,9 @@ def rebuild(
 
     ids, broker = parse_pairs(topic_id), _broker_config(log_dir, config)
     if broker is not None and (ids or partition_dirs is not None):
-        raise ConfigError("a broker of Isotherm's is given its log directories, under the old ids")
+        raise ConfigError(
+            "a rebuild into log directories keeps the topic ids and needs no partition directories"
+        )
     from isotherm.remote.storage.settings import ObjectStoreSettings
 
     if ids and not isinstance(store, ObjectStoreSettings):
@@ -180,7 +182,7 @@ def rebuild(
         )
     with ExitStack() as kept:
         spark = kept.enter_context(spark_session(master, spark_config))
-        with progress("the bucket is listed") as show_step:
+        with progress("listing the bucket") as show_step:
             rebuilt = _rebuilt(
                 kept, spark, options, store, only_id, max_bytes, show_step, as_json=as_json
             )
@@ -190,7 +192,7 @@ def rebuild(
         if ids and isinstance(store, ObjectStoreSettings):
             segments = mapped(segments, store, ids)
         if run:
-            with progress("metadata is written"):
+            with progress("writing metadata"):
                 if partition_dirs is not None:
                     _write_partition_dirs(rebuilt, ids, partition_dirs)
                 if broker is not None:
@@ -239,7 +241,7 @@ def _rebuilt(
     kept.callback(listing.unpersist)
     listing = _chosen(listing, options, only_ids)
     _check_manifests(spark, listing, store, max_bytes, as_json=as_json)
-    show_step("manifests are read")
+    show_step("reading manifests")
     return rebuild(listing, store)
 
 

@@ -91,7 +91,7 @@ def replay(
         spark_session(master, spark_config) as spark,
         run(spark, log, as_of=point, spread=spread) as replayed,
     ):
-        with progress("metadata is read"):
+        with progress("reading metadata"):
             findings = [row.asDict() for row in replayed.findings.collect()]
         segments = replayed.segments.orderBy("topic", "topic_id", "partition", "start_offset")
         if of_topic is not None:

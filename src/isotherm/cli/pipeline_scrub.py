@@ -111,7 +111,7 @@ def scrub(
     settings = ScrubSettings(share_of(sample), seed, may_have_gaps=compacted, with_records=records)
     with ExitStack() as kept:
         spark = kept.enter_context(spark_session(master, spark_config))
-        with progress("segments are looked up"):
+        with progress("listing segments"):
             segments, damage, listing_findings = _segments(kept, spark, store, log)
             segments = segments.where(topics_chosen(options))
             cost = scrub_cost(segments, settings)
@@ -119,7 +119,7 @@ def scrub(
         check_cost(cost, max_bytes)
         if dry_run:
             return
-        with progress("segments are read"):
+        with progress("reading segments"):
             report = run(segments, store, settings)
         kept.callback(report.close)
         findings = report.findings if damage is None else report.findings.unionByName(damage)

@@ -64,7 +64,7 @@ _Inventory = Annotated[
 ]
 _AgeHours = Annotated[
     float,
-    typer.Option("--age-hours", min=0, help="Leave out objects that are not older than this."),
+    typer.Option("--age-hours", min=0, help="Ignore objects that are younger than this."),
 ]
 _Everywhere = Annotated[
     bool,
@@ -140,7 +140,7 @@ def sweep(
     with ExitStack() as kept:
         spark = kept.enter_context(spark_session(master, spark_config))
         at_ms = SystemClock().now_ms()
-        with progress("the bucket is listed") as show_step:
+        with progress("listing the bucket") as show_step:
             listing, at_ms = _listing(
                 spark, store, inventory, at_ms, everywhere=everywhere, as_json=as_json
             )
@@ -148,12 +148,12 @@ def sweep(
             listing = listing.persist()
             listing.count()
             kept.callback(listing.unpersist)
-            show_step("metadata is read")
+            show_step("reading metadata")
             replayed = kept.enter_context(replay(spark, log))
             completeness = _completeness(replayed.findings, bootstrap_server, client)
             if is_bucket(store):
                 _print_cost_of_sizes(listing, replayed.segments, store, max_bytes, as_json=as_json)
-            show_step("objects and metadata are compared")
+            show_step("comparing objects and metadata")
             age_ms = int(age_hours * _HOUR_MS)
             # Only buckets in a built-in layout have compactions in progress.
             spared = spared_segments(store) if is_bucket(store) else ()
@@ -311,7 +311,7 @@ def _take_away(
     )
 
     prefix = None if at_ms is None else quarantine_prefix(at_ms)
-    with progress("objects are moved" if prefix else "objects are deleted"):
+    with progress("moving objects" if prefix else "deleting objects"):
         if is_bucket(store):
             moved = take_away(report, store, now, prefix=prefix)
         else:

@@ -147,8 +147,8 @@ _Expire = Annotated[
     typer.Option(
         "--expire-snapshots",
         metavar="AGE",
-        help="After the run, expire snapshots that are older than this, such as 7d, 12h or 30m, and"
-        " delete the files that only they name.",
+        help="After the run, expire snapshots that are older than this, such as 7d, 12h or 30m,"
+        " and delete the files that only they refer to.",
     ),
 ]
 _Retention = Annotated[
@@ -231,7 +231,7 @@ def table(
     from isotherm.spark.tables.value_formats import formats
 
     if follow and dry_run:
-        raise ConfigError("a dry run ends, and does not follow options=--dry-run,--follow")
+        raise ConfigError("a dry run does not follow the topic options=--dry-run,--follow")
     client = client_settings(command_config, client_property)
     options = _options(topic, path, option, bootstrap_server, client, until)
     registered = registry_settings(registry, parse_pairs(registry_option))
@@ -281,6 +281,6 @@ def _options(
         )
     if until == UNTIL_TIERED:
         if "includetail" in {each.lower() for each in texts}:
-            raise ConfigError("--until and -o includeTail say the same: leave one of them out")
+            raise ConfigError("--until and -o includeTail exclude each other: give one of them")
         texts["includeTail"] = "false"
     return table_source_options(texts)

@@ -118,7 +118,7 @@ def verify(
                 other = metadata_log(copy, topic, max_bytes=max_bytes)
             found, point = kept.enter_context(replay(spark, other)).segments, AsOf()
         history = kept.enter_context(replay(spark, log, as_of=point))
-        with progress("both sides are read"):
+        with progress("reading both sides"):
             differences = compare(history.segments, found).persist()
             count = differences.count()
             findings = [row.asDict() for row in history.findings.collect()]

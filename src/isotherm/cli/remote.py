@@ -36,7 +36,7 @@ from isotherm.types import uuid_to_text
 
 Row = dict[str, Any]
 
-app = typer.Typer(no_args_is_help=True, help="Look into the remote tier, and migrate its metadata.")
+app = typer.Typer(no_args_is_help=True, help="Inspect the remote tier, and migrate its metadata.")
 app.command()(events)
 app.command()(migrate)
 

@@ -63,7 +63,7 @@ class _Options:
         """Raise the error, or with --skip-corrupt print it."""
         if not self.skip_corrupt:
             raise error
-        typer.echo(f"isotherm: passed over: {error}", err=True)
+        typer.echo(f"isotherm: skipped: {error}", err=True)
 
 
 def migrate(
@@ -95,7 +95,7 @@ def migrate(
     ] = None,
     skip_corrupt: Annotated[
         bool,
-        typer.Option("--skip-corrupt", help="Pass over records without meaning, naming each."),
+        typer.Option("--skip-corrupt", help="Skip records that cannot be decoded, and name each."),
     ] = False,
     timeout_s: Annotated[
         float, typer.Option(metavar="S", help="How long to wait for a running broker.")
@@ -259,7 +259,7 @@ def _await_compaction(bootstrap_server: str, extra: dict[str, str], options: _Op
             return
         if clock.monotonic_s() > deadline_s:
             raise RequestTimedOutError(
-                "the broker is still migrating, and continues; look again with --check"
+                "the broker is still migrating, and continues; check again with --check"
                 f" bootstrap-server={bootstrap_server} timeout_s={options.timeout_s}"
             )
         clock.wait(threading.Event(), _WATCH_INTERVAL_S)

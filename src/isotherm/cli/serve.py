@@ -35,7 +35,9 @@ ConfigFile = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--override", "-o", metavar="KEY=VALUE", help="Set one key; wins over all."),
+    typer.Option(
+        "--override", "-o", metavar="KEY=VALUE", help="Set one key. Overrides all other sources."
+    ),
 ]
 DataDir = Annotated[
     Path,

@@ -45,7 +45,9 @@ def format_storage(
     ],
     ignore_formatted: Annotated[
         bool,
-        typer.Option("--ignore-formatted", "-g", help="Leave directories that are formatted."),
+        typer.Option(
+            "--ignore-formatted", "-g", help="Skip directories that are already formatted."
+        ),
     ] = False,
     add_scram: Annotated[
         list[str] | None,
@@ -54,7 +56,7 @@ def format_storage(
             "-S",
             metavar="CREDENTIAL",
             help="A user that a new cluster begins with: MECHANISM=[name=...,password=...], as"
-            " kafka-storage.sh takes it. Repeat it for several. Only a controller heeds it.",
+            " kafka-storage.sh takes it. Repeat it for several. Only a controller uses it.",
         ),
     ] = None,
 ) -> None:

@@ -74,7 +74,8 @@ def _age_ms(text: str) -> int:
     found = _AGE.fullmatch(text)
     if found is None:
         raise ConfigError(
-            f"no age option=--expire-snapshots value={text} hint='a number with d, h, m or s: 7d'"
+            f"not a duration option=--expire-snapshots value={text} hint='a number with d, h, m or"
+            " s: 7d'"
         )
     return int(found[1]) * _UNITS_MS[found[2]]
 
@@ -101,7 +102,7 @@ class TableCommand:
         self._clock = SystemClock()
 
     def print_plan(self) -> None:
-        with progress("the topic is looked at"):
+        with progress("reading offsets"):
             run = self._runs.look()
         rows = [
             {"partition": each.topic_partition.partition, "start": each.start, "end": each.end}
@@ -111,7 +112,7 @@ class TableCommand:
         print_cost(run.cost, as_json=self._as_json)
 
     def run_once(self) -> None:
-        with self._spark_if_needed() as spark, progress("the topic is looked at") as show_step:
+        with self._spark_if_needed() as spark, progress("reading offsets") as show_step:
             started_s = self._clock.monotonic_s()
             run = self._runs.look()
             self._runs.complete(run)
@@ -132,7 +133,7 @@ class TableCommand:
             def run_once() -> None:
                 nonlocal commits
                 started_s = self._clock.monotonic_s()
-                with spark_errors(), progress("the topic is looked at") as show_step:
+                with spark_errors(), progress("reading offsets") as show_step:
                     run = self._runs.look()
                     self._runs.complete(run)
                     done = self._runs.add(spark, run, show_step) if run.plan.offsets else None
@@ -146,7 +147,8 @@ class TableCommand:
 
             follow(run_once, settings, stop, self._clock, random.Random(), _print_line)  # noqa: S311
         _print_line(
-            f"{self._table.name}: stopped after a whole commit; the next start goes on from there"
+            f"{self._table.name}: stopped after a complete commit; the next start continues from"
+            " there"
         )
 
     @contextmanager
@@ -195,7 +197,8 @@ class TableCommand:
             console().print(
                 f"{self._table.name}: {done.deleted_rows} rows below the log start deleted;"
                 f" {done.merged_files} small files became {done.new_files};"
-                f" {done.expired_snapshots} snapshots expired, {done.deleted_files} files deleted."
+                f" {done.expired_snapshots} snapshots expired, {done.deleted_files} files"
+                " deleted."
             )
         sys.stdout.flush()
 

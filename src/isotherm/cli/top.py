@@ -47,7 +47,7 @@ _SCREEN_LINES_MIN = 3
 def top(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     interval_s: Annotated[
-        float, typer.Option(min=1, help="Read the cluster once in so many seconds.")
+        float, typer.Option(min=1, help="The time between two reads of the cluster, in seconds.")
     ] = 5.0,
     once: Annotated[bool, typer.Option("--once", help="Print all topics once, and end.")] = False,
     price: Price = DEFAULT_PRICE,

@@ -119,15 +119,19 @@ def alter(
     name: Name,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     partitions: Annotated[
-        int | None, typer.Option(help="More partitions; they are never fewer.")
+        int | None, typer.Option(help="The new number of partitions, above the present one.")
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", metavar="KEY=VALUE", help="Set it. May be given many times."),
+        typer.Option(
+            "--config", metavar="KEY=VALUE", help="A setting to change. May be given many times."
+        ),
     ] = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", metavar="KEY", help="Back to the broker's default."),
+        typer.Option(
+            "--delete-config", metavar="KEY", help="A setting to reset to the broker's default."
+        ),
     ] = None,
     client_property: ClientProperties = None,
     command_config: CommandConfig = None,
@@ -145,7 +149,7 @@ def alter(
     ]
     if not changes and partitions is None:
         raise typer.BadParameter(
-            "nothing is to be changed: --config, --delete-config, --partitions"
+            "nothing to change: give --config, --delete-config or --partitions"
         )
     with one_line_errors(bootstrap_server):
         admin = admin_client(bootstrap_server, client_settings(command_config, client_property))

@@ -92,7 +92,7 @@ def check_brokers(
         return
     summary = "; ".join(f"{address}: {cause.text}" for address, cause in causes.items())
     if any(cause.is_login for cause in causes.values()):
-        raise SaslAuthenticationError(f"no broker lets the client in at {summary}")
+        raise SaslAuthenticationError(f"no broker accepts the client at {summary}")
     raise BrokerUnreachableError(f"no broker is reachable at {summary}")
 
 
@@ -135,8 +135,8 @@ def _causes(
             is_noticed = True
             silent = ",".join(str(each) for each in addresses if each not in causes)
             logger.warning(
-                "no answer from a broker yet, it is waited for addresses=%s waited_s=%g"
-                " timeout_s=%g key=%s",
+                "no broker has answered yet, still waiting addresses=%s waited_s=%g timeout_s=%g"
+                " key=%s",
                 *(silent, notice_s, timeout_s, PATIENCE),
             )
             continue
@@ -264,7 +264,8 @@ _CERTIFICATE_EXPECTED = "CERTIFICATE_REQUIRED"
 _CLIENTS_CERTIFICATE = "a certificate of the client: set ssl.keystore.location"
 # The alert with the reason may be lost with the connection.
 _CLOSED_AFTER_TLS = (
-    f"it closes the connection after the TLS handshake, perhaps for want of {_CLIENTS_CERTIFICATE}"
+    "it closes the connection after the TLS handshake, perhaps because it requires"
+    f" {_CLIENTS_CERTIFICATE}"
 )
 
 

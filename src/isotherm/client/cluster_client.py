@@ -136,7 +136,7 @@ def _version(
     if found is None or found.min > wanted.max or found.max < wanted.min:
         shown = "none" if found is None else f"{found.min}-{found.max}"
         raise UnsupportedVersionError(
-            f"a broker does not serve an API that is needed peer={address} api={api_name(key)}"
+            f"a broker does not support a required API peer={address} api={api_name(key)}"
             f" versions={wanted.min}-{wanted.max} served={shown}"
         )
     return min(wanted.max, found.max)

@@ -76,8 +76,7 @@ def _dialling(
         security = config.security_of(listener, mechanism)
         if security.sasl_jaas_config is None:
             raise ConfigError(
-                "a broker that logs in there has a user and a password"
-                f" key={prefix}sasl.jaas.config"
+                f"a login to other brokers needs a user and a password key={prefix}sasl.jaas.config"
             )
         texts |= {"sasl.mechanism": mechanism, "sasl.jaas.config": security.sasl_jaas_config}
         if mechanism == OAUTHBEARER:

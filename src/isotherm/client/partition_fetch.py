@@ -185,11 +185,11 @@ class PartitionFetch:
             return None
         table, size = read_batch_table(found.records)
         if not size:
-            raise CorruptRecordError(f"an answer has no whole batch {self._at(offset)}")
+            raise CorruptRecordError(f"a response has no complete batch {self._at(offset)}")
         last = table[-1]
         next_offset = int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
         if next_offset <= offset:
-            raise CorruptRecordError(f"an answer ends before its offset {self._at(offset)}")
+            raise CorruptRecordError(f"a response ends before its offset {self._at(offset)}")
         aborted = [
             (each.producer_id, each.first_offset) for each in found.aborted_transactions or ()
         ]
@@ -238,8 +238,8 @@ class PartitionFetch:
         if code is ErrorCode.corrupt_message:
             return CorruptRecordError(f"a broker's records are damaged {self._at(offset)} {reason}")
         if code.retriable or code is ErrorCode.unknown_server_error:
-            return _Unserved(f"a broker does not serve the partition {reason}")
-        return RejectedError(f"brokers refuse to be read {self._at(offset)} {reason}")
+            return _Unserved(f"a broker does not host the partition {reason}")
+        return RejectedError(f"brokers refuse the read {self._at(offset)} {reason}")
 
     def _check_exists(self, error: Exception, heard_s: float) -> None:
         """Raise OffsetOutOfRangeError if the partition has been unknown for too long to be new."""
@@ -323,7 +323,7 @@ class PartitionFetch:
         if found is None and (code in _UNKNOWN or code is ErrorCode.none):
             raise _UnknownPartition(f"the partition is unknown {reason}")
         if found is None and not code.retriable:
-            raise RejectedError(f"brokers refuse to be read topic={self._place.topic} {reason}")
+            raise RejectedError(f"brokers refuse the read topic={self._place.topic} {reason}")
         if found is None or found.leader_id not in self._nodes:
             raise _Unserved(f"the partition has no leader {reason}")
         return int(found.leader_id)

@@ -82,7 +82,7 @@ class HeaderReader:
 def unreadable_name(place: TopicPartition, offset: Offset) -> RejectedError:
     """The error for a header that librdkafka's client cannot give, where no other can connect."""
     return RejectedError(
-        f"a header has a name that is not UTF-8 partition={place} offset={offset}"
-        " reason='the only client for this login, or for these properties of TLS, cannot give it'"
-        " hint='read without headers, or log in by SCRAM, PLAIN or OAUTHBEARER'"
+        f"a header has a name that is not UTF-8 partition={place} offset={offset} reason='the only"
+        " client that supports this login or these TLS properties cannot return it' hint='read"
+        " without headers, or log in by SCRAM, PLAIN or OAUTHBEARER'"
     )

@@ -138,7 +138,7 @@ class BrokerConfig:
         INT, 1, "Replicas of a topic created without a number.", check=at_least(1)
     )
     auto_create_topics_enable: bool = key(
-        BOOLEAN, True, "Create a topic when a client asks for metadata of one that is not there."
+        BOOLEAN, True, "Create a topic when a client requests metadata of one that does not exist."
     )
     delete_topic_enable: bool = key(BOOLEAN, True, "Whether topics can be deleted.")
     socket_request_max_bytes: int = key(
@@ -184,16 +184,16 @@ class BrokerConfig:
     max_connections: int = key(
         INT,
         20_000,
-        "Connections over all clients; further ones wait to be accepted. With listener.name.NAME."
-        " before it, those of one listener. (Kafka's default is no bound.)",
+        "Connections over all clients; further ones wait to be accepted. With the prefix"
+        " listener.name.NAME., those of one listener. (Kafka's default is no bound.)",
         check=at_least(0),
         dynamic=True,
     )
     max_connections_unauthenticated: int = key(
         INT,
         2500,
-        "Connections that have not ended their TLS handshake and their login. Above it the one that"
-        " has been silent longest is closed. Isotherm's own key.",
+        "Connections that have not completed their TLS handshake and their login. Above this"
+        " number the one that has been silent longest is closed. Isotherm's own key.",
         check=at_least(1),
     )
     connection_authentication_timeout_ms: int = key(
@@ -208,10 +208,10 @@ class BrokerConfig:
     max_connection_creation_rate: int = key(
         INT,
         INT_MAX,
-        "New connections per second over all listeners, except the one between brokers where there"
-        " are others, and over each of them. With listener.name.NAME. before it, those of one"
-        " listener. Connections above it wait for their turn, as many of a listener as"
-        " socket.listen.backlog.size says.",
+        "New connections per second over all listeners, except the one between brokers where"
+        " there are others, and over each of them. With the prefix listener.name.NAME., those of"
+        " one listener. Connections above this rate wait, as many of a listener as"
+        " socket.listen.backlog.size allows.",
         check=at_least(0),
         dynamic=True,
     )

@@ -322,4 +322,4 @@ def _unusable(
     # their content.
     reason = getattr(error, "strerror", None) or str(error)
     path = "" if location is None else f" path={location}"
-    return given.error(f"the store cannot be used{path} reason={reason!r}", key)
+    return given.error(f"the store cannot be opened{path} reason={reason!r}", key)

@@ -29,19 +29,19 @@ class GroupConfig(UnservedGroupConfig):
     offsets_topic_num_partitions: int = key(
         INT,
         50,
-        "Partitions of __consumer_offsets; only used when the topic is made.",
+        "Partitions of __consumer_offsets; only used when the topic is created.",
         check=between(1, 10_000),
     )
     offsets_topic_segment_bytes: int = key(
         INT,
         100 * 1024 * 1024,
-        "Segment size of __consumer_offsets; only used when the topic is made.",
+        "Segment size of __consumer_offsets; only used when the topic is created.",
         check=at_least(1024 * 1024),
     )
     offsets_topic_replication_factor: int = key(
         SHORT,
         3,
-        "Replicas of __consumer_offsets in a cluster; only used when the topic is made.",
+        "Replicas of __consumer_offsets in a cluster; only used when the topic is created.",
         check=at_least(1),
     )
     offsets_commit_timeout_ms: int = key(
@@ -63,10 +63,10 @@ class GroupConfig(UnservedGroupConfig):
         LONG, 600_000, "Time between two checks of offsets' retention.", check=at_least(1)
     )
     group_min_session_timeout_ms: int = key(
-        INT, 6000, "Shortest session timeout that a member may ask for.", check=at_least(1)
+        INT, 6000, "Shortest session timeout that a member may request.", check=at_least(1)
     )
     group_max_session_timeout_ms: int = key(
-        INT, 1_800_000, "Longest session timeout that a member may ask for.", check=at_least(1)
+        INT, 1_800_000, "Longest session timeout that a member may request.", check=at_least(1)
     )
     group_initial_rebalance_delay_ms: int = key(
         INT,
@@ -80,7 +80,7 @@ class GroupConfig(UnservedGroupConfig):
     group_consumer_session_timeout_ms: int = key(
         INT,
         45_000,
-        "Time after which a member of the consumer protocol that is not heard of is removed.",
+        "Time after which a member of the consumer protocol that sends no heartbeat is removed.",
         check=at_least(1),
     )
     group_consumer_heartbeat_interval_ms: int = key(
@@ -136,7 +136,7 @@ class GroupLevelConfig(UnservedGroupLevelConfig):
     consumer_session_timeout_ms: int = key(
         INT,
         45_000,
-        "Time after which a member that is not heard of is removed.",
+        "Time after which a member that sends no heartbeat is removed.",
         check=at_least(1),
         synonyms=["group.consumer.session.timeout.ms"],
     )

@@ -24,7 +24,7 @@ REFUSED_KEYS: dict[str, str] = {
     "create.topic.policy.class.name": "topics are not checked by a policy of this class",
     "alter.config.policy.class.name": "changes are not checked by a policy of this class",
     "client.quota.callback.class": "quotas are not computed by a class",
-    "config.providers": "values are taken as they are: no provider is asked for them",
+    "config.providers": "values are taken literally: config providers are not supported",
 }
 
 _IGNORED_KEYS: dict[str, str] = {
@@ -37,7 +37,7 @@ _IGNORED_KEYS: dict[str, str] = {
     "group.consumer.assignors": "the assignors are uniform and range",
     "group.consumer.regex.refresh.interval.ms": _NO_PACE,
     "offsets.load.buffer.size": _NO_PACE,
-    "offsets.topic.compression.codec": "offsets are written as they are",
+    "offsets.topic.compression.codec": "offsets are written uncompressed",
     "producer.id.expiration.check.interval.ms": _NO_PACE,
     "transaction.two.phase.commit.enable": "transactions of two phases (KIP-939) are not served",
     "unclean.leader.election.interval.ms": _ONE_REPLICA,

@@ -77,8 +77,9 @@ class RemoteLogManagerConfig:
     remote_log_metadata_custom_metadata_max_bytes: int = key(
         INT,
         128,
-        "Largest custom metadata a storage manager may return for a segment (KIP-917). A partition"
-        " that was returned more is copied no further until this changes; Kafka needs a restart.",
+        "Largest custom metadata a storage manager may return for a segment (KIP-917). A"
+        " partition of which it returns more is not copied until this changes; Kafka needs a"
+        " restart.",
         check=at_least(0),
         dynamic=True,
     )

@@ -170,7 +170,7 @@ class SecurityConfig:
     sasl_oauthbearer_jwks_endpoint_url: str | None = key(
         optional(STRING),
         None,
-        "Where the keys are that tokens of OAUTHBEARER are signed by: https://... or file:///...",
+        "Where the public keys for the tokens of OAUTHBEARER are: https://... or file:///...",
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = key(
         LONG, 3_600_000, "How often those keys are read again.", check=at_least(1)
@@ -178,11 +178,11 @@ class SecurityConfig:
     sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = key(
         LONG,
         100,
-        "How long after a failed read of those keys the next one comes; the time doubles.",
+        "Wait after a failed read of those keys before the next one; it doubles each time.",
         check=at_least(1),
     )
     sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = key(
-        LONG, 10_000, "The longest time after a failed read of those keys.", check=at_least(1)
+        LONG, 10_000, "Longest wait after a failed read of those keys.", check=at_least(1)
     )
     sasl_oauthbearer_expected_audience: tuple[str, ...] = key(
         LIST,

@@ -110,7 +110,7 @@ def warn_of_passed_over(name: str) -> None:
         return
     nearest = nearest_key(key, broker_key_names())
     hint = f" nearest={listener}{nearest}" if nearest else ""
-    logger.warning("unknown configuration key is passed over key=%s%s", name, hint)
+    logger.warning("unknown configuration key is ignored key=%s%s", name, hint)
 
 
 def warn_of_inert_keys(names: Iterable[str]) -> None:
@@ -147,7 +147,7 @@ def _warn_of_other_listeners(config: BrokerConfig, texts: Mapping[str, str]) -> 
             nearest = nearest_key(listener.lower(), sorted(names))
             hint = f" nearest={LISTENER_PREFIX}{nearest}" if nearest else ""
             logger.warning(
-                "configuration key is of no listener key=%s%s listeners=%s",
+                "configuration key is for an unknown listener key=%s%s listeners=%s",
                 name,
                 hint,
                 ",".join(sorted(names)),

@@ -146,7 +146,7 @@ def _check_url(given: GivenProperties, url: str) -> None:
         return
     if host and parsed.scheme == "http":
         raise given.error(
-            f"the client's secret and its token would cross the network as they are value={url}",
+            f"the client's secret and its token would be sent in clear text value={url}",
             TOKEN_URL,
             "https",
         )

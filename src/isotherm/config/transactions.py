@@ -12,7 +12,7 @@ class TransactionConfig:
     """Broker-level keys of transactions and of `__transaction_state`."""
 
     transaction_max_timeout_ms: int = key(
-        INT, 900_000, "Longest transaction timeout a producer may ask for.", check=at_least(1)
+        INT, 900_000, "Longest transaction timeout a producer may request.", check=at_least(1)
     )
     transactional_id_expiration_ms: int = key(
         INT,
@@ -35,14 +35,14 @@ class TransactionConfig:
     transaction_state_log_replication_factor: int = key(
         SHORT,
         3,
-        "Replicas of __transaction_state in a cluster; only used when the topic is made.",
+        "Replicas of __transaction_state in a cluster; only used when the topic is created.",
         check=at_least(1),
     )
     transaction_state_log_min_isr: int = key(
         INT,
         2,
         "min.insync.replicas of __transaction_state in a cluster; only used when the topic is"
-        " made.",
+        " created.",
         check=at_least(1),
     )
     transaction_state_log_segment_bytes: int = key(

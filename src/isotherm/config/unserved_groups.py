@@ -68,14 +68,14 @@ class UnservedGroupConfig:
     group_consumer_max_assignment_interval_ms: int = key(
         INT,
         15000,
-        "Greatest value of a group: time between two assignments of a group.",
+        "Upper bound of a group's value: time between two assignments of a group.",
         check=at_least(0),
         no_effect=_AT_ONCE,
     )
     group_consumer_min_assignment_interval_ms: int = key(
         INT,
         0,
-        "Least value of a group: time between two assignments of a group.",
+        "Lower bound of a group's value: time between two assignments of a group.",
         check=at_least(0),
         no_effect=_AT_ONCE,
     )
@@ -104,84 +104,86 @@ class UnservedGroupConfig:
     group_share_max_assignment_interval_ms: int = key(
         INT,
         15000,
-        "Greatest value of a group: time between two assignments of a group.",
+        "Upper bound of a group's value: time between two assignments of a group.",
         check=at_least(0),
         no_effect=NO_SHARE_GROUPS,
     )
     group_share_max_delivery_count_limit: int = key(
         INT,
         10,
-        "Greatest value of a group: how often a record is delivered.",
+        "Upper bound of a group's value: how often a record is delivered.",
         check=between(5, 25),
         no_effect=NO_SHARE_GROUPS,
     )
     group_share_max_heartbeat_interval_ms: int = key(
         INT,
         15000,
-        "Greatest value of a group: how often members are to send heartbeats.",
+        "Upper bound of a group's value: how often members are to send heartbeats.",
         check=at_least(1),
         no_effect=NO_SHARE_GROUPS,
     )
     group_share_max_partition_max_record_locks: int = key(
         INT,
         4000,
-        "Greatest value of a group: records of a partition that members may hold.",
+        "Upper bound of a group's value: records of a partition that members may hold.",
         check=between(2000, 10000),
         no_effect=NO_SHARE_GROUPS,
     )
     group_share_max_record_lock_duration_ms: int = key(
         INT,
         60000,
-        "Greatest value of a group: how long a member holds a record.",
+        "Upper bound of a group's value: how long a member holds a record.",
         check=between(30000, 3600000),
         no_effect=NO_SHARE_GROUPS,
     )
     group_share_max_session_timeout_ms: int = key(
         INT,
         60000,
-        "Greatest value of a group: time after which a member that is not heard of is removed.",
+        "Upper bound of a group's value: time after which a member that sends no heartbeat is"
+        " removed.",
         check=at_least(1),
         no_effect=NO_SHARE_GROUPS,
     )
     group_share_min_assignment_interval_ms: int = key(
         INT,
         0,
-        "Least value of a group: time between two assignments of a group.",
+        "Lower bound of a group's value: time between two assignments of a group.",
         check=at_least(0),
         no_effect=NO_SHARE_GROUPS,
     )
     group_share_min_delivery_count_limit: int = key(
         INT,
         2,
-        "Least value of a group: how often a record is delivered.",
+        "Lower bound of a group's value: how often a record is delivered.",
         check=between(2, 5),
         no_effect=NO_SHARE_GROUPS,
     )
     group_share_min_heartbeat_interval_ms: int = key(
         INT,
         5000,
-        "Least value of a group: how often members are to send heartbeats.",
+        "Lower bound of a group's value: how often members are to send heartbeats.",
         check=at_least(1),
         no_effect=NO_SHARE_GROUPS,
     )
     group_share_min_partition_max_record_locks: int = key(
         INT,
         100,
-        "Least value of a group: records of a partition that members may hold.",
+        "Lower bound of a group's value: records of a partition that members may hold.",
         check=between(100, 2000),
         no_effect=NO_SHARE_GROUPS,
     )
     group_share_min_record_lock_duration_ms: int = key(
         INT,
         15000,
-        "Least value of a group: how long a member holds a record.",
+        "Lower bound of a group's value: how long a member holds a record.",
         check=between(1000, 30000),
         no_effect=NO_SHARE_GROUPS,
     )
     group_share_min_session_timeout_ms: int = key(
         INT,
         45000,
-        "Least value of a group: time after which a member that is not heard of is removed.",
+        "Lower bound of a group's value: time after which a member that sends no heartbeat is"
+        " removed.",
         check=at_least(1),
         no_effect=NO_SHARE_GROUPS,
     )
@@ -202,7 +204,7 @@ class UnservedGroupConfig:
     group_share_session_timeout_ms: int = key(
         INT,
         45000,
-        "Time after which a member that is not heard of is removed.",
+        "Time after which a member that sends no heartbeat is removed.",
         check=at_least(1),
         no_effect=NO_SHARE_GROUPS,
     )
@@ -231,49 +233,51 @@ class UnservedGroupConfig:
     group_streams_max_assignment_interval_ms: int = key(
         INT,
         15000,
-        "Greatest value of a group: time between two assignments of a group.",
+        "Upper bound of a group's value: time between two assignments of a group.",
         check=at_least(0),
         no_effect=_NO_STREAMS_GROUPS,
     )
     group_streams_max_heartbeat_interval_ms: int = key(
         INT,
         15000,
-        "Greatest value of a group: how often members are to send heartbeats.",
+        "Upper bound of a group's value: how often members are to send heartbeats.",
         check=at_least(1),
         no_effect=_NO_STREAMS_GROUPS,
     )
     group_streams_max_session_timeout_ms: int = key(
         INT,
         60000,
-        "Greatest value of a group: time after which a member that is not heard of is removed.",
+        "Upper bound of a group's value: time after which a member that sends no heartbeat is"
+        " removed.",
         check=at_least(1),
         no_effect=_NO_STREAMS_GROUPS,
     )
     group_streams_max_standby_replicas: int = key(
         INT,
         2,
-        "Greatest value of a group: standby replicas of each task.",
+        "Upper bound of a group's value: standby replicas of each task.",
         check=at_least(0),
         no_effect=_NO_STREAMS_GROUPS,
     )
     group_streams_min_assignment_interval_ms: int = key(
         INT,
         0,
-        "Least value of a group: time between two assignments of a group.",
+        "Lower bound of a group's value: time between two assignments of a group.",
         check=at_least(0),
         no_effect=_NO_STREAMS_GROUPS,
     )
     group_streams_min_heartbeat_interval_ms: int = key(
         INT,
         5000,
-        "Least value of a group: how often members are to send heartbeats.",
+        "Lower bound of a group's value: how often members are to send heartbeats.",
         check=at_least(1),
         no_effect=_NO_STREAMS_GROUPS,
     )
     group_streams_min_session_timeout_ms: int = key(
         INT,
         45000,
-        "Least value of a group: time after which a member that is not heard of is removed.",
+        "Lower bound of a group's value: time after which a member that sends no heartbeat is"
+        " removed.",
         check=at_least(1),
         no_effect=_NO_STREAMS_GROUPS,
     )
@@ -287,7 +291,7 @@ class UnservedGroupConfig:
     group_streams_session_timeout_ms: int = key(
         INT,
         45000,
-        "Time after which a member that is not heard of is removed.",
+        "Time after which a member that sends no heartbeat is removed.",
         check=at_least(1),
         no_effect=_NO_STREAMS_GROUPS,
     )
@@ -378,7 +382,7 @@ class UnservedGroupLevelConfig:
     share_session_timeout_ms: int = key(
         INT,
         45000,
-        "Time after which a member that is not heard of is removed.",
+        "Time after which a member that sends no heartbeat is removed.",
         check=at_least(1),
         synonyms=["group.share.session.timeout.ms"],
         no_effect=NO_SHARE_GROUPS,
@@ -418,7 +422,7 @@ class UnservedGroupLevelConfig:
     streams_session_timeout_ms: int = key(
         INT,
         45000,
-        "Time after which a member that is not heard of is removed.",
+        "Time after which a member that sends no heartbeat is removed.",
         check=at_least(1),
         synonyms=["group.streams.session.timeout.ms"],
         no_effect=_NO_STREAMS_GROUPS,

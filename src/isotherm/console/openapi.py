@@ -53,7 +53,7 @@ def openapi_document() -> Schema:
                 **_get(
                     "The tier map: the tiers of all offsets.",
                     _path("topic"),
-                    _query("columns", "Cells of a lane at most.", 1, COLUMNS_MAX),
+                    _query("columns", "The most cells of a lane.", 1, COLUMNS_MAX),
                     _query("partition", "The first partition."),
                     _query("partitions", "The number of partitions.", 1, PARTITIONS_MAX),
                     _query("first", "The first offset; by default that of the log."),
@@ -87,9 +87,11 @@ def openapi_document() -> Schema:
                 _path("partition", _INTEGER),
                 _query("offset", "The first offset; by default that of the log."),
                 _query(
-                    "time", "Instead: begin at the first record since, milliseconds since 1970."
+                    "time",
+                    "Instead of from: begin at the first record with this time or a later"
+                    " one, milliseconds since 1970.",
                 ),
-                _query("limit", "Records that match at most.", 1, FOUND_MAX),
+                _query("limit", "The most records to return.", 1, FOUND_MAX),
                 _query("key", "Text that the key contains.", schema=_TEXT),
                 _query("value", "Text that the value contains.", schema=_TEXT),
                 _query("header", "The name of a header.", schema=_TEXT),
@@ -116,7 +118,7 @@ def _get(summary: str, *parameters: Schema, content: Schema | None = None) -> Sc
             "responses": {
                 "200": {"description": summary, "content": {"application/json": {"schema": body}}},
                 "400": {"description": "A parameter is wrong; error says why.", "content": problem},
-                "404": {"description": "There is no such thing.", "content": problem},
+                "404": {"description": "Not found: error says what.", "content": problem},
                 "503": {"description": "The cluster has never answered.", "content": problem},
             },
         }

@@ -53,7 +53,7 @@ def metrics_addresses(urls: Sequence[str], login_file: str | None) -> MetricsAdd
         if "@" in parts.netloc:
             # Pages show the address, and would show the password.
             hint = "write NAME:PASSWORD into the file of --metrics-login"
-            raise ConfigError(f"no password in an address key=--metrics hint='{hint}'")
+            raise ConfigError(f"an address must not contain a password key=--metrics hint='{hint}'")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"expected http://HOST:PORT/metrics key=--metrics value={url}")
     if login_file is None:

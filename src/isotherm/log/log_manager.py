@@ -178,7 +178,7 @@ class LogManager:
         for copy in copies:
             log = self._logs.get(copy.topic_partition)
             if log is None or log.log_dir is copy.log_dir:
-                logger.warning("copy of a log is left alone path=%s", copy.path)
+                logger.warning("copy of a log is ignored path=%s", copy.path)
                 continue
             self.interrupted_moves[copy.topic_partition] = copy.log_dir
             with suppress(LogDirFailedError):
@@ -205,9 +205,7 @@ class LogManager:
         directory as well."""
         topic_partition = directory.topic_partition
         if topic_partition in self._logs:
-            logger.error(
-                "directory is left alone, the log is in another one path=%s", directory.path
-            )
+            logger.error("directory is ignored: the log is in another one path=%s", directory.path)
             return None
         config = self._topic_config_for(topic_partition.topic)
         try:
@@ -436,7 +434,7 @@ class LogManager:
                 copy.rename_to(directory.path)
             except LogDirFailedError:
                 source.log_dir.check_online()
-                logger.exception("log stays where it is log=%r", source)
+                logger.exception("log is not moved log=%r", source)
                 directory = source.place
             with directory.log_dir.errors_fail_it(f"move {topic_partition}"):
                 self._fs.sync_directory(directory.log_dir.path)

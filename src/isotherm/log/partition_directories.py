@@ -150,7 +150,7 @@ def find_directories(fs: FileSystem, log_dir: LogDir) -> FoundDirectories:
         elif parsed.state is PartitionDirectoryState.FUTURE:
             found.copies.append(directory)
         else:
-            logger.warning("directory is left alone path=%s", directory.path)
+            logger.warning("directory is ignored path=%s", directory.path)
     return found
 
 
@@ -231,7 +231,7 @@ def _identify(
         found.loaded.append((directory, current))
     elif topic_id is None:
         # Without an id nothing shows whether its topic was deleted.
-        logger.error("directory is left alone, there is no such partition dir=%s", path)
+        logger.error("directory is ignored: there is no such partition dir=%s", path)
     elif catalog.was_removed(topic_id):
         logger.warning("log of a deleted topic is deleted dir=%s", path)
         found.deleted.append(directory)

@@ -167,7 +167,7 @@ class PluginCalls:
     def wrong_answer(self, method: str, place: object, expected: str, found: object) -> str:
         """Log an answer that breaks the interface; returns the message for the error."""
         text = (
-            f"{self._kind.name} gave a wrong answer class={self.class_name} method={method}"
+            f"{self._kind.name} returned a wrong value class={self.class_name} method={method}"
             f" place={place} expected={expected!r} found={found!r}"
         )
         self._log(method, RemoteStorageError(text), None)
@@ -188,7 +188,7 @@ class PluginCalls:
                 close()
             except Exception:  # the stop goes on
                 _logger.exception(
-                    "%s is not closed in order class=%s", self._kind.name, self.class_name
+                    "%s is not closed without errors class=%s", self._kind.name, self.class_name
                 )
 
         # A daemon: a `close` that hangs must not keep the process alive.
@@ -197,7 +197,7 @@ class PluginCalls:
         thread.join(CLOSE_TIMEOUT_S)
         if thread.is_alive():
             _logger.warning(
-                "%s is still closing, the stop goes on without it class=%s timeout_s=%s",
+                "%s is still closing, and the stop continues without it class=%s timeout_s=%s",
                 *(self._kind.name, self.class_name, CLOSE_TIMEOUT_S),
             )
 

@@ -217,7 +217,7 @@ def _check_kafka_properties(options: SourceOptions) -> None:
         )
     if isolation != options.isolation:
         raise ConfigError(
-            f"two isolation levels are asked for option=isolationLevel value={options.isolation}"
+            f"two isolation levels are given option=isolationLevel value={options.isolation}"
             f" option=kafka.{ISOLATION_PROPERTY} value={isolation} hint='set one of them'"
         )
 
@@ -257,8 +257,8 @@ def _check_sources(options: SourceOptions) -> None:
         )
     elif not options.path:
         raise ConfigError(
-            "the tier's place is not given option=path"
-            " hint='s3://bucket/prefix, file:///folder or a folder'"
+            "the path of the tier is missing option=path hint='s3://bucket/prefix, file:///folder"
+            " or a folder'"
         )
     if options.metadata == "topic" and not options.has_brokers:
         raise ConfigError(

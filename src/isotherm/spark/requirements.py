@@ -48,11 +48,11 @@ def check_requirements() -> None:
     are installed."""
     pyspark = installed_pyspark()
     if pyspark is None:
-        raise ConfigError(f"this needs PySpark and there is none: {_INSTALL}")
+        raise ConfigError(f"this needs PySpark, which is not installed: {_INSTALL}")
     check_version(pyspark)
     if _version("pandas") is None:
         raise ConfigError(
-            f"PySpark maps columns only where pandas is, and there is none: {_INSTALL}"
+            f"PySpark maps columns only with pandas, which is not installed: {_INSTALL}"
         )
 
 
@@ -92,8 +92,8 @@ def _check_packages(name: str, extra: str, packages: Iterable[str]) -> None:
     for package in packages:
         if _version(package) is None:
             raise ConfigError(
-                f"{name} tables need {package} and there is none:"
-                f" run pip install 'isotherm[{extra}]', or choose --to parquet"
+                f"{name} tables need {package}, which is not installed: run pip install"
+                f" 'isotherm[{extra}]', or choose --to parquet"
             )
 
 
@@ -103,8 +103,8 @@ def check_registry_packages(value_format: str) -> None:
     for package in ("authlib", *_DECODERS.get(value_format, ())):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(
-                f"values of {value_format} need {package} and there is none:"
-                " run pip install 'isotherm[registry]'"
+                f"values of {value_format} need {package}, which is not installed: run pip install"
+                " 'isotherm[registry]'"
             )
 
 

@@ -106,7 +106,7 @@ def check_java() -> None:
     enough."""
     java = find_java()
     if java is None:
-        raise ConfigError(f"Spark needs Java and there is none: {_WHAT_TO_RUN}")
+        raise ConfigError(f"Spark needs Java, which is not installed: {_WHAT_TO_RUN}")
     answer = subprocess.run(  # noqa: S603 - the java that Spark itself is going to run
         [java, "-version"],
         capture_output=True,

@@ -83,7 +83,7 @@ def test_address_of_others_needs_a_login(
     assert not started
     allowed = run(*named, "--credentials-file", str(credentials))
     assert allowed.exit_code == 0
-    assert "passwords cross the network" in allowed.stderr
+    assert "passwords are sent in clear text" in allowed.stderr
     assert run("--host", "localhost").exit_code == 0
     assert len(started) == 2
 
@@ -207,7 +207,7 @@ def test_no_answer_has_a_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--registry", "http://me:xyzzy@registry:8081"), "no password in an address"),
+        (("--registry", "http://me:xyzzy@registry:8081"), "an address must not contain a password"),
         (("--registry-option", "basic.auth.user.info=me:xyzzy"), "need its URL"),
     ],
 )

@@ -39,7 +39,7 @@ def test_a_choice_of_topics_is_kept() -> None:
 @pytest.mark.parametrize("master", ["host:7077", "local[]", "", "mesos://host"])
 def test_what_is_no_master_is_refused_before_spark_is_started(master: str) -> None:
     with (
-        pytest.raises(ConfigError, match="no address of a Spark cluster key=master"),
+        pytest.raises(ConfigError, match="not the address of a Spark cluster key=master"),
         spark_session(master, None),
     ):
         pass
@@ -52,10 +52,10 @@ def test_progress_is_shown_on_a_terminal_only(
     written = io.StringIO()
     console = Console(file=written, force_terminal=terminal, width=80)
     monkeypatch.setattr(pipeline_options, "error_console", lambda: console)
-    with progress("metadata is read") as tell:
-        tell("the table is written")
-    assert ("metadata is read" in written.getvalue()) == terminal
-    assert ("the table is written" in written.getvalue()) == terminal
+    with progress("reading metadata") as tell:
+        tell("writing the table")
+    assert ("reading metadata" in written.getvalue()) == terminal
+    assert ("writing the table" in written.getvalue()) == terminal
 
 
 def test_progress_tells_the_tasks_of_the_stages_that_run(

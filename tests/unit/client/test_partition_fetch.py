@@ -312,7 +312,7 @@ def test_refusals_that_will_not_pass(new_cluster: New) -> None:
     ("answer", "words"),
     [
         (refused(ErrorCode.corrupt_message), "CORRUPT_MESSAGE"),
-        (fetched(batch(4)[:40]), "no whole batch"),
+        (fetched(batch(4)[:40]), "no complete batch"),
         (fetched(batch(0)), "ends before its offset"),
     ],
 )

@@ -48,7 +48,9 @@ def test_job_without_pyspark_says_what_to_run(job: str, monkeypatch: pytest.Monk
 
 def test_session_without_pyspark_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch)
-    with pytest.raises(ConfigError, match=r"needs PySpark and there is none.*isotherm\[spark\]"):
+    with pytest.raises(
+        ConfigError, match=r"needs PySpark, which is not installed.*isotherm\[spark\]"
+    ):
         session()
 
 

@@ -32,7 +32,7 @@ FIRST_FENCED_VERSION = 2
 
 async def handle(context: RequestContext, request: Any) -> Any:
     if not request.transactional_id:
-        raise InvalidRequestError("a transactional id is not empty")
+        raise InvalidRequestError("the transactional id is empty")
     groups = context.services.group_coordinator
     await groups.ensure_topic()
     coordinator = context.services.transaction_coordinator

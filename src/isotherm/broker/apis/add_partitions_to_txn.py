@@ -146,7 +146,7 @@ def _verify(
 
 def _check_id(transaction: _Transaction) -> None:
     if not transaction.transactional_id:
-        raise InvalidRequestError("a transactional id is not empty")
+        raise InvalidRequestError("the transactional id is empty")
 
 
 class _Results:

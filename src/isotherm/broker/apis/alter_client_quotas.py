@@ -61,7 +61,9 @@ def _alter_all(
                 raise InvalidRequestError(f"an entity is named twice in one request entity={parts}")
             for kind, name in parts:
                 if kind == IP and name in unknown_hosts:
-                    raise InvalidRequestError(f"no address, and no host that has one ip={name}")
+                    raise InvalidRequestError(
+                        f"neither an address nor a host name with an address ip={name}"
+                    )
             controller.alter_client_quotas(
                 parts,
                 [QuotaChange(op.key, None if op.remove else op.value) for op in entry.ops],

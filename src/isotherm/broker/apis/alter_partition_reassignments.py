@@ -71,7 +71,7 @@ def _check(name: str, topic: TopicImage | None, asked: Any, *, allows_change: bo
     facts = f"{place} replicas={list(asked.replicas)} current={list(replicas)}"
     strangers = [each for each in asked.replicas if each not in replicas]
     if not asked.replicas or strangers or len(set(asked.replicas)) != len(asked.replicas):
-        raise InvalidReplicaAssignmentError(f"the one broker holds the one replica {facts}")
+        raise InvalidReplicaAssignmentError(f"the only broker holds the only replica {facts}")
     if not allows_change:
         raise InvalidReplicationFactorError(f"the number of replicas may not change {facts}")
 

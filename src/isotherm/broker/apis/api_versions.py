@@ -103,8 +103,8 @@ def _answer(
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         raise InvalidRequestError(
-            f"the name or version of a client is not allowed name={request.client_software_name!r}"
-            f" version={request.client_software_version!r}"
+            "the software name or version of the client is malformed"
+            f" name={request.client_software_name!r} version={request.client_software_version!r}"
         )
     image = context.services.metadata.image
     return context.response(

@@ -130,7 +130,7 @@ def _alter(
     controller = services.controller
     if kind == ResourceType.TOPIC:
         if not name:
-            raise InvalidRequestError("topics have no defaults of their own that could be set")
+            raise InvalidRequestError("topics have no cluster-wide defaults to set")
         check_topic_name(name)
         asked = changes(controller.topic_texts(name))
         _check_names(asked)
@@ -147,7 +147,7 @@ def _alter(
         controller.alter_resource_config(resource, asked, validate_only=validate_only)
     else:
         raise InvalidRequestError(
-            f"resources of this type are not changed here resource_type={kind} name={name}"
+            f"resources of this type cannot be altered resource_type={kind} name={name}"
         )
 
 

@@ -47,7 +47,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 def _described(context: RequestContext, group_id: str) -> dict[str, Any]:
     if not group_id:
-        return _error_fields(group_id, ErrorCode.invalid_group_id, "a group has no name")
+        return _error_fields(group_id, ErrorCode.invalid_group_id, "the group id is empty")
     try:
         group = context.services.group_coordinator.consumer.find(group_id)
     except MemberRejectedError as error:

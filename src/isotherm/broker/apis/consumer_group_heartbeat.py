@@ -75,15 +75,15 @@ def _check(context: RequestContext, request: Any) -> None:
     version = context.header.api_version
     is_join = request.member_epoch == JOIN_EPOCH
     if not request.group_id.strip():
-        _refuse("a group has no name")
+        _refuse("the group id is empty")
     if not request.member_id and (version >= FIRST_REGEX_VERSION or not is_join):
-        _refuse("a member has no id")
+        _refuse("the member id is empty")
     if request.member_epoch < LEAVE_STATIC_EPOCH:
         _refuse(f"no such member epoch epoch={request.member_epoch}")
     if request.member_epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
-        _refuse("only a static member leaves for a while")
+        _refuse("only a static member may leave temporarily")
     if request.instance_id == "" or request.rack_id == "":
-        _refuse("an instance id, or a rack id, is empty")
+        _refuse("the instance id or the rack id is empty")
     if is_join:
         _check_join(request, _regex(context, request))
     if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
@@ -95,11 +95,11 @@ def _check(context: RequestContext, request: Any) -> None:
 
 def _check_join(request: Any, regex: str | None) -> None:
     if request.rebalance_timeout < NO_THROTTLE:
-        _refuse("a member joins without a rebalance timeout")
+        _refuse("a joining member has no rebalance timeout")
     if request.topic_partitions is None or request.topic_partitions:
-        _refuse("a member joins with partitions")
+        _refuse("a joining member owns partitions")
     if request.subscribed_topic_names is None and regex is None:
-        _refuse("a member joins without a subscription")
+        _refuse("a joining member has no subscription")
 
 
 def _refuse(message: str) -> None:

@@ -50,7 +50,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     if services.authorizer is None:
         return API.refuse(context, request, ErrorCode.security_disabled, NOT_CONFIGURED)
     if is_malformed(request):
-        raise HangUpError("an ACL has a number without a meaning")
+        raise HangUpError("an ACL has an unknown code")
     controller, bindings = services.controller, _bindings(request)
     errors = await services.run_control(lambda: controller.create_acls(bindings))
     return context.response(

@@ -46,7 +46,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     if services.authorizer is None:
         return API.refuse(context, request, ErrorCode.security_disabled, NOT_CONFIGURED)
     if is_malformed(request):
-        raise HangUpError("a filter of ACLs has a number without a meaning")
+        raise HangUpError("an ACL filter has an unknown code")
     controller = services.controller
     filters = [requested_filter(each) for each in request.filters]
     matched = await services.run_control(lambda: controller.delete_acls(filters))

@@ -69,7 +69,7 @@ def _delete(context: RequestContext, topic: str, asked: Any) -> _Deletion:
     index = asked.partition_index
     try:
         if is_internal(topic) or topic in REMOTE_LOG_METADATA_TOPICS:
-            raise InvalidTopicError(f"records of an internal topic are not deleted topic={topic}")
+            raise InvalidTopicError(f"records of an internal topic cannot be deleted topic={topic}")
         partition = context.services.replica_manager.find_partition(topic, None, index)
         wanted = delete_records(partition, asked.offset)
         low_watermark = partition.low_watermark()
@@ -142,7 +142,8 @@ def delete_records(partition: Partition, offset: Offset) -> Offset:
     log = partition.log
     if not log.config.deletes:
         raise PolicyViolationError(
-            f"cleanup.policy does not let records be deleted partition={partition.topic_partition}"
+            "cleanup.policy does not allow the deletion of records"
+            f" partition={partition.topic_partition}"
         )
     wanted = log.high_watermark if offset == UP_TO_HIGH_WATERMARK else offset
     if wanted < 0:

@@ -52,7 +52,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             lambda: controller.delete_topics(wanted, charge=context.charge)
         )
     )
-    ambiguous = InvalidRequestError("a topic is given by name or by id, and by one of them")
+    ambiguous = InvalidRequestError("a topic must have either a name or an id")
     return _response(
         context,
         [

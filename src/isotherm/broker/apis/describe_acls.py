@@ -34,7 +34,7 @@ def handle(context: RequestContext, request: Any) -> Any:
         return API.refuse(context, request, ErrorCode.security_disabled, message)
     asked = requested_filter(request)
     if has_unknown(asked):
-        raise HangUpError("a filter of ACLs has a number without a meaning")
+        raise HangUpError("an ACL filter has an unknown code")
     by_pattern: dict[tuple[int, str, int], list[dict[str, Any]]] = {}
     for acl in services.metadata.image.acls.values():
         if asked.matches(acl):

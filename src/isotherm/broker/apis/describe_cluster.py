@@ -34,7 +34,7 @@ def handle(context: RequestContext, request: Any) -> Any:
             message = f"this is an endpoint of brokers endpoint_type={asked}"
             return _refusal(context, ErrorCode.mismatched_endpoint_type, message)
         if asked != BROKERS:
-            message = f"no such type of endpoint endpoint_type={asked}"
+            message = f"unknown endpoint type endpoint_type={asked}"
             return _refusal(context, ErrorCode.unsupported_endpoint_type, message)
     services = context.services
     with_fenced = context.header.api_version >= FIRST_FENCED_VERSION and (

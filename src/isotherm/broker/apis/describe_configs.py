@@ -157,7 +157,7 @@ def _source(services: BrokerServices, kind: int, name: str) -> _Source:
         texts = metadata.texts_of(ConfigResource(kind, name))
         describe = describe_group_config if kind == ResourceType.GROUP else describe_client_metrics
         return _Source((kind, frozenset(texts.items())), lambda: describe(texts, config))
-    raise InvalidRequestError(f"resources of this type are not described resource_type={kind}")
+    raise InvalidRequestError(f"resources of this type cannot be described resource_type={kind}")
 
 
 def _config_fields(config: DescribedConfig, request: Any) -> dict[str, Any]:

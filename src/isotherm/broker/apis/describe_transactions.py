@@ -34,7 +34,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 def _described(context: RequestContext, transactional_id: str) -> dict[str, Any]:
     try:
         if not transactional_id:
-            raise InvalidRequestError("a transactional id is not empty")
+            raise InvalidRequestError("the transactional id is empty")
         metadata = context.services.transaction_coordinator.describe(transactional_id)
     except IsothermError as error:
         return _failed(transactional_id, code_of(error))

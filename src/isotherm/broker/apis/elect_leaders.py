@@ -45,7 +45,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 _MESSAGES = {
     ErrorCode.unknown_topic_or_partition: "no such partition partition={}-{}",
     ErrorCode.election_not_needed: "the only replica leads already partition={}-{}",
-    ErrorCode.invalid_request: "no such type of election partition={}-{}",
+    ErrorCode.invalid_request: "unknown election type partition={}-{}",
 }
 
 

@@ -33,7 +33,7 @@ FIRST_V2_VERSION = 5
 
 async def handle(context: RequestContext, request: Any) -> Any:
     if not request.transactional_id:
-        raise InvalidRequestError("a transactional id is not empty")
+        raise InvalidRequestError("the transactional id is empty")
     is_v2 = context.header.api_version >= FIRST_V2_VERSION
     producer = await context.services.transaction_coordinator.end_transaction(
         request.transactional_id,

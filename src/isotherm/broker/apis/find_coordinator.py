@@ -49,7 +49,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     version = context.header.api_version
     key_type = request.key_type if version >= FIRST_KEY_TYPE_VERSION else GROUP
     if key_type not in (GROUP, TRANSACTION):
-        message = f"no such type of coordinator key_type={key_type}"
+        message = f"unknown coordinator type key_type={key_type}"
         return API.refuse(context, request, ErrorCode.invalid_request, message)
     await _ensure_topic(context, key_type)
     if version < FIRST_BATCHED_VERSION:

@@ -55,7 +55,7 @@ def _check_transactional_id(transactional_id: str | None) -> None:
     its record.
     """
     if transactional_id == "":
-        raise InvalidRequestError("a transactional id is not empty")
+        raise InvalidRequestError("the transactional id is empty")
     size = len((transactional_id or "").encode())
     if size > ID_SIZE_MAX:
         raise InvalidRequestError(

@@ -96,7 +96,7 @@ def _check_ids_allowed(request: Any, version: int) -> None:
     for topic in request.topics:
         if topic.name is None or getattr(topic, "topic_id", None) is not None:
             raise InvalidRequestError(
-                f"topics cannot be asked for by id in this version api_version={version}"
+                f"this version cannot request topics by id api_version={version}"
             )
 
 

@@ -443,7 +443,7 @@ def _misshapen(records: memoryview) -> IsothermError:
     if not records:
         return InvalidRecordError("no record batch")
     if len(records) < HEADER_SIZE:
-        return InvalidRecordError(f"a record batch is cut short size={len(records)}")
+        return InvalidRecordError(f"a record batch is truncated size={len(records)}")
     length, magic, _ = SHAPE_LAYOUT.unpack_from(records)
     if magic > MAGIC:
         return CorruptMessageError(f"no such magic magic={magic}")
@@ -452,7 +452,7 @@ def _misshapen(records: memoryview) -> IsothermError:
             f"only record batches of magic {MAGIC} may be produced magic={magic}"
         )
     return InvalidRecordError(
-        f"a record batch is cut short size={len(records)} announced={length + LOG_OVERHEAD}"
+        f"a record batch is truncated size={len(records)} announced={length + LOG_OVERHEAD}"
     )
 
 
@@ -471,7 +471,7 @@ def _checked_records(
         context.services.embedded_controller is None and topic in REMOTE_LOG_METADATA_TOPICS
     )
     if topic in WRITTEN_BY_BROKER_ALONE and not is_of_brokers:
-        raise InvalidTopicError(f"topic is written by the broker alone topic={topic}")
+        raise InvalidTopicError(f"only the broker may write to this topic topic={topic}")
     records = produced.records or memoryview(b"")
     if len(records) < HEADER_SIZE:
         raise _misshapen(records)

@@ -183,7 +183,8 @@ def _admit_now(
         # so the client must retry.
         waiting.drop()
         raise CoordinatorLoadInProgressError(
-            f"the coordinator has to be asked again partition={partition.topic_partition}"
+            "the coordinator must verify the transaction again"
+            f" partition={partition.topic_partition}"
         )
 
 
@@ -196,7 +197,7 @@ def _check_first_sequence(partition: Partition, header: BatchHeader) -> None:
     known = partition.log.producers.producer(header.producer_id)
     if header.base_sequence != 0 and (known is None or not known.batches):
         raise OutOfOrderSequenceError(
-            f"the first batch of a transaction has sequence 0"
+            "the first batch of a transaction must have sequence 0"
             f" partition={partition.topic_partition} producer_id={header.producer_id}"
             f" epoch={header.producer_epoch} base_sequence={header.base_sequence}"
         )

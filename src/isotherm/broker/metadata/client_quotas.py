@@ -52,14 +52,18 @@ def quota_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
     """The entity of `parts`. Raises InvalidRequestError unless it can have quotas."""
     kinds = [kind for kind, _ in parts]
     if not parts or len(set(kinds)) != len(kinds):
-        raise InvalidRequestError(f"an entity has each type once, and at least one types={kinds}")
+        raise InvalidRequestError(
+            f"an entity must have at least one type, and each type once types={kinds}"
+        )
     for kind, name in parts:
         if kind not in ENTITY_TYPES:
-            raise InvalidRequestError(f"no such type of entity entity_type={kind}")
+            raise InvalidRequestError(f"unknown entity type entity_type={kind}")
         if name == "":
             raise InvalidRequestError(f"an entity's name is empty entity_type={kind}")
     if IP in kinds and len(kinds) > 1:
-        raise InvalidRequestError(f"an address goes with no other entity types={kinds}")
+        raise InvalidRequestError(
+            f"an address cannot be combined with other entities types={kinds}"
+        )
     return frozenset(parts)
 
 
@@ -103,7 +107,7 @@ def _check(change: QuotaChange, keys: Mapping[str, _Key]) -> None:
     )
     if not is_legal or change.value == float("inf"):
         raise InvalidRequestError(
-            f"a quota is a number above 0 key={change.key} value={change.value}"
+            f"a quota must be a number above 0 key={change.key} value={change.value}"
             f" whole={str(key.is_whole).lower()}"
         )
 
@@ -132,20 +136,22 @@ def matching_quotas(
     """
     kinds = [each.entity_type for each in filters]
     if "" in kinds or len(set(kinds)) != len(kinds):
-        raise InvalidRequestError(f"each type of entity is filtered once types={kinds}")
+        raise InvalidRequestError(f"an entity type is filtered more than once types={kinds}")
     for each in filters:
         if each.entity_type not in ENTITY_TYPES:
-            raise UnsupportedVersionError(f"no such type of entity entity_type={each.entity_type}")
+            raise UnsupportedVersionError(f"unknown entity type entity_type={each.entity_type}")
         if each.match_type not in list(MatchType):
-            raise InvalidRequestError(f"no such type of match match_type={each.match_type}")
+            raise InvalidRequestError(f"unknown match type match_type={each.match_type}")
         if each.match_type == MatchType.EXACT and each.name is None:
             raise InvalidRequestError(f"an exact match needs a name entity_type={each.entity_type}")
         if each.match_type != MatchType.EXACT and each.name is not None:
             raise InvalidRequestError(
-                f"a name is for an exact match entity_type={each.entity_type} name={each.name}"
+                f"only an exact match has a name entity_type={each.entity_type} name={each.name}"
             )
     if IP in kinds and len(kinds) > 1:
-        raise InvalidRequestError(f"an address goes with no other entity types={kinds}")
+        raise InvalidRequestError(
+            f"an address cannot be combined with other entities types={kinds}"
+        )
     return [
         (entity, values)
         for entity, values in quotas.items()

@@ -81,7 +81,7 @@ def check_timestamp(timestamp_ms: TimestampMs, api_version: int) -> None:
     first_version = FIRST_VERSIONS.get(timestamp_ms)
     if first_version is None or api_version < first_version:
         raise UnsupportedVersionError(
-            f"timestamp has no meaning timestamp={timestamp_ms} api_version={api_version}"
+            f"timestamp is invalid timestamp={timestamp_ms} api_version={api_version}"
         )
 
 

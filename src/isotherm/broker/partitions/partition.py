@@ -508,7 +508,7 @@ class Partition:
 
     def _alter_isr(self, change: IsrChange) -> None:
         logger.info(
-            "asks for another ISR partition=%s from=%s to=%s partition_epoch=%d",
+            "ISR change is requested partition=%s from=%s to=%s partition_epoch=%d",
             self.topic_partition,
             self.isr,
             change.isr,

@@ -46,7 +46,7 @@ class _Destination(Generic[Item, Result]):
             if len(self._queue) >= self._batches.queued_max:
                 answer.set_exception(
                     NotEnoughMemoryError(
-                        f"too much waits for a broker work={self._batches.name}"
+                        f"too many requests wait for a broker work={self._batches.name}"
                         f" peer={self.address} waiting={len(self._queue)}"
                     )
                 )

@@ -129,7 +129,7 @@ def _write_topics(
         taken = sorted(set(image.topics_by_name) & {*named.values(), REMOTE_LOG_METADATA_TOPIC})
         if taken:
             raise TopicAlreadyExistsError(
-                f"the log directories have topics that are to be rebuilt topics={','.join(taken)}"
+                f"the log directories already have topics of the rebuild topics={','.join(taken)}"
                 " hint='rebuild into empty directories'"
             )
         records = _topic_records(config.node_id, partitions)
@@ -149,7 +149,7 @@ def _topic_names(partitions: Sequence[RebuiltPartition]) -> dict[uuid.UUID, str]
     twice = [name for name, number in Counter(names.values()).items() if number > 1]
     if twice:
         raise ConfigError(
-            f"a topic has several ids in the bucket, of which one can be rebuilt topic={twice[0]}"
+            f"a topic has several ids in the bucket, and only one can be rebuilt topic={twice[0]}"
             " hint='choose with --only-id'"
         )
     return names

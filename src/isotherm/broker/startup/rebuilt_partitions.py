@@ -73,8 +73,9 @@ def write_partition_directories(
     """
     if fs.exists(folder) and fs.list_names(folder):
         raise ConfigError(
-            f"directories of partitions go into a folder that is empty folder={folder}"
-            " hint='move them into log.dirs of the stopped broker from there'"
+            f"the folder for the partition directories is not empty folder={folder}"
+            " hint='choose an empty one, and move the directories into log.dirs of the stopped"
+            " broker'"
         )
     fs.make_directory(folder)
     for each in partitions:

@@ -30,7 +30,11 @@ def stop_within(timeout_s: float, name: str, stop: Callable[[], None]) -> bool:
 
     threading.Thread(target=run, name=f"isotherm-stop-{name}", daemon=True).start()
     if not wait([ended], timeout_s).done:
-        logger.warning("stop is not waited for any longer work=%s timeout_s=%s", name, timeout_s)
+        logger.warning(
+            "stop takes too long, and the broker no longer waits for it work=%s timeout_s=%s",
+            name,
+            timeout_s,
+        )
         ended.add_done_callback(partial(_log_late_error, name))
         return False
     ended.result()

@@ -122,17 +122,17 @@ class KernelCompilation:
     def _run(self) -> None:
         if self._is_kept() or self._is_stopped.is_set():
             return
-        logger.info("kernels are not compiled yet and are compiled in the background, once")
+        logger.info("kernels are being compiled in the background, once")
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter
                 self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
             )
         except OSError as error:
-            logger.warning("kernels are compiled when they are needed: %s", error)
+            logger.warning("kernels are compiled at their first use: %s", error)
             return
         if self._is_stopped.is_set():  # `stop` may have run before the process existed
             self._process.terminate()
         _, errors = self._process.communicate()
         if self._process.returncode and not self._is_stopped.is_set():
             last = errors.strip().rpartition("\n")[2]
-            logger.warning("kernels are compiled when they are needed: %s", last)
+            logger.warning("kernels are compiled at their first use: %s", last)

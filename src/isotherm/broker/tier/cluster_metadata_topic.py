@@ -249,7 +249,7 @@ class ClusterMetadataTopic:
                 )
             return answer
         raise RemoteStorageNotReadyError(
-            f"the leader of a metadata partition answers nothing of it partition={topic_partition}"
+            f"the leader's response lacks the metadata partition partition={topic_partition}"
         )
 
 

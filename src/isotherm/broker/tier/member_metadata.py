@@ -158,8 +158,8 @@ def client_key_warnings(config: BrokerConfig) -> list[str]:
         for name in sorted(TopicBasedSettings.from_config(remote.rlmm_config).client_properties)
     ]
     return [
-        f"configuration key has no effect key={key} reason='the metadata topic is reached by the"
-        f" keys of the listener between brokers' listener={listener}"
+        f"configuration key has no effect key={key} reason='the metadata topic is reached through"
+        f" the listener between brokers' listener={listener}"
         for key in keys
     ]
 

@@ -68,14 +68,14 @@ class MemberMetadataLevels:
             self._reported = []
             return
         message = (
-            "nothing is written to the compacted metadata topic while brokers are registered that"
-            f" do not know it brokers={','.join(map(str, brokers))}"
+            "the compacted metadata topic is not written to while registered brokers do not"
+            f" support it brokers={','.join(map(str, brokers))}"
             f" feature={METADATA_COMPACTION_FEATURE}"
         )
         if brokers != self._reported:
             _logger.error(
-                "%s hint='stop them for good, then kafka-cluster.sh unregister --id N:"
-                " copying and deleting in the remote tier stand still until then'",
+                "%s hint='stop them for good, then kafka-cluster.sh unregister --id N: until then"
+                " the remote tier neither copies nor deletes segments'",
                 message,
             )
             self._reported = brokers

@@ -120,8 +120,8 @@ def metadata_topic_warnings(
     if topic.deletes and bounded:
         shown = " ".join(f"{name}={value}" for name, value in bounded.items())
         warnings.append(
-            "metadata topic forgets events: of segments whose events are gone nothing is read, and"
-            f" their objects are never deleted topic={REMOTE_LOG_METADATA_TOPIC} {shown}"
+            "metadata topic has finite retention: segments whose events expire become unreadable,"
+            f" and their objects are never deleted topic={REMOTE_LOG_METADATA_TOPIC} {shown}"
         )
     return warnings
 

@@ -139,7 +139,7 @@ class Scan {
     }
     const whole = Math.max(1, step.high_watermark - this.first);
     this.bar.value = (step.next_offset - this.first) / whole;
-    this.said.textContent = `${plural(this.records.length, "record")} found, ${count(this.examined)} looked at; `
+    this.said.textContent = `${plural(this.records.length, "record")} found, ${count(this.examined)} examined; `
       + (step.is_end ? "the end is reached." : `next is offset ${count(step.next_offset)} of ${count(step.high_watermark)}.`);
     this.spent.replaceChildren(costTable([...this.cost.values()]));
     this.showRecords();

@@ -46,7 +46,7 @@ _logger = logging.getLogger(__name__)
 REPLACED = "isotherm_remote_compaction_replaced_segments"
 REPLACED_TEXT = "Remote segments whose place a compacted one has taken."
 FINISH_ERRORS = "isotherm_remote_compaction_errors"
-FINISH_ERRORS_TEXT = "Looks at a compaction of a tiered topic that failed; the next tries again."
+FINISH_ERRORS_TEXT = "Failed checks of a compaction of a tiered topic; the next check tries again."
 
 
 class Replaced(enum.Enum):
@@ -125,7 +125,7 @@ class CompactionFinisher:
                 self._finish(run)
             except (IsothermError, OSError) as error:
                 _logger.warning(
-                    "compaction is left for later partition=%s run=%s: %s",
+                    "compaction is finished later partition=%s run=%s: %s",
                     run.partition,
                     run.run,
                     error,
@@ -197,7 +197,9 @@ class CompactionFinisher:
         if outcome is Replaced.NOW:
             self._metrics.counter(REPLACED, REPLACED_TEXT).inc()
         elif outcome is Replaced.NEVER:
-            _logger.info("segment is not replaced, it is gone or going segment=%s", old_id)
+            _logger.info(
+                "segment is not replaced: it is deleted or being deleted segment=%s", old_id
+            )
             self._storage.delete_log_segment_data(replacement.new)
 
     def _clear(self, found: FoundRun, journal: CompactionJournal) -> None:

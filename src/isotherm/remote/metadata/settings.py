@@ -59,7 +59,7 @@ class TopicBasedSettings:
     unchanged: they configure Kafka's clients, which no manager here uses."""
 
     remote_log_metadata_topic_num_partitions: int = key(
-        INT, 50, "Partitions of the metadata topic when it is made.", check=at_least(1)
+        INT, 50, "Partitions of the metadata topic when it is created.", check=at_least(1)
     )
     remote_log_metadata_topic_replication_factor: int = key(
         SHORT,
@@ -77,7 +77,8 @@ class TopicBasedSettings:
     remote_log_metadata_topic_retention_ms: int = key(
         LONG,
         -1,
-        "Retention of the metadata topic when it is made at feature level 0; -1 keeps every event.",
+        "Retention of the metadata topic when it is created at feature level 0; -1 keeps every"
+        " event.",
         check=_RETENTION,
     )
     remote_log_metadata_topic_min_cleanable_dirty_ratio: float = key(

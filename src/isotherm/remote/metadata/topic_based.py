@@ -84,7 +84,7 @@ class _Decision:
 
 
 FOLLOW_ERRORS = "isotherm_remote_log_metadata_follow_errors"
-FOLLOW_ERRORS_TEXT = "Looks at the metadata topic that failed; each is tried again."
+FOLLOW_ERRORS_TEXT = "Failed reads of the metadata topic; each is tried again."
 
 
 class TopicBasedRemoteLogMetadataManager:
@@ -436,7 +436,7 @@ class TopicBasedRemoteLogMetadataManager:
                 try:
                     self._settle(number, reader)
                 except RemoteStorageNotReadyError as error:
-                    _logger.debug("metadata is not whole yet: %s", error)
+                    _logger.debug("metadata is not complete yet: %s", error)
             elif self._topic.is_current(number):
                 # Again, under the lock: an event may have been recorded since the first poll.
                 reader.poll()

@@ -122,7 +122,7 @@ class StoredObjects:
         try:
             manifest = fetch_manifest(self._client, key)
         except RemoteResourceNotFoundError:
-            found(Problem(FindingKind.MISSING_OBJECT, "object is not there"), key)
+            found(Problem(FindingKind.MISSING_OBJECT, "object is missing"), key)
             return None
         except UnreadableDataError as error:
             found(Problem(FindingKind.DAMAGED_MANIFEST, str(error)), key)
@@ -149,7 +149,7 @@ class StoredObjects:
         try:
             return self._client.object_size(key)
         except RemoteResourceNotFoundError:
-            found(Problem(FindingKind.MISSING_OBJECT, "object is not there"), key)
+            found(Problem(FindingKind.MISSING_OBJECT, "object is missing"), key)
             return None
 
 
@@ -254,7 +254,7 @@ class SegmentScrubber:
                     blocks, segment.segment_size_in_bytes, with_records=self._with_records
                 )
         except RemoteResourceNotFoundError:
-            found(Problem(FindingKind.MISSING_OBJECT, "object went away meanwhile"), log_key)
+            found(Problem(FindingKind.MISSING_OBJECT, "object was deleted meanwhile"), log_key)
         except UnreadableDataError as error:
             found(Problem(FindingKind.DAMAGED_OBJECT, str(error)), log_key)
         return None
@@ -340,7 +340,7 @@ class SegmentScrubber:
             return []  # the one object that holds all indexes: reported when it was looked for
         if kind is IndexType.TRANSACTION:
             return _index_problems(kind, None, batches, transactions, segment)
-        return [Problem(FindingKind.MISSING_OBJECT, f"index is not there index={kind.value}")]
+        return [Problem(FindingKind.MISSING_OBJECT, f"index is missing index={kind.value}")]
 
 
 def compare_manifest(

@@ -82,7 +82,7 @@ class ObjectStoreSettings:
     key_prefix: str | None = key(
         optional(STRING),
         None,
-        "Put before every object key as it is, after the URL's path. Default: nothing, and"
+        "Prefix of every object key, taken literally, after the URL's path. Default: nothing, and"
         f" {DEFAULT_KEY_PREFIX} in the layout {LOCAL_TIERED_STORAGE}.",
         check=_KEY_PREFIX,
     )
@@ -212,7 +212,7 @@ class ObjectStoreSettings:
             raise ConfigError(f"a configuration key must be set key={name}")
         if self.layout != AIVEN and (self.compression_enabled or self.encryption_enabled):
             raise ConfigError(
-                f"layout keeps segments as they are: no compression, no encryption"
+                f"layout stores segments unchanged: no compression, no encryption"
                 f" layout={self.layout}"
             )
 

@@ -70,4 +70,4 @@ def _reason(text: str) -> str:
             name, message = found[-1]
             return f"{name.rpartition('.')[2]}: {message}".strip()[:_REASON_SIZE_MAX]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0][:_REASON_SIZE_MAX] if lines else "Spark does not say"
+    return lines[0][:_REASON_SIZE_MAX] if lines else "Spark gives no reason"

@@ -101,10 +101,10 @@ def delete_users_segments(
     for row in doomed:
         segment = stored.get(row.key)
         if not row.is_due:
-            outcome = "the metadata counts on it now: left alone"
+            outcome = "the metadata refers to it now: not touched"
         elif segment is None:
             is_whole_now = row.key.removesuffix(PART) + WHOLE in stored
-            outcome = "is whole now: left alone" if is_whole_now else "was gone already"
+            outcome = "is complete now: not touched" if is_whole_now else "was deleted already"
         else:
             storage.delete_log_segment_data(segment)
             outcome = DELETED
@@ -117,8 +117,7 @@ def _check_may_delete(report: SweepReport) -> None:
     """Raise PolicyViolationError if the report has refusals."""
     if report.refusals:
         raise PolicyViolationError(
-            "nothing is deleted while the metadata is not known to be complete:"
-            f" {report.refusals[0]}"
+            f"nothing is deleted until the metadata is known to be complete: {report.refusals[0]}"
         )
 
 
@@ -128,21 +127,21 @@ def _taken(
     key, size = row["key"], row["size"]
     target = None if prefix is None else prefix + key
     if not row["is_due"]:
-        outcome = "the metadata counts on it now: left alone"
+        outcome = "the metadata refers to it now: not touched"
         return {"key": key, "moved_to": None, "outcome": outcome, "size": size}
     try:
         found = client.object_size(key)
     except RemoteResourceNotFoundError:
-        return {"key": key, "moved_to": target, "outcome": "was gone already", "size": size}
+        return {"key": key, "moved_to": target, "outcome": "was deleted already", "size": size}
     if found != size:
-        return {"key": key, "moved_to": None, "outcome": "has changed: left alone", "size": found}
+        return {"key": key, "moved_to": None, "outcome": "has changed: not touched", "size": found}
     if row["kind"] == FindingKind.PARTIAL_UPLOAD.value and commit_suffix is not None:
         mark = f"{key.rpartition('.')[0]}.{commit_suffix}"
         if client.exists(mark):
             return {
                 "key": key,
                 "moved_to": None,
-                "outcome": "is whole now: left alone",
+                "outcome": "is complete now: not touched",
                 "size": size,
             }
     # Copy, compare, then delete: a crash in between leaves both objects, and the next run copies
@@ -154,7 +153,7 @@ def _taken(
             return {
                 "key": key,
                 "moved_to": None,
-                "outcome": f"copy has another size: left alone size={copied}",
+                "outcome": f"copy has another size: not touched size={copied}",
                 "size": size,
             }
     client.delete(key)

@@ -144,7 +144,7 @@ def add_to_table(
     fixed = table.types()
     work = _Work(options, formats, fixed, fixed, run, newest)
     if any(each is None for each in fixed):
-        show_step("fields are looked for")
+        show_step("finding the fields")
         work = replace(work, known=_union(fixed, _run_tasks(spark, work, every).grown))
     rows: list[PutFile] = []
     dead: list[PutFile] = []
@@ -154,7 +154,7 @@ def add_to_table(
     # Each round except the last finds a field, so the rounds end.
     while left:
         work = _placed(work, table)
-        show_step("files are written")
+        show_step("writing files")
         written = _run_tasks(spark, work, left)
         rows += written.rows
         dead += written.dead
@@ -164,9 +164,9 @@ def add_to_table(
         work = replace(work, known=_union(work.known, written.grown))
     merged = _Merged(rows)
     if newest and (rows or tombstones):
-        show_step("superseded rows are left out")
+        show_step("leaving out superseded rows")
         merged = _merge(spark, table, rows, tombstones, work)
-    show_step("the table is committed")
+    show_step("committing the table")
     _commit(table, plan, merged, dead, work)
     files = [*merged.rows, *dead]
     return TableRun(

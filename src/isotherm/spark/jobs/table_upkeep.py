@@ -74,14 +74,14 @@ def keep_tables(
     for number, table in enumerate(tables):
         table.read()
         if settings.log_starts is not None:
-            show_step("rows below the log start are deleted")
+            show_step("deleting rows below the log start")
             deleted = delete_below(table, settings.log_starts, open_spark, f"{run}-kept-{number}")
             done += UpkeepDone(deleted_rows=deleted)
         if settings.compacts:
-            show_step("small files are merged")
+            show_step("merging small files")
             done += compact(table, open_spark, f"{run}-merged-{number}")
         if settings.expire_ms is not None:
-            show_step("snapshots expire")
+            show_step("expiring snapshots")
             expired = table.expire(clock.now_ms() - settings.expire_ms)
             done += UpkeepDone(expired_snapshots=expired.snapshots, deleted_files=expired.files)
     return done

@@ -214,7 +214,7 @@ class KafkaBrokers:
     def _no_answer(self, what: str, failure: Exception) -> RetriableError:
         reason = str(failure) or f"no answer in {self._settings.timeout_s:g} s"
         return RequestTimedOutError(
-            f"brokers do not answer asked_for={what} reason={reason!r}"
+            f"brokers do not answer request={what} reason={reason!r}"
             f" bootstrap.servers={self._properties.get('bootstrap.servers')}"
         )
 

@@ -149,7 +149,7 @@ class DeltaTopicTable:
             if properties.get("delta.columnMapping.mode", "none") != "none":
                 raise ConfigError(
                     "columns of the table have other names in its files, which this command does"
-                    f" not know table={self.name} hint='name another table with --table'"
+                    f" not support table={self.name} hint='name another table with --table'"
                 )
             self._covered = self._read_covered(self._table)
         return identity

@@ -165,7 +165,7 @@ class _OneCommit(KnownTransaction):
     """
 
     def _rebuild_snapshot_updates(self) -> None:
-        raise CommitFailedException("the table is another one meanwhile")
+        raise CommitFailedException("the table was replaced meanwhile")
 
 
 class _ReplaceFiles(_OverwriteFiles):

@@ -91,8 +91,8 @@ def check_upkeep(option: str, table_format: str) -> None:
     """Raise ConfigError unless tables of this format have upkeep."""
     if table_format != "iceberg":
         raise ConfigError(
-            f"only an Iceberg table is kept by this command option={option} to={table_format}"
-            " hint='--to iceberg; a Delta table is kept by OPTIMIZE and VACUUM'"
+            f"this command maintains only Iceberg tables option={option} to={table_format}"
+            " hint='--to iceberg; OPTIMIZE and VACUUM maintain a Delta table'"
         )
 
 

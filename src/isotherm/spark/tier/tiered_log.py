@@ -192,7 +192,7 @@ class TieredLog:
                 if not replans_left or self._is_named(error.read):
                     raise CorruptObjectError(f"{error} {cause_when_gone(self._options)}") from error
                 replans_left -= 1
-                _logger.info("planned anew, a segment was deleted meanwhile: %s", error)
+                _logger.info("planned again: a segment was deleted meanwhile: %s", error)
 
     def _is_named(self, read: SegmentRead) -> bool:
         """Whether the current metadata has the segment."""
@@ -472,8 +472,7 @@ def _nearest(wanted: Iterable[str], met: Collection[str]) -> str:
 
 
 _NOTHING_FOUND = (
-    " hint='no segment lies under path as this layout would have it: look at path, key.prefix and"
-    " layout'"
+    " hint='no segment lies under path in this layout: check path, key.prefix and layout'"
 )
 
 

@@ -269,8 +269,8 @@ def test_keys_without_effect_are_stored_and_described(hosted, cluster_metadata, 
         f"{inert} key=metric.reporters reason=prometheus.listener serves the metrics",
         f"{inert} key=num.io.threads reason=one event loop serves the network",
         f"{inert} key=zookeeper.connect reason=there is no ZooKeeper",
-        "unknown configuration key is passed over key=log.retentoin.ms nearest=log.retention.ms",
-        "unknown configuration key is passed over key=some.vendor.key",
+        "unknown configuration key is ignored key=log.retentoin.ms nearest=log.retention.ms",
+        "unknown configuration key is ignored key=some.vendor.key",
     ]
     hosted.services.config = hosted.controller.broker_config
     source = 2 if name else 3

@@ -378,7 +378,7 @@ def test_deletion_of_an_unfinished_attempt_goes_on_at_the_next_copy(
 def test_copy_of_a_deleted_segment_is_not_finished(copied: TieredPartition) -> None:
     segment = copied.segments()[0]
     copied.tier.delete_segment(segment)
-    with pytest.raises(RemoteResourceNotFoundError, match="gone or going"):
+    with pytest.raises(RemoteResourceNotFoundError, match="deleted or being deleted"):
         copied.tier.publish(copied.tier.update_of(segment, FINISHED, None))
 
 

@@ -50,7 +50,7 @@ def test_error_of_ours_comes_back_as_what_it_was() -> None:
         (OF_JAVA, "SparkException: Could not parse Master URL", "--master is local[N]"),
         (LOST, "Job aborted due to stage failure", "spark.executor.memory="),
         ("isotherm.errors.NoSuchError: odd", "NoSuchError: odd", "--debug"),
-        ("", "Spark does not say", "--debug"),
+        ("", "Spark gives no reason", "--debug"),
     ],
 )
 def test_any_other_error_is_one_line_with_its_reason_and_what_to_do(

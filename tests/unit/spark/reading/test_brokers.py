@@ -56,7 +56,7 @@ def test_brokers_that_fail_are_asked_again_after_the_interval(
 def test_brokers_that_go_on_failing_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"fetchOffset.numRetries": "5", "fetchOffset.retryIntervalMs": "200"}
     asked, admin, clock = asked_with(monkeypatch, 99, **options)
-    with pytest.raises(RequestTimedOutError, match="asked_for=topics"):
+    with pytest.raises(RequestTimedOutError, match="request=topics"):
         asked.topic_names()
     assert (admin.asked, clock.monotonic_s()) == (6, 1.0)
 

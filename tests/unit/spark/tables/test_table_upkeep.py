@@ -106,7 +106,7 @@ def test_rows_are_merged_in_order(tmp_path: Path, seed: int) -> None:
 
 def test_only_iceberg_has_upkeep() -> None:
     check_upkeep("--compact", "iceberg")
-    with pytest.raises(ConfigError, match=r"only an Iceberg .* option=--compact to=parquet"):
+    with pytest.raises(ConfigError, match=r"only Iceberg tables option=--compact to=parquet"):
         check_upkeep("--compact", "parquet")
 
 

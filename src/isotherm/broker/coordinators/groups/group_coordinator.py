@@ -460,7 +460,7 @@ def _check_group_id(group_id: str) -> None:
     record.
     """
     if not group_id:
-        raise InvalidGroupIdError("a group has no name")
+        raise InvalidGroupIdError("the group id is empty")
     size = len(group_id.encode())
     if size > TEXT_SIZE_MAX:
         raise InvalidGroupIdError(

@@ -100,7 +100,7 @@ def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
     if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not names.intersection(*known):
         raise MemberRejectedError(
             ErrorCode.inconsistent_group_protocol,
-            f"the group's members do not know these protocols group_id={group.group_id}",
+            f"the group's members do not support these protocols group_id={group.group_id}",
         )
 
 
@@ -141,7 +141,7 @@ def sync(
     ):
         raise MemberRejectedError(
             ErrorCode.inconsistent_group_protocol,
-            f"that is not the protocol of the join member_id={member.member_id}",
+            f"the protocol is not that of the join member_id={member.member_id}",
         )
     is_revoking = member.state is MemberState.UNREVOKED_PARTITIONS
     # A member that must revoke partitions gets its smaller assignment now, although its epoch is
@@ -220,7 +220,7 @@ def _classic_member(
     if member.classic is None:
         raise MemberRejectedError(
             ErrorCode.unknown_member_id,
-            f"the member does not speak the classic protocol member_id={member_id}",
+            f"the member does not use the classic protocol member_id={member_id}",
         )
     return member, member.classic
 

@@ -117,7 +117,7 @@ class RemoteAdmission:
         endpoint = broker.endpoint(self._listener_name) if broker is not None else None
         if endpoint is None:
             raise CoordinatorNotAvailableError(
-                f"no coordinator can be asked transactional_id={transactional_id}"
+                f"no transaction coordinator is available transactional_id={transactional_id}"
                 f" coordinator={coordinator}"
             )
         question = Question(transactional_id, producer, partition, adds)

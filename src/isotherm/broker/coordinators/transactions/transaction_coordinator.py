@@ -87,8 +87,8 @@ class TransactionCoordinator:
         self._late_aborts = Outages(
             logger,
             clock,
-            failing="a late transaction is not aborted yet transactional_id={}",
-            working="a late transaction is aborted transactional_id={}",
+            failing="a timed-out transaction is not aborted yet transactional_id={}",
+            working="a timed-out transaction is aborted transactional_id={}",
         )
         self._is_stopped = False
         self._expire_later()
@@ -410,7 +410,7 @@ class TransactionCoordinator:
                 self._expire_ids_of(shard)
             except IsothermError as error:
                 log_failure(
-                    logger, error, f"transactional ids cannot be forgotten partition={shard.index}"
+                    logger, error, f"transactional ids cannot be expired partition={shard.index}"
                 )
         self._expire_later()
 

@@ -122,7 +122,7 @@ class TransactionEndings:
             # Either the next coordinator has the record, or the record is lost and nothing was
             # decided.
             logger.info(
-                "an end is left to the next coordinator transactional_id=%s partition=%d",
+                "the next coordinator completes the transaction transactional_id=%s partition=%d",
                 ending.metadata.transactional_id,
                 ending.shard.index,
             )

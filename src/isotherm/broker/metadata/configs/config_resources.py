@@ -10,7 +10,9 @@ from isotherm.errors import InvalidRequestError
 def check_this_broker(name: str, node_id: int) -> None:
     """Check that `name` is this broker's id. Raises InvalidRequestError for another broker."""
     if name != str(node_id):
-        raise InvalidRequestError(f"this is another broker asked_for={name} node.id={node_id}")
+        raise InvalidRequestError(
+            f"the request is for another broker requested={name} node.id={node_id}"
+        )
 
 
 class ResourceType(enum.IntEnum):

@@ -312,7 +312,7 @@ class Controller(ClusterMetadata):
                 results.append(None)
         if grown and not validate_only:
             self._commit(records)
-            logger.info("topics have more partitions topics=%s", ",".join(grown))
+            logger.info("partitions are added topics=%s", ",".join(grown))
             topics_now = tuple(self._image.topics_by_name[name] for name in grown)
             self._notify_listeners(MetadataChange(self._image, grown=topics_now))
         return results
@@ -352,7 +352,7 @@ class Controller(ClusterMetadata):
         this_broker = str(self._config.node_id)
         if broker not in (ALL_BROKERS, this_broker):
             raise InvalidRequestError(
-                f"this is another broker asked_for={broker} node.id={this_broker}"
+                f"the request is for another broker requested={broker} node.id={this_broker}"
             )
         check_are_dynamic(changes)
         current = self.broker_texts(broker)

@@ -50,11 +50,13 @@ def plan_growth(
     count = len(topic.partitions)
     if asked.total_count <= count:
         raise InvalidPartitionsError(
-            f"a topic can only get more partitions topic={topic.name} partitions={count}"
-            f" asked_for={asked.total_count}"
+            f"the number of partitions can only be increased topic={topic.name} partitions={count}"
+            f" requested={asked.total_count}"
         )
     if topic.name in TOPICS_OF_FIXED_SIZE:
-        raise PolicyViolationError(f"the topic keeps its partitions topic={topic.name}")
+        raise PolicyViolationError(
+            f"the number of partitions of this topic is fixed topic={topic.name}"
+        )
     added = asked.total_count - count
     if added > PARTITIONS_PER_REQUEST_MAX:
         raise PolicyViolationError(

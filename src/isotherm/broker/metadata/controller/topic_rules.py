@@ -117,7 +117,7 @@ def check_topic_is_new(name: str, taken: Mapping[str, str]) -> None:
     `taken` maps `collision_key` to name.
     """
     if name == CLUSTER_METADATA_TOPIC:
-        raise InvalidRequestError(f"the topic is internal and is not created topic={name}")
+        raise InvalidRequestError(f"clients cannot create an internal topic topic={name}")
     other = taken.get(collision_key(name))
     if other == name:
         raise TopicAlreadyExistsError(f"topic exists topic={name}")
@@ -288,6 +288,6 @@ def deletable_topic(
     if topic.name in REMOTE_LOG_METADATA_TOPICS and is_tiered:
         # Without this topic the broker would no longer know any remote segment.
         raise PolicyViolationError(
-            f"the topic is in use by the remote tier and is not deleted topic={topic.name}"
+            f"the remote tier uses the topic, so it cannot be deleted topic={topic.name}"
         )
     return topic

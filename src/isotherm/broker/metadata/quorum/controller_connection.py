@@ -56,7 +56,7 @@ class ControllerConnection:
         The deadline is checked between attempts; the connection's own timeout bounds an attempt.
         """
         deadline_s = self._clock.monotonic_s() + timeout_s
-        reason = "no controller is known to lead the quorum"
+        reason = "the active controller is not known"
         while not self._closing.is_set():
             address = self._leader().address
             if address is not None:
@@ -78,7 +78,7 @@ class ControllerConnection:
                     f" timeout_s={timeout_s:g} reason='{reason}'"
                 )
             self._clock.wait(self._closing, min(left_s, RETRY_INTERVAL_S))
-        raise PeerDisconnectedError("this side has closed the connection to the controller")
+        raise PeerDisconnectedError("the broker has closed the connection to the controller")
 
     def close(self) -> None:
         with self._guard:

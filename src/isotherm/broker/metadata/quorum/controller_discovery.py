@@ -63,7 +63,7 @@ def learn(
     CorruptMetadataError if an epoch has two leaders.
     """
     if hint.error == ErrorCode.invalid_request:
-        raise InvalidRequestError("a controller calls the fetch of the metadata log invalid")
+        raise InvalidRequestError("a controller rejects the fetch of the metadata log as invalid")
     if hint.error == ErrorCode.broker_not_available:
         return Learned(known, Verdict.BACK_OFF)
     if hint.epoch < known.epoch or hint.error == ErrorCode.unknown_leader_epoch:

@@ -103,7 +103,7 @@ class BrokerHeartbeats:
         PeerDisconnectedError at a stop.
         """
         deadline_s = self._clock.monotonic_s() + timeout_s
-        reason = "it was not tried"
+        reason = "not attempted"
         outage = Outage(logger, self._clock, failing="broker is not registered yet", working="")
         while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
             try:
@@ -260,7 +260,7 @@ class BrokerHeartbeats:
                     del self._offline_deadlines_s[directory_id]
                 elif now_s >= deadline_s:
                     raise LogDirFailedError(
-                        "the failure of a log directory could be reported to no controller"
+                        "no controller has accepted the report of a failed log directory"
                         f" directory_id={directory_id} key=log.dir.failure.timeout.ms"
                     )
 

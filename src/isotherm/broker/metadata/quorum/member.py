@@ -249,7 +249,7 @@ class QuorumMember:
         """Abort the start. Calls that wait for the controllers, now or later, raise
         PeerDisconnectedError. Any thread. The caller still calls `stop`."""
         self._heartbeats.give_up()
-        self._end_waits(PeerDisconnectedError("the broker stops: its start is given up"))
+        self._end_waits(PeerDisconnectedError("the broker stops: its start is aborted"))
 
     # ---- while it runs: any thread
 
@@ -308,7 +308,10 @@ class QuorumMember:
         try:
             self._heartbeats.let_go.result(timeout_s)
         except FutureTimeoutError:
-            logger.warning("controller has not let this broker go timeout_s=%g", timeout_s)
+            logger.warning(
+                "controller has not completed the controlled shutdown in time timeout_s=%g",
+                timeout_s,
+            )
             return False
         return True
 

@@ -132,7 +132,7 @@ def fetch_outcome(response: Any) -> FetchOutcome:
         return Truncate(int(diverging.epoch), int(diverging.end_offset))
     if snapshot.epoch >= 0 or snapshot.end_offset >= 0:
         if snapshot.epoch < 0 or snapshot.end_offset < 0:
-            raise CorruptMetadataError(f"a controller names no possible snapshot id={snapshot}")
+            raise CorruptMetadataError(f"a controller names an invalid snapshot id={snapshot}")
         return DownloadSnapshot(SnapshotId(int(snapshot.end_offset), int(snapshot.epoch)))
     records = partition.records
     return Append(
@@ -197,5 +197,5 @@ def _check_cluster(error: ErrorCode) -> None:
 
 def _partition(topics: Any) -> Any:
     if len(topics) != 1 or len(topics[0].partitions) != 1:
-        raise CorruptMetadataError("a controller answers for other partitions than it was asked")
+        raise CorruptMetadataError("a controller's response is not for the requested partitions")
     return topics[0].partitions[0]

@@ -264,7 +264,7 @@ class MetadataObserver:
                 return False
             if piece is None or piece.position != partial.size:
                 logger.info(
-                    "metadata snapshot is not to be had end_offset=%d epoch=%d", *snapshot_id
+                    "metadata snapshot is not available end_offset=%d epoch=%d", *snapshot_id
                 )
                 return False
             partial.append(piece.data)

@@ -51,8 +51,8 @@ class ProducerIdBlocks:
         self._outage = Outage(
             logger,
             clock,
-            failing="no block of producer ids is allotted yet",
-            working="a block of producer ids is allotted",
+            failing="no block of producer ids is allocated yet",
+            working="a block of producer ids is allocated",
         )
         self._current = range(0)
         self._next: range | None = None
@@ -73,7 +73,7 @@ class ProducerIdBlocks:
             if not self._current:
                 self._ask()
             if not self._current:
-                raise CoordinatorLoadInProgressError("no block of producer ids is allotted yet")
+                raise CoordinatorLoadInProgressError("no block of producer ids is allocated yet")
             producer_id = self._current[0]
             self._current = self._current[1:]
             if producer_id >= self._prefetch_from:

@@ -61,7 +61,9 @@ class QuorumMetadata(ClusterMetadata):
         try:
             return TopicConfig.parse(texts, defaults)
         except ConfigError as error:
-            logger.warning("settings of a topic are left out topic=%s reason='%s'", topic, error)
+            logger.warning(
+                "invalid settings of a topic are ignored topic=%s reason='%s'", topic, error
+            )
         # Applied one by one, so that only the settings that are not understood are left out.
         for name, text in texts.items():
             try:
@@ -88,7 +90,7 @@ def _is_understood(name: str, text: str) -> bool:
             reason = str(error)
         else:
             return True
-    logger.warning("setting of a broker is left out key=%s reason='%s'", name, reason)
+    logger.warning("setting of a broker is ignored key=%s reason='%s'", name, reason)
     return False
 
 
@@ -139,7 +141,7 @@ class Publication:
             # The boundary of a task: the executor's future has no reader, so an error would be
             # lost.
             except Exception as error:
-                logger.exception("metadata cannot be taken over offset=%d", image.end_offset)
+                logger.exception("metadata cannot be applied offset=%d", image.end_offset)
                 with self._guard:
                     self._is_stopped = True
                 self._on_failure(error)

@@ -148,7 +148,7 @@ class AlterPartitionManager:
         self._outage.worked()
         answers = _answers(response, asked)
         for partition in asked.keys() - answers.keys():
-            logger.warning("AlterPartition leaves out a partition partition=%s", partition)
+            logger.warning("the AlterPartition response lacks a partition partition=%s", partition)
         is_clean = asked.keys() <= answers.keys()
         for partition, each in asked.items():
             answer = answers.get(partition)

@@ -35,7 +35,7 @@ def _no_epoch() -> int:
 
 
 def _no_controller(partition: TopicIdPartition, change: IsrChange, _: OnIsrAnswer) -> None:
-    raise AssertionError(f"no controller can be asked partition={partition} change={change}")
+    raise AssertionError(f"no controller is available partition={partition} change={change}")
 
 
 def _no_registration(place: TopicIdPartition, log_dir: LogDir) -> None:

@@ -93,7 +93,7 @@ class FetchSessionClient:
             for partition in topic.partitions
         }
         known = {(place.topic_id, place.partition) for place in self._asked}
-        fault = "" if answered <= known else "it has partitions that were not asked for"
+        fault = "" if answered <= known else "it has partitions that were not requested"
         if self._epoch == _FULL and not fault and answered != known:
             fault = "it lacks partitions of a full request"
         if fault:

@@ -179,8 +179,8 @@ class LeaderEndpoint:
         partitions = [each for topic in response.topics for each in topic.partitions]
         if len(partitions) != 1:
             raise PeerDisconnectedError(
-                f"a leader answers for other partitions peer={self._connection.address}"
-                f" asked={place} answered={len(partitions)}"
+                "a leader's response is not for the requested partition"
+                f" peer={self._connection.address} requested={place} partitions={len(partitions)}"
             )
         if partitions[0].error_code != ErrorCode.none:
             code = ErrorCode(partitions[0].error_code)

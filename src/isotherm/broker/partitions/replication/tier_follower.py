@@ -160,7 +160,7 @@ class TierHistoryFollower:
         segment = self._metadata.remote_log_segment_metadata(place, epoch, offset)
         if segment is None:
             raise RemoteStorageError(
-                "no remote segment is known that ends where the leader's local log begins"
+                "no known remote segment ends where the leader's local log begins"
                 f" partition={place} epoch={epoch} offset={offset}"
             )
         return segment

@@ -86,7 +86,7 @@ class GssapiExchange:
         principal = self._context.principal
         user = self._user_of(principal)
         if user is None:
-            raise self._refused(f"no rule makes a user of the principal principal={principal}")
+            raise self._refused(f"no rule maps the principal to a user principal={principal}")
         # As in Kafka the authorization id is ignored; only the principal counts.
         self.user = user
 

@@ -85,7 +85,8 @@ def _parsed(text: str) -> _Rule:
     found = _RULE.fullmatch(text)
     if found is None:
         raise ConfigError(
-            f"a rule is DEFAULT or RULE:[N:FORMAT](REGEX)s/PATTERN/NAME/g/L key={_KEY} value={text}"
+            f"a rule must be DEFAULT or RULE:[N:FORMAT](REGEX)s/PATTERN/NAME/g/L key={_KEY}"
+            f" value={text}"
         )
     if found["components"] is None:
         return _Rule(text, 0, None, None, None, None, False, None)

@@ -48,8 +48,7 @@ def check_key_url(url: str) -> None:
     parsed = urllib.parse.urlsplit(url)
     if parsed.scheme == "http":
         raise ConfigError(
-            f"keys that arrive over http can be anybody's: use https or file key={_URL_KEY}"
-            f" value={url}"
+            f"keys fetched over http can be forged: use https or file key={_URL_KEY} value={url}"
         )
     if parsed.scheme == "file" and parsed.netloc in ("", "localhost") and parsed.path:
         return
@@ -77,7 +76,7 @@ def parse_key_set(text: bytes) -> list[VerificationKey]:
         raise ValueError("a key set is nested too deeply") from error
     entries = parsed.get("keys") if isinstance(parsed, dict) else None
     if not isinstance(entries, list):
-        raise ValueError('a key set is written {"keys": [...]}')  # noqa: TRY004 - of the text
+        raise ValueError('a key set must be {"keys": [...]}')  # noqa: TRY004 - of the text
     found = [key for each in entries if (key := _parse_key(each)) is not None]
     if not found:
         raise ValueError(f"a key set has no public key for signatures entries={len(entries)}")
@@ -93,13 +92,13 @@ def _parse_key(entry: Any) -> VerificationKey | None:
     try:
         parsed = jwt.PyJWK(entry)
     except jwt.PyJWTError as error:
-        logger.info("key is passed over kid=%s reason='%s'", key_id, type(error).__name__)
+        logger.info("key is ignored kid=%s reason='%s'", key_id, type(error).__name__)
         return None
     # A curve has one algorithm. An RSA key may be used with any RSA algorithm.
     algorithm = entry.get("alg") if kind == "RSA" else parsed.algorithm_name
     key = parsed.key.public_key() if hasattr(parsed.key, "public_key") else parsed.key
     if isinstance(key, RSAPublicKey) and key.key_size < RSA_BITS_MIN:
-        logger.warning("key is passed over, it is too short kid=%s bits=%d", key_id, key.key_size)
+        logger.warning("key is ignored: it is too short kid=%s bits=%d", key_id, key.key_size)
         return None
     if algorithm is not None and algorithm not in ALGORITHMS[kind]:
         return None
@@ -185,7 +184,7 @@ class RefreshingKeys:
             keys = parse_key_set(self._read())
         except (OSError, ValueError) as error:
             logger.warning(
-                "keys cannot be read again, the earlier ones stay source=%s reason='%s'",
+                "keys cannot be read again, and the earlier ones stay valid source=%s reason='%s'",
                 self._name,
                 error,
             )

@@ -78,8 +78,8 @@ async def keep_secret(
             return
         reason = f"{code_name(refused.code)} {refused.message}".strip()
     logger.warning(
-        "SCRAM shows which users exist after a restart: the cluster's secret is not recorded"
-        " user=%s reason='%s' hint='the next start tries again'",
+        "clients can find out which SCRAM users exist by a restart: the cluster's secret is not"
+        " recorded user=%s reason='%s' hint='the next start tries again'",
         SECRET_USER,
         reason,
     )

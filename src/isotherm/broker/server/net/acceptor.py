@@ -131,7 +131,7 @@ class Acceptor:
             )
         except OSError as error:
             logger.info(
-                "connection failed at its entry client=%s listener=%s reason='%s'",
+                "connection failed while it was accepted client=%s listener=%s reason='%s'",
                 connection.client_address,
                 self.listener.name,
                 getattr(error, "reason", None) or error,

@@ -68,7 +68,8 @@ class LoopWatch(Collector):
         self._noted_s += duration_s
         if duration_s >= LOGGED_STEP_S:
             logger.warning(
-                "a request held up all others duration_ms=%d request=%s size=%d client=%s user=%s",
+                "a request blocked the event loop duration_ms=%d request=%s size=%d client=%s"
+                " user=%s",
                 duration_s * 1000,
                 request,
                 size,
@@ -84,7 +85,7 @@ class LoopWatch(Collector):
             self._note(late_s, OTHER)
             if late_s >= LOGGED_STEP_S:
                 logger.warning(
-                    "the event loop was held up duration_ms=%d busy_ms=%d",
+                    "the event loop was blocked duration_ms=%d busy_ms=%d",
                     late_s * 1000,
                     (busy_s - self._busy_s) * 1000,
                 )

@@ -107,7 +107,7 @@ class MetricsEndpoint:
         self._servers = [server]
         self.port = server.sockets[0].getsockname()[1]
         if self._credentials is not None and not self._address.with_tls:
-            logger.warning("passwords of clients of the metrics cross the network as they are")
+            logger.warning("passwords of metrics clients are sent in clear text")
 
     async def renew(self, config: BrokerConfig) -> None:
         """Read credentials, keys and certificates again, and take over the names of `config`.

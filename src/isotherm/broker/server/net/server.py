@@ -248,7 +248,7 @@ class Server:
             connection.drain()
         if await self._wait_all_closed(drain_timeout_s):
             return
-        logger.info("connections cut at stop count=%d", len(self._connections))
+        logger.info("connections closed at stop count=%d", len(self._connections))
         for connection in tuple(self._connections):
             connection.abort()
         await self._all_closed.wait()
@@ -443,7 +443,8 @@ class Server:
         # finds the same ones again.
         for each in heapq.nsmallest(self._limits.excess, others, key=lambda each: each.active_at):
             logger.info(
-                "connection closed, others need its room client=%s listener=%s key=max.connections",
+                "connection closed to make room for others client=%s listener=%s"
+                " key=max.connections",
                 each.client_address,
                 each.listener_name,
             )
@@ -498,12 +499,12 @@ class Server:
         self._end(connections, "requests that do not end hold memory that others need")
 
     def _end_slow_readers(self, connections: Sequence[Connection]) -> None:
-        self._end(connections, "answers that are not read hold memory that others need")
+        self._end(connections, "unread responses hold memory that other connections need")
 
     def _end(self, connections: Sequence[Connection], reason: str) -> None:
         if connections:
             logger.warning(
-                "connections ended count=%d reason='%s' first_client=%s first_user=%s",
+                "connections closed count=%d reason='%s' first_client=%s first_user=%s",
                 len(connections),
                 reason,
                 connections[0].client_address,
@@ -515,7 +516,7 @@ class Server:
     def _end_entry(self, connection: Connection, reason: str) -> None:
         """End a connection whose client has not logged in."""
         logger.info(
-            "connection ended before its login client=%s listener=%s reason='%s'",
+            "connection closed before its login client=%s listener=%s reason='%s'",
             connection.client_address,
             connection.listener_name,
             reason,
@@ -579,7 +580,7 @@ class _NobodyGate:
     """
 
     def handle_frame(self, frame: memoryview, connection: Connection) -> Answer:
-        raise SaslAuthenticationError("no rule makes a principal of the client's certificate")
+        raise SaslAuthenticationError("no rule maps the client's certificate to a principal")
 
 
 def _endpoint(name: str, advertised: Address, bound_port: int) -> Endpoint:

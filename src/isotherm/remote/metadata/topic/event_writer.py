@@ -67,7 +67,7 @@ LOST_TOMBSTONES_TEXT = "Tombstones that could not be appended; the cleanup manag
 
 _READ_MAX_BYTES = 1  # one record is read in any case
 _TOMBSTONES_MAX = 1000
-"""The most tombstones of one event: they fit into one batch by far."""
+"""The most tombstones of one event: they are well below one batch."""
 
 
 @dataclass(frozen=True, slots=True)

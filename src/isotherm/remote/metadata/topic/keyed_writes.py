@@ -152,7 +152,7 @@ def refuse_finish_of_deleted(event: KeyedEvent, cache: RemoteLogMetadataCache) -
     known = cache.get(event.segment_id)
     if known is None or not is_valid_transition(known.state, FINISHED):
         raise RemoteResourceNotFoundError(
-            "the copy of a segment that is gone or going cannot be finished"
+            "the copy of a segment that is deleted or being deleted cannot be finished"
             f" segment={event.segment_id} state={known.state.name if known is not None else None}"
         )
 

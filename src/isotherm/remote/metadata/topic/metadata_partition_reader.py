@@ -42,7 +42,7 @@ from isotherm.types import Offset, TopicIdPartition
 _logger = logging.getLogger(__name__)
 
 SKIPPED_RECORDS = "isotherm_remote_log_metadata_skipped_records"
-SKIPPED_RECORDS_TEXT = "Metadata records that could not be applied and were passed over."
+SKIPPED_RECORDS_TEXT = "Metadata records that could not be applied and were skipped."
 
 
 @dataclass(slots=True)

@@ -359,12 +359,10 @@ class RemoteMetadataCleanupManager:
             if not self._target.delete_segment(metadata, is_still_left_over):
                 return
         except (IsothermError, OSError) as error:
-            log_failure(
-                _logger, error, f"left-over is kept for later segment={metadata.segment_id}"
-            )
+            log_failure(_logger, error, f"leftover is kept for now segment={metadata.segment_id}")
             self._metrics.counter(CLEANUP_ERRORS, CLEANUP_ERRORS_TEXT).inc()
             return
-        _logger.info("left-over deleted segment=%s reason=%s", metadata.segment_id, reason.value)
+        _logger.info("leftover is deleted segment=%s reason=%s", metadata.segment_id, reason.value)
         self._count(reason)
 
     def _count(self, reason: LeftOver) -> None:

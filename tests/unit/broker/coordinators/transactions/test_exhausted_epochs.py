@@ -104,7 +104,7 @@ def test_late_transaction_under_the_last_epoch_ends_with_a_new_producer_id(
         logged = [each for each in caplog.records if "is not aborted yet" in each.message]
         assert [(each.levelname, each.exc_info) for each in logged] == [("INFO", None)]
         assert "transactional_id=tx: no id now" in caplog.text
-        assert "a late transaction is aborted transactional_id=tx" in caplog.text
+        assert "a timed-out transaction is aborted transactional_id=tx" in caplog.text
         new = broker.coordinator.describe("tx").producer
         assert (new.producer_id != old.producer_id, new.epoch) == (True, 0)
         ((producer_id, epoch, marker),) = broker.markers_in()

@@ -204,7 +204,10 @@ def test_end_whose_decision_is_lost_is_left_to_the_next_coordinator(
         assert not endings._tasks
 
     asyncio.run(scenario())
-    assert "an end is left to the next coordinator transactional_id=tx partition=0" in caplog.text
+    assert (
+        "the next coordinator completes the transaction transactional_id=tx partition=0"
+        in caplog.text
+    )
 
 
 def test_end_of_a_coordinator_that_resigns_stops_and_its_client_is_answered() -> None:

@@ -485,7 +485,7 @@ def test_idle_id_stays_until_the_log_takes_its_removal(
             patch.setattr(broker.log, "forget", refuse)
             caplog.set_level(logging.INFO)
             broker.coordinator._expire_ids()
-        assert "transactional ids cannot be forgotten partition=" in caplog.text
+        assert "transactional ids cannot be expired partition=" in caplog.text
         assert broker.state("tx") is S.EMPTY
         broker.coordinator._expire_ids()
         assert [*broker.coordinator.transactions()] == []

@@ -115,7 +115,7 @@ def test_other_errors_are_the_callers(quorum, open_channel):
 
 
 def test_request_without_a_controller_times_out_with_the_reason(open_channel):
-    with pytest.raises(PeerTimeoutError, match="no controller is known to lead"):
+    with pytest.raises(PeerTimeoutError, match="the active controller is not known"):
         open_channel().send(REQUEST, timeout_s=0.01).result(PATIENT_S)
 
 

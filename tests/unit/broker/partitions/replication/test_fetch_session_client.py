@@ -117,13 +117,13 @@ def test_failed_request_closes_the_session() -> None:
 def test_answer_with_other_partitions_is_not_used() -> None:
     client = FetchSessionClient()
     sent(client, x=0)
-    assert "not asked for" in client.on_response(answer(A, B))
+    assert "not requested" in client.on_response(answer(A, B))
     assert sent(client, x=0, y=0) == (0, 0, [7, 8], [])
     assert "lacks" in client.on_response(answer(A))
     assert sent(client, x=0) == (0, 0, [7], [])
     client.on_response(answer(A))
     sent(client, x=0)
-    assert "not asked for" in client.on_response(answer(B))
+    assert "not requested" in client.on_response(answer(B))
     assert sent(client, x=0) == (5, 0, [7], [])
 
 

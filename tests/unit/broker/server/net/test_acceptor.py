@@ -175,7 +175,9 @@ def test_handshake_that_does_not_end_is_cut_and_no_longer_counted(
             await until(lambda: server.connection_count == 0)
 
     run(scenario)
-    assert "connection failed at its entry client=127.0.0.1 listener=CLIENTS" in caplog.text
+    assert (
+        "connection failed while it was accepted client=127.0.0.1 listener=CLIENTS" in caplog.text
+    )
 
 
 def test_what_is_no_handshake_is_closed_and_no_longer_counted(run: Run, keystore: Path) -> None:

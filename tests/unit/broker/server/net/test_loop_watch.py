@@ -76,8 +76,8 @@ def test_step_of_a_second_is_logged_with_its_request(
         (
             logging.WARNING,
             (
-                "a request held up all others duration_ms=1000 request=ListOffsets size=243000"
-                " client=192.0.2.1 user=alice"
+                "a request blocked the event loop duration_ms=1000 request=ListOffsets"
+                " size=243000 client=192.0.2.1 user=alice"
             ),
         )
     ]
@@ -94,7 +94,7 @@ def test_late_timer_is_a_step_of_something_else(
     watched.loop.beat(2.0, busy_s=0.125)
     assert watched.value(COUNT, request="other") == 2
     assert [record.getMessage() for record in caplog.records] == [
-        "the event loop was held up duration_ms=2000 busy_ms=125"
+        "the event loop was blocked duration_ms=2000 busy_ms=125"
     ]
 
 
