@@ -33,5 +33,5 @@ def missing_extra(error: ModuleNotFoundError, extra: str | None = None) -> Confi
         return None
     wanted = extra or EXTRA_OF_MODULE[module]
     return ConfigError(
-        f"this needs {module} and there is none: run pip install 'isotherm[{wanted}]'"
+        f"this needs {module}, which is not installed: run pip install 'isotherm[{wanted}]'"
     )

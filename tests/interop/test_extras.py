@@ -63,7 +63,10 @@ def run(command: list[str | Path], folder: Path) -> subprocess.CompletedProcess[
 
 
 def needs(module: str, extra: str) -> str:
-    return f"isotherm: this needs {module} and there is none: run pip install 'isotherm[{extra}]'"
+    return (
+        f"isotherm: this needs {module}, which is not installed:"
+        f" run pip install 'isotherm[{extra}]'"
+    )
 
 
 def test_every_command_has_help(installed: Callable[[str], Path], tmp_path: Path) -> None:

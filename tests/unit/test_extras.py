@@ -49,7 +49,7 @@ def test_each_has_what_reads_a_tier(extra: str) -> None:
 
 def test_a_submodule_names_the_package_and_the_extra_that_was_asked_for() -> None:
     error = ModuleNotFoundError("No module named 'numpy'", name="numpy.typing")
-    by_module = "this needs numpy and there is none: run pip install 'isotherm[tier]'"
+    by_module = "this needs numpy, which is not installed: run pip install 'isotherm[tier]'"
     assert str(missing_extra(error)) == by_module
     assert str(missing_extra(error, BROKER)) == by_module.replace("tier", "broker")
 

@@ -304,7 +304,7 @@ def _store_type(given: GivenProperties, prefix: str) -> str:
     store_type = given.text(f"{prefix}type") or JKS
     if store_type.upper() not in STORE_TYPES:
         raise given.error(
-            f"no such type of store value={store_type} expected_one_of={','.join(STORE_TYPES)}",
+            f"unknown store type value={store_type} expected_one_of={','.join(STORE_TYPES)}",
             f"{prefix}type",
         )
     return store_type.upper()

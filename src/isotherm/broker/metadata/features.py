@@ -96,7 +96,7 @@ def _check(update: FeatureUpdate, current_level: int) -> None:
         raise InvalidUpdateVersionError(f"this feature is not supported {facts}")
     if update.upgrade_type not in list(UpgradeType):
         raise InvalidUpdateVersionError(
-            f"no such type of upgrade {facts} upgrade_type={update.upgrade_type}"
+            f"unknown upgrade type {facts} upgrade_type={update.upgrade_type}"
         )
     if not supported.min <= update.level <= supported.max:
         raise InvalidUpdateVersionError(

@@ -56,7 +56,7 @@ export function groupPage(name) {
         figure("Lag", count(group.lag), `offsets of ${plural(group.partitions, "partition")}`),
         figure("Of these remote", count(group.remote_lag), "below the local log start"),
         figure("Age", between(group), "of the record that is next"),
-        group.offsets_per_s === null ? figure("Reads", "unknown", "until it is looked at again")
+        group.offsets_per_s === null ? figure("Reads", "unknown", "until the next reading")
           : figure("Reads", rate(group.offsets_per_s), "offsets a second, by what it commits"),
         group.remote_topics.length ? figure("From remote", remoteSpeed(group) || "unknown", "by the mean size of an offset there") : null),
       remoteReads(group.remote_topics),

@@ -84,7 +84,7 @@ function queryOf(form) {
 class Scan {
   constructor(topic, form, host) {
     Object.assign(this, { topic, form, isStopped: false, records: [], examined: 0, cost: new Map() });
-    this.bar = element("progress", { max: 1, value: 0, "aria-label": "Part of the offsets that was looked at" });
+    this.bar = element("progress", { max: 1, value: 0, "aria-label": "Part of the offsets that was examined" });
     this.said = element("p", { role: "status" });
     this.button = element("button", { type: "button", onclick: () => this.press() }, "Stop");
     this.spent = element("div");

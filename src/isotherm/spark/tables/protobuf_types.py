@@ -186,7 +186,7 @@ class Message:
     def _check_required(self, arrays: Sequence[Any], is_set: Any) -> None:
         for field, array in zip(self.fields, arrays, strict=True):
             if field.is_required and pc.any(pc.and_(is_set, array.is_null())).as_py():
-                raise pa.ArrowInvalid(f"a required field is not there field={field.name}")
+                raise pa.ArrowInvalid(f"a required field is missing field={field.name}")
 
     def _check_choices(self, arrays: Sequence[Any], is_set: Any) -> None:
         """Raise ArrowInvalid if several members of a oneof are set. The last one would count, but

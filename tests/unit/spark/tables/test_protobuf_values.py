@@ -400,9 +400,9 @@ def test_values_that_are_not_of_the_schema_are_dead() -> None:
     assert [each["name"] for each in column.to_pylist()] == ["x"]
     assert [(each.place, each.reason.rpartition(": ")[2]) for each in dead] == [
         (1, "unexpected EOF"),
-        (2, "a required field is not there field=name"),
+        (2, "a required field is missing field=name"),
         (3, "invalid UTF-8"),
-        (4, "a required field is not there field=x"),
+        (4, "a required field is missing field=x"),
         (5, "several fields of one choice are there oneof=choice"),
         (6, "slice index starts at 10 but ends at 9"),
     ]

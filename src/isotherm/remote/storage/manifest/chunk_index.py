@@ -178,7 +178,7 @@ def decode_chunk_sizes(text: str) -> tuple[int, ...]:
         size = zstandard.frame_content_size(frame)
         # A frame without its size (-1) is refused too: nothing would bound its memory.
         if not 0 <= size <= ENCODED_SIZE_MAX:
-            raise CorruptMetadataError(f"chunk sizes have an impossible length size={size}")
+            raise CorruptMetadataError(f"chunk sizes have an invalid length size={size}")
         data = zstandard.ZstdDecompressor().decompress(frame)
     except (ValueError, zstandard.ZstdError) as error:
         raise CorruptMetadataError("chunk sizes are not base64 of a zstd frame") from error
