@@ -70,7 +70,7 @@ def _one_voter(key: ApiKey, last: int) -> Api:
         key,
         VersionRange(0, last),
         ErrorCode.unsupported_version,
-        "the quorum has one voter, for ever",
+        "the quorum has a single voter, which cannot be changed",
         access=Access([on_cluster(Operation.ALTER, covers=["cluster_id", "voter_directory_id"])]),
         is_forwardable=True,
     )

@@ -496,7 +496,7 @@ class Server:
     # ---- time and memory
 
     def _end_stalled(self, connections: Sequence[Connection]) -> None:
-        self._end(connections, "requests that do not end hold memory that others need")
+        self._end(connections, "incomplete requests hold memory that other connections need")
 
     def _end_slow_readers(self, connections: Sequence[Connection]) -> None:
         self._end(connections, "unread responses hold memory that other connections need")
