@@ -76,7 +76,7 @@ def _member_fields(context: RequestContext, group: ConsumerGroup, member_id: str
         "client_id": member.client_id,
         "client_host": member.client_host,
         "subscribed_topic_names": tuple(sorted(member.topic_names)),
-        "subscribed_topic_regex": member.topic_regex,
+        "subscribed_topic_regex": member.topic_regex or "",
         "assignment": _assignment_fields(context, member.held),
         "target_assignment": _assignment_fields(context, group.target.get(member_id, NOTHING)),
         "member_type": CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,

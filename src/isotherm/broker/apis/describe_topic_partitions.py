@@ -36,13 +36,14 @@ def handle(context: RequestContext, request: Any) -> Any:
     existing = services.metadata.image.topics_by_name
     names = {topic.name for topic in request.topics} or set(existing)
     denied = set[str]()
-    start = 0
+    first, first_partition = "", 0
     if request.cursor is not None:
-        first, start = request.cursor.topic_name, request.cursor.partition_index
-        if start < 0:
-            raise InvalidRequestError(f"a cursor cannot be at this partition partition={start}")
+        first, first_partition = request.cursor.topic_name, request.cursor.partition_index
+        if first_partition < 0:
+            raise InvalidRequestError(
+                f"a cursor cannot be at this partition partition={first_partition}"
+            )
         names = {name for name in names if name >= first}
-        start = start if first in names else 0
     if services.authorizer is not None:
         visible = services.authorizer.allowed(
             context, Operation.DESCRIBE, ResourceType.TOPIC, names
@@ -58,10 +59,12 @@ def handle(context: RequestContext, request: Any) -> Any:
         if topic is None:
             topics.append(_unknown_topic(context, name))
             continue
+        # The topic of the cursor may be missing or denied: the next one starts at its beginning.
+        start = first_partition if name == first else 0
         partitions = topic.partitions[start : start + remaining]
         topics.append(_topic_fields(context, topic, partitions))
         remaining -= len(partitions)
-        end, start = start + len(partitions), 0
+        end = start + len(partitions)
         if end < len(topic.partitions):
             return _response(context, [*topics, *map(_denied_topic, sorted(denied))], (name, end))
     return _response(context, [*topics, *map(_denied_topic, sorted(denied))], None)

@@ -23,7 +23,7 @@ from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import InvalidRequestError, IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
-from isotherm.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TimestampMs
+from isotherm.types import NO_TIMESTAMP, TimestampMs
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -69,8 +69,8 @@ def _failed(transactional_id: str, code: ErrorCode) -> dict[str, Any]:
         "transaction_state": "",
         "transaction_timeout": datetime.timedelta(),
         "transaction_start_time": _time(0),
-        "producer_id": NO_PRODUCER_ID,
-        "producer_epoch": NO_PRODUCER_EPOCH,
+        "producer_id": 0,  # the schema's defaults, as in Kafka
+        "producer_epoch": 0,
         "topics": [],
     }
 

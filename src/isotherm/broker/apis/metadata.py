@@ -32,7 +32,7 @@ from isotherm.broker.loop_turns import Turns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.controller.topic_rules import NewTopic, check_topic_name
-from isotherm.broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from isotherm.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from isotherm.broker.metadata.internal_topics import is_internal
 from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.authorized_operations import (
@@ -49,10 +49,11 @@ from isotherm.broker.server.requests.listed_brokers import (
     partition_places,
 )
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Access, Api, Refuse
+from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import InvalidRequestError, InvalidTopicError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.protocol.entities import entity_of, item_class
+from isotherm.types import BrokerId
 
 FIRST_NULL_FOR_ALL_VERSION = 1
 FIRST_DECLINABLE_VERSION = 4
@@ -246,7 +247,17 @@ def _partition_fields(
 
 
 def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    """Answer every named topic with `error_code`."""
+    """Answer every named topic with `error_code`, and nothing else, as in Kafka."""
+    response = _refuse_topics(context, request, error_code)
+    nothing = {"brokers": (), "controller_id": BrokerId(NO_LEADER), "cluster_id": None}
+    fields = {name: value for name, value in nothing.items() if hasattr(response, name)}
+    return dataclasses.replace(response, **fields)
+
+
+def _refuse_topics(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
+    """Answer every named topic with `error_code`, without its authorized operations."""
+    if hasattr(request, "include_topic_authorized_operations"):
+        request = dataclasses.replace(request, include_topic_authorized_operations=False)
     # Before version 12 the name in a response cannot be null.
     no_name = None if context.header.api_version >= FIRST_TOPIC_ID_VERSION else ""
     answers = (
@@ -304,22 +315,8 @@ def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: A
         return None
 
     return handle_allowed(
-        dataclasses.replace(api, refuse_by=_refuse_denied(api)), context, request, refusal_of
+        dataclasses.replace(api, refuse_by=_refuse_topics), context, request, refusal_of
     )
-
-
-def _refuse_denied(api: Api) -> Refuse:
-    """Refuse topics without their authorized operations, and without the name if they were
-    requested by id.
-    """
-
-    def refuse(context: RequestContext, request: Any, code: ErrorCode) -> Any:
-        changed: dict[str, Any] = {}
-        if hasattr(request, "include_topic_authorized_operations"):
-            changed["include_topic_authorized_operations"] = False
-        return api.refuse(context, dataclasses.replace(request, **changed), code)
-
-    return refuse
 
 
 def _shown(

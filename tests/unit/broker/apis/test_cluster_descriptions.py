@@ -138,6 +138,11 @@ def numbers(topics):
     return [(topic.name, [p.partition_index for p in topic.partitions]) for topic in topics]
 
 
+def test_topic_behind_a_cursor_whose_topic_is_missing_starts_at_its_beginning(hosted):
+    described, _ = topic_partitions(hosted, "a0", "b", cursor=("a0", 1))
+    assert [(name, indexes[:1]) for name, indexes in numbers(described) if indexes] == [("b", [0])]
+
+
 def test_partitions_are_described_up_to_the_limit_and_on_from_the_cursor(hosted):
     first, cursor = topic_partitions(hosted)
     assert (numbers(first), cursor) == ([("a", [0, 1, 2]), ("b", [0])], ("b", 1))
