@@ -21,7 +21,7 @@ _BATCH = (
     "ffffffffffffffffffffffffffff0000000110000000026b027600"
 )
 _NAMES = ("known", "knot", "other", "missing")
-_GROUPS = ("g", "group", "h")
+_GROUPS = ("g", "group", "h", "gc")
 _IDS = ("t", "tx", "u")
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 _RESOURCES = [(TOPIC, name) for name in _NAMES] + [(GROUP, "g"), (GROUP, "h"), (BROKER, "1")]
@@ -33,16 +33,22 @@ _ANY_ACL = {
     "operation": 1,
     "permission_type": 1,
 }
-_FETCH = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1000, "session_epoch": -1}
+_FETCH = {
+    "replica_id": -1,
+    "max_wait": 0,
+    "min_bytes": 0,
+    "max_bytes": 1_000_000,
+    "session_epoch": -1,
+}
 
 
-def _produced(name: str) -> dict[str, Any]:
+def produced(name: str) -> dict[str, Any]:
     partitions = [{"index": 0, "records": _BATCH}]
     return {"name": name, "topic_id": f"id:{name}", "partition_data": partitions}
 
 
 def _fetched(name: str) -> dict[str, Any]:
-    partition = {"partition": 0, "current_leader_epoch": -1, "partition_max_bytes": 1000}
+    partition = {"partition": 0, "current_leader_epoch": -1, "partition_max_bytes": 1_000_000}
     return {"topic": name, "topic_id": f"id:{name}", "partitions": [partition]}
 
 
@@ -89,21 +95,25 @@ def _configs(**config: int) -> list[dict[str, Any]]:
 
 _CREATED = [
     {"name": name, "num_partitions": 1, "replication_factor": 1}
-    for name in ("known", "kno2", "new")
+    for name in ("known", "kno2", "new", "", "twice", "twice")
 ]
 _TRANSACTION = {"producer_id": 5, "producer_epoch": 0}
 
 REQUESTS: Mapping[ApiKey, Sequence[Mapping[str, Any]]] = {
     ApiKey.API_VERSIONS: [{"client_software_name": "a", "client_software_version": "1"}],
     ApiKey.PRODUCE: [
-        *_alone("topic_data", [_produced(name) for name in _NAMES[:3]], acks=1, timeout=5000),
+        *_alone("topic_data", [produced(name) for name in _NAMES[:3]], acks=1, timeout=5000),
     ],
     ApiKey.FETCH: [
         *_alone("topics", [_fetched(name) for name in _NAMES[:3]], **_FETCH),
         {**_FETCH, "topics": [_fetched("known")], "session_epoch": 0},
+        *_alone("topics", [_fetched(name) for name in ("missing", "")], **_FETCH),
+        {**_FETCH, "topics": [_fetched("known")], "replica_id": 1},
     ],
     ApiKey.LIST_OFFSETS: [
-        {"replica_id": -1, "timeout": 1000, "topics": [_listed(name) for name in _NAMES]}
+        {"replica_id": replica, "timeout": 1000, "topics": [_listed(name) for name in names]}
+        for replica in (-1, -2)
+        for names in ([*_NAMES, ""], ["other"])
     ],
     ApiKey.METADATA: [
         {"topics": [{"name": name} for name in _NAMES]},
@@ -113,6 +123,8 @@ REQUESTS: Mapping[ApiKey, Sequence[Mapping[str, Any]]] = {
             "include_cluster_authorized_operations": True,
         },
         {},
+        {"topics": [{"topic_id": f"id:{name}"} for name in _NAMES]},
+        {"topics": [{"topic_id": "id:known"}], "include_topic_authorized_operations": True},
     ],
     ApiKey.OFFSET_COMMIT: [
         {"group_id": group, "generation_id_or_member_epoch": -1, "topics": [_committed(name)]}
@@ -140,13 +152,13 @@ REQUESTS: Mapping[ApiKey, Sequence[Mapping[str, Any]]] = {
         {"groups": list(_GROUPS)},
         {"groups": list(_GROUPS), "include_authorized_operations": True},
     ],
-    ApiKey.LIST_GROUPS: [{}],
+    ApiKey.LIST_GROUPS: [{}, {"types_filter": ["consumer"]}, {"states_filter": ["Stable"]}],
     ApiKey.CREATE_TOPICS: [{"topics": _CREATED, "timeout": 5000, "validate_only": True}],
     ApiKey.DELETE_RECORDS: [
         {
             "topics": [
                 {"name": name, "partitions": [{"partition_index": 0, "offset": 0}]}
-                for name in _NAMES
+                for name in (*_NAMES, "")
             ],
             "timeout": 5000,
         }
@@ -259,10 +271,12 @@ REQUESTS: Mapping[ApiKey, Sequence[Mapping[str, Any]]] = {
     ApiKey.ALTER_REPLICA_LOG_DIRS: [
         {"dirs": [{"path": "/nowhere", "topics": [{"name": "missing", "partitions": [0]}]}]}
     ],
-    ApiKey.DESCRIBE_LOG_DIRS: [{"topics": [{"topic": "known", "partitions": [0]}]}],
+    ApiKey.DESCRIBE_LOG_DIRS: [
+        {"topics": [{"topic": name, "partitions": [0]} for name in ("known", "missing")]}
+    ],
     ApiKey.CREATE_PARTITIONS: [
         {
-            "topics": [{"name": name, "count": 3} for name in _NAMES],
+            "topics": [{"name": name, "count": 3} for name in (*_NAMES, "", "twice", "twice")],
             "timeout": 5000,
             "validate_only": True,
         }
@@ -312,7 +326,10 @@ REQUESTS: Mapping[ApiKey, Sequence[Mapping[str, Any]]] = {
     ],
     ApiKey.UNREGISTER_BROKER: [{"broker_id": 77}],
     ApiKey.DESCRIBE_TRANSACTIONS: [{"transactional_ids": list(_IDS)}],
-    ApiKey.LIST_TRANSACTIONS: [{"duration_filter": -1}],
+    ApiKey.LIST_TRANSACTIONS: [
+        {"duration_filter": -1},
+        {"duration_filter": -1, "transactional_id_pattern": "t.*"},
+    ],
     ApiKey.CONSUMER_GROUP_HEARTBEAT: [
         {
             "group_id": group,
@@ -331,6 +348,12 @@ REQUESTS: Mapping[ApiKey, Sequence[Mapping[str, Any]]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: [
         {"topics": [{"name": name} for name in _NAMES], "response_partition_limit": 100},
         {"response_partition_limit": 100},
+        {"topics": [{"name": name} for name in _NAMES], "response_partition_limit": 1},
+        {
+            "topics": [{"name": name} for name in _NAMES],
+            "response_partition_limit": 2,
+            "cursor": {"topic_name": "known", "partition_index": 1},
+        },
     ],
     ApiKey.OFFSET_DELETE: [
         {
@@ -349,6 +372,7 @@ REQUESTS: Mapping[ApiKey, Sequence[Mapping[str, Any]]] = {
             "topics": [{"name": "other"}, {"name": "missing"}],
             "timeout": 5000,
         },
+        {"topics": [{"topic_id": "id:missing"}, {"name": "known"}], "timeout": 5000},
         {"topic_names": ["knot"], "topics": [{"topic_id": "id:knot"}], "timeout": 5000},
         {"topic_names": ["known"], "topics": [{"name": "known"}], "timeout": 5000},
     ],

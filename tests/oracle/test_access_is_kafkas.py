@@ -9,97 +9,37 @@ although each ACL denies them.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
-from confluent_kafka import KafkaError
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-)
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis.api_register import APIS, SERVED
-from isotherm.broker.metadata.access import acl_changes
-from isotherm.broker.metadata.access.acls import Operation, PatternType, Permission
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.metadata.access.acls import ResourceType as Resource
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.errors import ProtocolError
-from isotherm.testing.embedded_broker import EmbeddedBroker
-from isotherm.testing.local_servers import free_ports
-from oracle.kafka import KafkaOracle, running_kafka
-from oracle.raw_requests import CLOSED, ask, outcomes, read_answer, request_frame
-from oracle.topics import has_leaders, wait_until
+from oracle.raw_requests import ask, outcomes, read_answer, request_frame
 from tests.oracle.access_requests import NOT_ASKED, REQUESTS, fitting
-from tests.support.raw_client import RawClient
-
-TIMEOUT_S = 300
-STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-ANONYMOUS = "User:ANONYMOUS"
-ADMIN, PASSWORD = "admin", "secret"
-TOPICS = ("known", "knot", "other")
-
-ALLOW, DENY = Permission.ALLOW, Permission.DENY
-LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
-
-
-class Rule(NamedTuple):
-    """An ACL. One for another address or another user does not concern the client."""
-
-    resource: Resource
-    name: str
-    operation: Operation
-    permission: Permission = ALLOW
-    pattern: PatternType = LITERAL
-    host: str = "*"
-    principal: str = ANONYMOUS
-
-
-CLUSTER = "kafka-cluster"
-NAMES = (
-    (Resource.TOPIC, "known"),
-    (Resource.GROUP, "g"),
-    (Resource.TRANSACTIONAL_ID, "t"),
-    (Resource.CLUSTER, CLUSTER),
+from tests.oracle.access_sides import (
+    ADMIN,
+    DENY,
+    EVERYTHING,
+    NAMES,
+    OPERATIONS,
+    PREFIXED,
+    Isotherm,
+    Kafka,
+    Rule,
+    ask_as_admin,
+    running_sides,
+    set_up,
+    topic_ids_of,
 )
-EVERYTHING = [Rule(kind, "*", Operation.ALL) for kind, _ in NAMES[:3]] + [
-    Rule(Resource.CLUSTER, CLUSTER, Operation.ALL)
-]
-OPERATIONS: Mapping[Resource, Sequence[Operation]] = {
-    Resource.TOPIC: (
-        Operation.READ,
-        Operation.WRITE,
-        Operation.CREATE,
-        Operation.DELETE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    ),
-    Resource.GROUP: (Operation.READ, Operation.DELETE, Operation.DESCRIBE),
-    Resource.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
-    Resource.CLUSTER: (
-        Operation.CREATE,
-        Operation.DELETE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.CLUSTER_ACTION,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-        Operation.IDEMPOTENT_WRITE,
-    ),
-}
 
 SCENARIOS: Mapping[str, Sequence[Rule]] = {
     "no ACL": [],
@@ -135,190 +75,12 @@ SCENARIOS: Mapping[str, Sequence[Rule]] = {
 }
 
 
-class Isotherm:
-    def __init__(self, broker: EmbeddedBroker) -> None:
-        self._broker = broker
-        self.server, self.admin_server = (
-            f"{host}:{port}" for _, host, port in broker.node.endpoints
-        )
-
-    def set_acls(self, rules: Sequence[Rule]) -> None:
-        """Set the ACLs inside the broker: no client may change them."""
-        services = self._broker.node.services
-
-        def change() -> None:
-            every = acl_changes.AclFilter(1, None, 1, None, None, 1, 1)
-            services.controller.delete_acls([every])
-            errors = services.controller.create_acls(
-                [
-                    acl_changes.AclBinding(
-                        rule.resource,
-                        rule.name,
-                        rule.pattern,
-                        rule.principal,
-                        rule.host,
-                        rule.operation,
-                        rule.permission,
-                    )
-                    for rule in rules
-                ]
-            )
-            assert not any(errors)
-
-        changing = services.run_control(change)
-        asyncio.run_coroutine_threadsafe(changing, self._broker.loop).result(TIMEOUT_S)
-
-
-class Kafka:
-    def __init__(self, oracle: KafkaOracle, admin_server: str) -> None:
-        self.server, self.admin_server = oracle.bootstrap_server, admin_server
-        self._admin = AdminClient(
-            {
-                "bootstrap.servers": admin_server,
-                "security.protocol": "SASL_PLAINTEXT",
-                "sasl.mechanism": "PLAIN",
-                "sasl.username": ADMIN,
-                "sasl.password": PASSWORD,
-            }
-        )
-
-    def set_acls(self, rules: Sequence[Rule]) -> None:
-        every = AclBindingFilter(
-            ResourceType.ANY,
-            None,
-            ResourcePatternType.ANY,
-            None,
-            None,
-            AclOperation.ANY,
-            AclPermissionType.ANY,
-        )
-        self._admin.delete_acls([every])[every].result(TIMEOUT_S)
-        if rules:
-            for created in self._admin.create_acls([_binding(rule) for rule in rules]).values():
-                created.result(TIMEOUT_S)
-
-        def are_there() -> bool:
-            return len(self._admin.describe_acls(every).result(TIMEOUT_S)) == len(rules)
-
-        wait_until(are_there, "the ACLs")
-
-
-def _binding(rule: Rule) -> AclBinding:
-    kind = {Resource.CLUSTER: "BROKER"}.get(rule.resource, rule.resource.name)
-    return AclBinding(
-        ResourceType[kind],
-        rule.name,
-        ResourcePatternType[rule.pattern.name],
-        rule.principal,
-        rule.host,
-        AclOperation[rule.operation.name],
-        AclPermissionType[rule.permission.name],
-    )
-
-
-_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-LOGIN = f'{_PLAIN} username="{ADMIN}" password="{PASSWORD}" user_{ADMIN}="{PASSWORD}";'
-SETTINGS = {
-    "authorizer.class.name": STANDARD_AUTHORIZER,
-    "super.users": f"User:{ADMIN}",
-    "sasl.enabled.mechanisms": "PLAIN",
-    "listener.name.admin.plain.sasl.jaas.config": LOGIN,
-    "auto.create.topics.enable": "false",
-    "offsets.topic.num.partitions": "1",
-    "transaction.state.log.num.partitions": "1",
-    "log.retention.ms": "-1",
-    "remote.log.storage.system.enable": "false",
-}
-
-
-def _kafka_settings(client_port: int, admin_port: int, controller_port: int) -> dict[str, str]:
-    client, admin = f"127.0.0.1:{client_port}", f"127.0.0.1:{admin_port}"
-    controller = f"127.0.0.1:{controller_port}"
-    return {
-        **SETTINGS,
-        "listeners": f"PLAINTEXT://{client},ADMIN://{admin},CONTROLLER://{controller}",
-        "advertised.listeners": f"PLAINTEXT://{client},ADMIN://{admin},CONTROLLER://{controller}",
-        "controller.quorum.bootstrap.servers": controller,
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,ADMIN:SASL_PLAINTEXT,"
-        "CONTROLLER:SASL_PLAINTEXT",
-        "inter.broker.listener.name": "ADMIN",
-        "sasl.mechanism.inter.broker.protocol": "PLAIN",
-        "sasl.mechanism.controller.protocol": "PLAIN",
-        "listener.name.controller.plain.sasl.jaas.config": LOGIN,
-    }
-
-
-ISOTHERM_SETTINGS = {
-    **SETTINGS,
-    "listeners": "PLAINTEXT://127.0.0.1:0,ADMIN://127.0.0.1:0",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,ADMIN:SASL_PLAINTEXT",
-}
-
-
 @pytest.fixture(scope="module")
 def both(
     kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Isotherm, Kafka]]:
-    ports = free_ports(3)
-    directory = tmp_path_factory.mktemp("kafka")
-    with (
-        running_kafka(directory, _kafka_settings(*ports)) as oracle,
-        EmbeddedBroker(tmp_path_factory.mktemp("isotherm"), ISOTHERM_SETTINGS) as broker,
-    ):
-        sides = Isotherm(broker), Kafka(oracle, f"127.0.0.1:{ports[1]}")
+    with running_sides(tmp_path_factory.mktemp("access")) as sides:
         yield sides
-
-
-_NOT_YET = {
-    ErrorCode.coordinator_not_available,
-    ErrorCode.coordinator_load_in_progress,
-    ErrorCode.not_coordinator,
-    ErrorCode.unknown_topic_or_partition,
-}
-_COORDINATORS: Sequence[tuple[ApiKey, int, dict[str, Any]]] = [
-    (ApiKey.FIND_COORDINATOR, 6, {"key_type": 0, "coordinator_keys": ["g"]}),
-    (ApiKey.FIND_COORDINATOR, 6, {"key_type": 1, "coordinator_keys": ["t"]}),
-    (ApiKey.DESCRIBE_GROUPS, 5, {"groups": ["g"]}),
-    (ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ["nobody"]}),
-    (ApiKey.INIT_PRODUCER_ID, 4, {"producer_id": -1, "producer_epoch": -1}),
-]
-
-
-def _set_up(server: str) -> None:
-    """Create the topics, and commit offsets of the group in two of them."""
-    admin = AdminClient({"bootstrap.servers": server})
-    for created in admin.create_topics([NewTopic(name, 2, 1) for name in TOPICS]).values():
-        error = created.exception(TIMEOUT_S)
-        assert error is None or error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
-    for name in TOPICS:
-        wait_until(lambda name=name: has_leaders(admin, name, 2), f"leaders of topic={name}")
-    partitions = [{"partition_index": 0, "committed_offset": 0}]
-    committed = [{"name": name, "partitions": partitions} for name in ("known", "other")]
-    commit = {"group_id": "g", "generation_id_or_member_epoch": -1, "topics": committed}
-    for api, version, fields in [*_COORDINATORS, (ApiKey.OFFSET_COMMIT, 9, commit)]:
-        frame = request_frame(api, version, fields)
-
-        def is_done(frame: bytes = frame, api: ApiKey = api, version: int = version) -> bool:
-            answer = ask(server, frame)
-            assert isinstance(answer, bytes)
-            codes = outcomes(read_answer(api, version, answer)).values()
-            return _NOT_YET.isdisjoint(each.error_code for each in codes)
-
-        wait_until(is_done, f"{api.name} on {server}")
-
-
-def _topic_ids(server: str) -> dict[str, str]:
-    answer = ask(server, request_frame(ApiKey.METADATA, 12, {"topics": None}))
-    assert isinstance(answer, bytes)
-    topics = read_answer(ApiKey.METADATA, 12, answer).topics
-    return {topic.name: str(topic.topic_id) for topic in topics}
-
-
-def ask_as_admin(server: str, frame: bytes) -> bytes | str:
-    with RawClient(server) as client:
-        assert client.log_in_plain(ADMIN, PASSWORD).error_code is ErrorCode.none
-        client.send_frame(frame)
-        return client.receive_frame() or CLOSED
 
 
 Compared: TypeAlias = Callable[[Any], Any]
@@ -443,8 +205,8 @@ def assert_same(
     topic_ids = []
     for side in both:
         side.set_acls(EVERYTHING)
-        _set_up(side.server)
-        topic_ids.append(_topic_ids(side.server))
+        set_up(side.server)
+        topic_ids.append(topic_ids_of(side.server))
         side.set_acls(rules)
     differences = []
     for api, requests in REQUESTS.items():

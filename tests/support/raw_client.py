@@ -33,6 +33,9 @@ class RawClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._socket.close()
 
     def send(self, data: bytes) -> None:
