@@ -14,35 +14,33 @@ import datetime
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
+from isotherm.broker.coordinators.transactions.remote_admission import RemoteAdmission
+from isotherm.broker.coordinators.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+)
+from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.access.principal import ANONYMOUS, Principal
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.controller.topic_rules import no_charge
 from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
+from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
+from isotherm.broker.server.net.answer_memory import AnswerMemory
+from isotherm.broker.threads.kernel_warm_up import KernelWarmUp
+from isotherm.clock import Clock
+from isotherm.config.broker import BrokerConfig
 from isotherm.errors import IsothermError, NotControllerError
+from isotherm.metrics.broker_traffic import BrokerTraffic
 from isotherm.protocol.api_keys import response_class
 from isotherm.protocol.entities import entity_of, has_field
-
-if TYPE_CHECKING:
-    from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
-    from isotherm.broker.coordinators.transactions.remote_admission import RemoteAdmission
-    from isotherm.broker.coordinators.transactions.transaction_coordinator import (
-        TransactionCoordinator,
-    )
-    from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
-    from isotherm.broker.metadata.access.authorizer import Authorizer
-    from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
-    from isotherm.broker.metadata.controller.controller import Controller
-    from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
-    from isotherm.broker.partitions.replica_manager import ReplicaManager
-    from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
-    from isotherm.broker.server.net.answer_memory import AnswerMemory
-    from isotherm.broker.threads.kernel_warm_up import KernelWarmUp
-    from isotherm.clock import Clock
-    from isotherm.config.broker import BrokerConfig
-    from isotherm.metrics.broker_traffic import BrokerTraffic
-    from isotherm.protocol.framing import RequestHeader
-    from isotherm.remote.remote_log_manager import RemoteLogManager
+from isotherm.protocol.framing import RequestHeader
+from isotherm.remote.remote_log_manager import RemoteLogManager
 
 Result = TypeVar("Result")
 
