@@ -77,6 +77,13 @@ class GroupConfig(UnservedGroupConfig):
     group_max_size: int = key(
         INT, INT_MAX, "Members that a group of the classic protocol may have.", check=at_least(1)
     )
+    group_coordinator_groups_max: int = key(
+        INT,
+        100_000,
+        "Groups that this broker coordinates, with those that only have offsets; a further one is refused with"
+        " POLICY_VIOLATION. Isotherm's own key. (Kafka has no bound.)",
+        check=at_least(1),
+    )
     group_consumer_session_timeout_ms: int = key(
         INT,
         45_000,

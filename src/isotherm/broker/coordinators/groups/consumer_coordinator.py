@@ -152,6 +152,7 @@ class ConsumerGroupCoordinator:
         group.group_epoch = FIRST_EPOCH
         classic = shard.groups.get(group_id)
         if classic is None:
+            self._shards.check_room(group_id)
             return group, []
         tombstone = GroupRecord(GroupMetadataKey(group=group_id), None)
         if classic.is_empty:

@@ -215,6 +215,7 @@ class GroupCoordinator:
         return f"{prefix}-{uuid.UUID(int=self._rng.getrandbits(128), version=4)}"
 
     def _new_group(self, shard: GroupShard, group_id: str) -> ClassicGroup:
+        self.shards.check_room(group_id)
         group = ClassicGroup(group_id, self.shards.settings, now_ms=self.shards.now_ms())
         shard.groups[group_id] = group
         return group

@@ -93,6 +93,7 @@ class OffsetCoordinator:
             # group.
             if committer.generation_id >= 0:
                 return dict.fromkeys(offsets, ErrorCode.group_id_not_found)
+            self._shards.check_room(group_id)
             # It enters the shard below, once an offset is in the log: a refused
             # commit must leave no group.
             group = ClassicGroup(group_id, self._shards.settings, now_ms=self._shards.now_ms())

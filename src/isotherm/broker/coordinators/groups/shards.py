@@ -33,7 +33,11 @@ from isotherm.broker.coordinators.groups.offsets_topic import (
 from isotherm.broker.coordinators.groups.stored_offset import stored_offset
 from isotherm.clock import Clock
 from isotherm.config.groups import GroupConfig, GroupLevelConfig
-from isotherm.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
+from isotherm.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    PolicyViolationError,
+)
 from isotherm.types import LeaderEpoch, TimestampMs, TopicPartition
 
 
@@ -72,6 +76,18 @@ class GroupShards:
             config.consumer_heartbeat_interval_ms,
             self._config.group_consumer_max_size,
         )
+
+    def check_room(self, group_id: str) -> None:
+        """To be called before a group is created.
+
+        Raises PolicyViolationError if there are as many as group.coordinator.groups.max.
+        """
+        count = sum(len(shard.groups) + len(shard.consumer_groups) for shard in self.loaded())
+        if count >= self._config.group_coordinator_groups_max:
+            raise PolicyViolationError(
+                f"this broker has as many groups as it may have group_id={group_id} count={count}"
+                " key=group.coordinator.groups.max"
+            )
 
     def now_ms(self) -> TimestampMs:
         """Monotonic time for deadlines. It does not jump."""

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.coordinators.groups.consumer_group import MemberHeartbeat
+from isotherm.broker.coordinators.groups.consumer_member import JOIN_EPOCH
 from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import Producer
-from isotherm.errors import InvalidGroupIdError, InvalidRequestError
+from isotherm.errors import InvalidGroupIdError, InvalidRequestError, PolicyViolationError
 from isotherm.types import TopicPartition
 from tests.support.group_cluster import T0, Cluster, joining, run, turns
 
@@ -212,3 +214,23 @@ def test_group_is_deleted_only_without_members() -> None:
         assert coordinator.offsets.fetch("g", None) == {}
 
     run(scenario)
+
+
+def test_groups_of_a_coordinator_are_bounded_however_they_are_created() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        coordinator = cluster.coordinators[0]
+        offset = {T0: OffsetAndMetadata(5)}
+        for group_id in ("a", "b"):
+            assert coordinator.offsets.commit(group_id, Committer(), offset) == {T0: E.none}
+        named = r"key=group\.coordinator\.groups\.max"
+        with pytest.raises(PolicyViolationError, match=named):
+            coordinator.offsets.commit("c", Committer(), offset)
+        with pytest.raises(PolicyViolationError, match=named):
+            await coordinator.join(joining()._replace(group_id="c"))
+        beat = MemberHeartbeat("m", JOIN_EPOCH, topic_names=frozenset({"t"}))
+        with pytest.raises(PolicyViolationError, match=named):
+            coordinator.consumer.heartbeat("c", beat)
+        # Those that exist go on.
+        assert coordinator.offsets.commit("b", Committer(), offset) == {T0: E.none}
+
+    run(scenario, group_coordinator_groups_max=2)
