@@ -80,7 +80,8 @@ class GroupConfig(UnservedGroupConfig):
     group_coordinator_groups_max: int = key(
         INT,
         100_000,
-        "Groups that this broker coordinates, with those that only have offsets; a further one is refused with"
+        "Groups that this broker coordinates, with those that only have offsets; a further one"
+        " is refused with"
         " POLICY_VIOLATION. Isotherm's own key. (Kafka has no bound.)",
         check=at_least(1),
     )

@@ -17,6 +17,7 @@ import isotherm
 
 PACKAGE = Path(isotherm.__file__).parent
 
+
 def module_of(path: Path, root: Path) -> str:
     parts = path.relative_to(root.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
