@@ -246,16 +246,16 @@ def parse_fields(config_class: type, texts: Mapping[str, str]) -> dict[str, Any]
     return fields
 
 
-def unknown_key(name: str, known: Iterable[str]) -> UnknownConfigError:
+def unknown_key(name: str, names: Iterable[str]) -> UnknownConfigError:
     """The error for an undeclared key. It names the most similar declared key."""
-    nearest = nearest_key(name, known)
+    nearest = nearest_key(name, names)
     hint = f" nearest={nearest}" if nearest else ""
     return UnknownConfigError(f"unknown configuration key key={name}{hint}")
 
 
-def nearest_key(name: str, known: Iterable[str]) -> str | None:
-    """The key in `known` that is most similar to `name`. None if none is similar."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
+def nearest_key(name: str, names: Iterable[str]) -> str | None:
+    """The key in `names` that is most similar to `name`. None if none is similar."""
+    return next(iter(difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)), None)
 
 
 def format_fields(config: object) -> dict[str, str]:

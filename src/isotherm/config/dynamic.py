@@ -46,9 +46,9 @@ class DynamicKeys(Mapping[str, DynamicKey]):
         self._keys = keys
 
     def __getitem__(self, name: str) -> DynamicKey:
-        found = self._keys.get(name)
-        if found is not None:
-            return found
+        dynamic_key = self._keys.get(name)
+        if dynamic_key is not None:
+            return dynamic_key
         for group, config_class, split_name in _KEYS_OF_LISTENERS:
             split = split_name(name)
             if split is not None:
@@ -154,10 +154,10 @@ def check_thread_pools(running: BrokerConfig, changed: BrokerConfig) -> None:
     """Raise ConfigError if a pool would shrink to less than half, or grow to more than double. The
     message is Kafka's, because tools search for it. Source: Kafka DynamicThreadPool,
     DynamicRemoteLogConfig."""
-    for name, found in dynamic_broker_keys().items():
-        if not found.declared.thread_pool:
+    for name, dynamic_key in dynamic_broker_keys().items():
+        if not dynamic_key.declared.thread_pool:
             continue
-        old, new = _value(running, found), _value(changed, found)
+        old, new = _value(running, dynamic_key), _value(changed, dynamic_key)
         refused = f"Dynamic thread count update validation failed for {name}={new}, value should"
         # Integer division, as in Java: a pool of 3 may shrink to 1.
         if new < old // 2:
@@ -168,21 +168,21 @@ def check_thread_pools(running: BrokerConfig, changed: BrokerConfig) -> None:
 
 def is_dynamic_listener_key(name: str) -> bool:
     """Whether the key is set for a listener and takes effect while the broker runs."""
-    found = dynamic_broker_keys().get(name)
-    return found is not None and found.listener is not None
+    dynamic_key = dynamic_broker_keys().get(name)
+    return dynamic_key is not None and dynamic_key.listener is not None
 
 
 def dynamic_text(config: BrokerConfig, name: str) -> str:
     """The text of a dynamic key's value in `config`."""
-    found = dynamic_broker_keys()[name]
-    return found.declared.format(_value(config, found))
+    dynamic_key = dynamic_broker_keys()[name]
+    return dynamic_key.declared.format(_value(config, dynamic_key))
 
 
-def _value(config: BrokerConfig, found: DynamicKey) -> Any:
-    if found.listener is not None:
-        split = split_listener_limit(found.declared.name)
+def _value(config: BrokerConfig, dynamic_key: DynamicKey) -> Any:
+    if dynamic_key.listener is not None:
+        split = split_listener_limit(dynamic_key.declared.name)
         if split is not None:
-            return config.limits_of(found.listener)[split[1]]
-        return getattr(config.security_of(found.listener), found.field_name)
-    holder = getattr(config, found.group) if found.group else config
-    return getattr(holder, found.field_name)
+            return config.limits_of(dynamic_key.listener)[split[1]]
+        return getattr(config.security_of(dynamic_key.listener), dynamic_key.field_name)
+    holder = getattr(config, dynamic_key.group) if dynamic_key.group else config
+    return getattr(holder, dynamic_key.field_name)

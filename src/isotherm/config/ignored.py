@@ -114,5 +114,5 @@ def reason_to_ignore(name: str) -> str | None:
     reason = _IGNORED_KEYS.get(name)
     if reason is not None:
         return reason
-    found = (why for prefix, why in _IGNORED_PREFIXES.items() if name.startswith(prefix))
-    return next(found, None)
+    reasons = (why for prefix, why in _IGNORED_PREFIXES.items() if name.startswith(prefix))
+    return next(reasons, None)

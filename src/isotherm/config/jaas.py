@@ -37,18 +37,18 @@ class LoginModule(NamedTuple):
 def parse_login_module(text: str, place: str) -> LoginModule:
     """Parse a login module. Raises ConfigError, which contains `place` (such as `file=x`) and none
     of the text, because that has passwords."""
-    found = _ENTRY.fullmatch(text)
-    if found is None:
+    entry = _ENTRY.fullmatch(text)
+    if entry is None:
         raise _unparsable(place)
     options, position = {}, 0
-    rest = found["options"]
+    rest = entry["options"]
     while position < len(rest.rstrip()):
         option = _OPTION.match(rest, position)
         if option is None:
             raise _unparsable(place)
         options[option[1]] = _unquoted(option[2])
         position = option.end()
-    return LoginModule(found["module"], options)
+    return LoginModule(entry["module"], options)
 
 
 def plain_passwords(text: str | None, listener: str) -> Mapping[str, str]:

@@ -89,8 +89,8 @@ def pem_key_pair(key: bytes, chain: bytes, password: str | None) -> KeyPair:
 
 def pem_certificates(text: bytes) -> bytes:
     """The certificates of a PEM text, without anything else. Raises ValueError if there is none."""
-    found = x509.load_pem_x509_certificates(text)
-    return b"".join(each.public_bytes(Encoding.PEM) for each in found)
+    certificates = x509.load_pem_x509_certificates(text)
+    return b"".join(each.public_bytes(Encoding.PEM) for each in certificates)
 
 
 def read_key_pair(
@@ -106,10 +106,10 @@ def read_key_pair(
                 warn_of_readers(path)
             _check_pem(data)
             return pem_key_pair(data, data, key_password)
-        found = _contents(data, password, key_password or password)
-        if found.key is None or not found.chain:
+        contents = _contents(data, password, key_password or password)
+        if contents.key is None or not contents.chain:
             raise ValueError("the store has no private key with a certificate that it can open")
-        return KeyPair(found.key, _in_pem(found.chain))
+        return KeyPair(contents.key, _in_pem(contents.chain))
 
 
 def read_trusted(path: Path, store_type: str, password: str | None) -> bytes:
@@ -119,10 +119,10 @@ def read_trusted(path: Path, store_type: str, password: str | None) -> bytes:
         if store_type == PEM:
             _check_pem(data)
             return pem_certificates(data)
-        found = _contents(data, password, None)
-        if not found.trusted:
+        contents = _contents(data, password, None)
+        if not contents.trusted:
             raise ValueError("the store has no certificate")
-        return _in_pem(found.trusted)
+        return _in_pem(contents.trusted)
 
 
 @contextmanager
@@ -171,7 +171,7 @@ def _read_jks(data: bytes, password: str | None, key_password: str | None) -> _C
     _, version, count = _JKS_HEADER.unpack_from(data)
     if version not in (1, 2):
         raise ValueError(f"a JKS store of version 1 or 2 is expected version={version}")
-    found = _Contents(None, [], [])
+    contents = _Contents(None, [], [])
     position = _JKS_HEADER.size
     for _ in range(count):
         tag, alias_size = _TAG_AND_ALIAS_SIZE.unpack_from(data, position)
@@ -186,14 +186,14 @@ def _read_jks(data: bytes, password: str | None, key_password: str | None) -> _C
                 chain.append(certificate)
             # As in Java, the first key counts. A trust store is read without a key's password, so
             # its keys are skipped.
-            if found.key is None and key_password is not None:
-                found = found._replace(key=_unprotected(protected, key_password), chain=chain)
+            if contents.key is None and key_password is not None:
+                contents = contents._replace(key=_unprotected(protected, key_password), chain=chain)
         elif tag == _CERTIFICATE_TAG:
             certificate, position = _read_certificate(data, position, version)
-            found.trusted.append(certificate)
+            contents.trusted.append(certificate)
         else:
             raise ValueError("the JKS store is damaged")
-    return found
+    return contents
 
 
 def _check_digest(data: bytes, password: str) -> None:

@@ -308,12 +308,12 @@ def _check_advertised(
             " The valid options based on currently configured listeners are "
             + ",".join(advertised_names)
         )
-    known = [each.name for each in listeners]
-    if not set(advertised_names) <= set(known):
+    names = [each.name for each in listeners]
+    if not set(advertised_names) <= set(names):
         raise ConfigError(
             "advertised.listeners listener names must be equal to or a subset of the ones defined"
             f" in listeners. Found {','.join(advertised_names)}. The valid options based on the"
-            f" current configuration are {','.join(known)}"
+            f" current configuration are {','.join(names)}"
         )
     # A controller listener may have 0.0.0.0 if it is not advertised explicitly: no client gets its
     # address.

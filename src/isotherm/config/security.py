@@ -288,8 +288,8 @@ _OF_LISTENER = re.compile(
 
 def is_listener_key(name: str) -> bool:
     """Whether the key is one of SecurityConfig, for one listener or for one mechanism of it."""
-    found = _OF_LISTENER.fullmatch(name)
-    return found is not None and found["key"] in config_keys(SecurityConfig)
+    match = _OF_LISTENER.fullmatch(name)
+    return match is not None and match["key"] in config_keys(SecurityConfig)
 
 
 _BEFORE_KEY = re.compile(
@@ -300,8 +300,8 @@ _BEFORE_KEY = re.compile(
 def split_listener(name: str) -> tuple[str, str]:
     """Split a name into the prefix of one listener, or of one mechanism of it, and the key. The
     prefix is empty if the key holds for all."""
-    found = _BEFORE_KEY.fullmatch(name)
-    return ("", name) if found is None else (found["listener"], found["key"])
+    match = _BEFORE_KEY.fullmatch(name)
+    return ("", name) if match is None else (match["listener"], match["key"])
 
 
 # The keys that can be changed for one listener of a running broker. Source: Kafka
@@ -331,12 +331,12 @@ def split_key_material(name: str) -> tuple[str, str] | None:
     return split_listener_key(name, KEY_MATERIAL)
 
 
-def split_listener_key(name: str, known: Container[str]) -> tuple[str, str] | None:
-    """The listener, in lower case, and the key, which is in `known`. None for any other name."""
-    found = _KEY_OF_LISTENER.fullmatch(name)
-    if found is None or found["key"] not in known:
+def split_listener_key(name: str, keys: Container[str]) -> tuple[str, str] | None:
+    """The listener, in lower case, and the key, which is in `keys`. None for any other name."""
+    match = _KEY_OF_LISTENER.fullmatch(name)
+    if match is None or match["key"] not in keys:
         return None
-    return found["listener"], found["key"]
+    return match["listener"], match["key"]
 
 
 _SECRET_ENDINGS = (

@@ -101,10 +101,10 @@ def _pass_over(name: str, text: str) -> None:
 def warn_of_passed_over(name: str) -> None:
     """Log why a key has no effect, or the key that was perhaps meant."""
     listener, key = split_listener(name)
-    found = dynamic_broker_keys().get(key)
+    dynamic_key = dynamic_broker_keys().get(key)
     reason = REFUSED_KEYS.get(name) or reason_to_ignore(key)
-    if found is not None and found.declared.no_effect is not None:
-        reason = found.declared.no_effect
+    if dynamic_key is not None and dynamic_key.declared.no_effect is not None:
+        reason = dynamic_key.declared.no_effect
     if reason is not None:
         _warn_of_no_effect(name, reason)
         return
@@ -116,8 +116,8 @@ def warn_of_passed_over(name: str) -> None:
 def warn_of_inert_keys(names: Iterable[str]) -> None:
     """Log which of the keys that were set while running change nothing."""
     for name in names:
-        found = dynamic_broker_keys().get(name)
-        if found is None or found.declared.no_effect is not None:
+        dynamic_key = dynamic_broker_keys().get(name)
+        if dynamic_key is None or dynamic_key.declared.no_effect is not None:
             warn_of_passed_over(name)
 
 

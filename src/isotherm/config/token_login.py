@@ -105,9 +105,9 @@ def token_login(given: GivenProperties) -> dict[str, str]:
 
 def _check_classes(given: GivenProperties) -> None:
     for key, names in _CLASSES.items():
-        if (found := given.text(key)) is not None and found not in names:
+        if (class_name := given.text(key)) is not None and class_name not in names:
             raise given.error(
-                f"the class is not served value={found} expected_one_of={','.join(names)}", key
+                f"the class is not served value={class_name} expected_one_of={','.join(names)}", key
             )
     for key in given.texts:
         if key.startswith(_ASSERTION):
@@ -161,10 +161,10 @@ def _credential(
     """The value of a credential. As in Kafka, the key overrides the option of the login module."""
     if given.text(key) is not None and given.text(other) is not None:
         raise given.error(f"it is given twice other_key={other}", key)
-    found = (given.text(key) or given.text(other) or options.get(option) or "").strip()
-    if not found:
+    credential = (given.text(key) or given.text(other) or options.get(option) or "").strip()
+    if not credential:
         raise given.error("the login has no id and secret of the client", key)
-    return found
+    return credential
 
 
 def _trust(given: GivenProperties, options: Mapping[str, str]) -> dict[str, str]:

@@ -124,13 +124,13 @@ def decode_columns(
     batches, position_end = _first_batches(buffer, 2 * decoded_size_max + _WINDOW_SIZE_MIN)
     in_range = _rows_in_range(batches, start, end)
     is_control = batches["attributes"] & CONTROL_FLAG != 0
-    wanted = in_range & ~is_control & (batches["records_count"] > 0)
+    is_decoded = in_range & ~is_control & (batches["records_count"] > 0)
     if aborted:
         # Markers outside the range count too: they end the transactions that are left out.
         if verify_crc:
             verify_crcs(buffer, rows_of(batches, is_control))
-        wanted &= ~_aborted_rows(buffer, batches, aborted)
-    selected = rows_of(batches, wanted)
+        is_decoded &= ~_aborted_rows(buffer, batches, aborted)
+    selected = rows_of(batches, is_decoded)
     try:
         unpacked, taken = _unpacked(
             buffer, selected, columns, decompressed_size_max, decoded_size_max

@@ -27,18 +27,20 @@ class HeaderContradiction(NamedTuple):
 def header_contradictions(buffer: ReadBuffer, batches: BatchTable) -> list[HeaderContradiction]:
     """The contradictions in these batches, usually none. `batches` are rows for `buffer`."""
     is_control = (batches["attributes"] & CONTROL_FLAG) != 0
-    found: list[HeaderContradiction] = []
+    contradictions: list[HeaderContradiction] = []
     if is_control.any():
         is_wrong = without_control_record(buffer, batches)
         if is_wrong.any():
-            found.append(HeaderContradiction("control batch holds no control record", is_wrong))
+            contradictions.append(
+                HeaderContradiction("control batch holds no control record", is_wrong)
+            )
     is_of_producer = batches["producer_id"] >= 0
     is_wrong = ((batches["attributes"] & TRANSACTIONAL_FLAG) != 0) & ~is_of_producer
     if is_wrong.any():
         # Kafka's leader does not refuse it, but its producer does not write it
         # (MemoryRecordsBuilder.writeDefaultBatchHeader), and no marker could end such a
         # transaction.
-        found.append(HeaderContradiction("transactional batch has no producer", is_wrong))
+        contradictions.append(HeaderContradiction("transactional batch has no producer", is_wrong))
     if is_of_producer.any():
         # Data of a producer have a sequence, its markers have none (Kafka:
         # LogValidator.validateBatch for clients, MemoryRecordsBuilder.validateProducerState for
@@ -47,5 +49,5 @@ def header_contradictions(buffer: ReadBuffer, batches: BatchTable) -> list[Heade
         is_wrong = is_of_producer & (is_control == (sequences >= 0))
         if is_wrong.any():
             fact = "batch of a producer has a sequence and the control bit, or neither"
-            found.append(HeaderContradiction(fact, is_wrong))
-    return found
+            contradictions.append(HeaderContradiction(fact, is_wrong))
+    return contradictions

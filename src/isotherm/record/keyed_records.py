@@ -28,11 +28,11 @@ def read_keyed_records(
     # A slice of `bytes` is a key or value as it is. One of a memoryview would need another call.
     payload = bytes(read_payload(buffer, position, header))
     try:
-        found = _records_without_headers(payload, header)
+        records = _records_without_headers(payload, header)
     except (CorruptRecordError, IndexError):
-        found = None
-    if found is not None:
-        return found
+        records = None
+    if records is not None:
+        return records
     return [
         (record.offset, record.key, record.value)
         for record in read_records(buffer, position, header)
@@ -46,7 +46,7 @@ def _records_without_headers(payload: bytes, header: BatchHeader) -> list[KeyedR
     Varints of one byte, as most are, are read without a call. Positions only grow, so a field that
     exceeds its record is found by comparing the record's end.
     """
-    found: list[KeyedRecord] = []
+    records: list[KeyedRecord] = []
     base_offset = header.base_offset
     offset_delta_max = header.last_offset_delta << 1  # zigzag: odd numbers are negative
     at = 0
@@ -92,6 +92,6 @@ def _records_without_headers(payload: bytes, header: BatchHeader) -> list[KeyedR
             or offset_delta > offset_delta_max
         ):
             return None
-        found.append((base_offset + (offset_delta >> 1), key, value))
+        records.append((base_offset + (offset_delta >> 1), key, value))
         at = end
-    return found if at == len(payload) else None
+    return records if at == len(payload) else None

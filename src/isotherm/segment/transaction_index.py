@@ -89,14 +89,14 @@ def collect_aborted_transactions(
     The second value is True if no later segment can have another one; otherwise the caller
     continues with the next segment's index. Transactions below `fetch_offset` are not returned.
     """
-    found: list[AbortedTransaction] = []
+    aborted_transactions: list[AbortedTransaction] = []
     for entry in entries:
         if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound_offset:
-            found.append(entry)
+            aborted_transactions.append(entry)
         # Everything below this last stable offset was decided by then.
         if entry.last_stable_offset >= upper_bound_offset:
-            return found, True
-    return found, False
+            return aborted_transactions, True
+    return aborted_transactions, False
 
 
 def truncated_transaction_index_size(entries: Iterable[AbortedTransaction], offset: Offset) -> int:

@@ -146,7 +146,7 @@ def _has_last_data(chunk: Chunk, last_records: LastRecords) -> BoolArray:
     """Whether each batch has the last data offset of an active producer."""
     # Kafka: `isBatchLastRecordOfProducer` in Cleaner.cleanInto.
     last_offsets = chunk.last_offsets
-    found = np.zeros(len(last_offsets), dtype=np.bool_)
+    is_last = np.zeros(len(last_offsets), dtype=np.bool_)
     owners = {
         last.data_offset: producer_id
         for producer_id, last in last_records.items()
@@ -156,8 +156,8 @@ def _has_last_data(chunk: Chunk, last_records: LastRecords) -> BoolArray:
         producer_ids = chunk.batches["producer_id"]
         candidates = np.isin(last_offsets, np.fromiter(owners, dtype=np.int64, count=len(owners)))
         for row in np.flatnonzero(candidates).tolist():
-            found[row] = owners[int(last_offsets[row])] == int(producer_ids[row])
-    return found
+            is_last[row] = owners[int(last_offsets[row])] == int(producer_ids[row])
+    return is_last
 
 
 def _is_last_marker(header: BatchHeader, last_records: LastRecords) -> bool:
