@@ -218,9 +218,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         *COMPACTED,
     ),
     "remote/indexes/index_cache_statistics.py": INDEX_CACHE,
-    "remote/scrub/rebuilt_transactions.py": ("tests/unit/remote/test_rebuilt_transactions.py",),
-    "remote/indexes/rebuilt_transactions.py": (
-        "tests/unit/remote/indexes/test_rebuilt_transactions.py",
+    "remote/scrub/rebuilt_transactions.py": (
+        "tests/unit/remote/scrub/test_rebuilt_transactions.py",
     ),
     "remote/history/lineage.py": (*LINEAGE, *TASKS, *COMPACTED),
     "remote/history/batch_chain.py": ("tests/unit/remote/history/test_batch_chain.py",),
@@ -288,9 +287,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/quota.py": ("tests/unit/remote/test_quota.py",),
     "broker/coordinators/groups/classic_group.py": CLASSIC_GROUPS,
     "remote/bounded_pool.py": ("tests/unit/remote/test_bounded_pool.py",),
-    "remote/reading/damage_log.py": ("tests/unit/remote/test_damage_log.py",),
+    "remote/reading/damage_log.py": ("tests/unit/remote/reading/test_damage_log.py",),
     "remote/periodic_tasks.py": PERIODIC_TASKS,
-    "remote/reading/read_failures.py": ("tests/unit/remote/test_read_failures.py",),
+    "remote/reading/read_failures.py": ("tests/unit/remote/reading/test_read_failures.py",),
     "remote/partition_roles.py": REMOTE_LOG_MANAGER,
     "remote/remote_log_manager.py": REMOTE_LOG_MANAGER,
     "remote/task_schedule.py": REMOTE_LOG_MANAGER,

@@ -76,7 +76,7 @@ def receive_response(
     """The body of the response, in `buffer`. A response above `bytes_max` bytes is an error."""
     (size,) = _SIZE.unpack(_filled(stream, memoryview(bytearray(_SIZE.size))))
     if not _CORRELATION_ID_SIZE <= size <= bytes_max:
-        raise ConnectionError(f"its response has an impossible size size={size} max={bytes_max}")
+        raise ConnectionError(f"its response has an invalid size size={size} max={bytes_max}")
     frame = _filled(stream, buffer.take(size))
     # An ApiVersions response has header version 0, so that clients of any version can read it.
     has_tags = request.is_flexible and request.api_key != ApiKey.API_VERSIONS

@@ -200,8 +200,8 @@ def malformed(frame: memoryview) -> bytes:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        pytest.param(lambda _: struct.pack(">i", 2**31 - 1), "impossible size", id="huge"),
-        pytest.param(lambda _: struct.pack(">i", -1), "impossible size", id="negative"),
+        pytest.param(lambda _: struct.pack(">i", 2**31 - 1), "invalid size", id="huge"),
+        pytest.param(lambda _: struct.pack(">i", -1), "invalid size", id="negative"),
         pytest.param(of_another_request, "it answers request 1, not 0", id="other request"),
         pytest.param(malformed, "malformed: DescribeCluster", id="malformed"),
         pytest.param(

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from isotherm.broker.apis import create_topics
-from isotherm.broker.loop_turns import PART_SIZE, Turns
+from isotherm.broker.loop_turns import PART_SIZE, Turns, _NextTurn
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
-from isotherm.broker.server.requests.split_requests import _NextTurn
 from isotherm.protocol.api_keys import ApiKey
 
 NO_OPERATIONS = {
