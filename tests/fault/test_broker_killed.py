@@ -12,6 +12,8 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.support.conditions import wait_until
+
 TIMEOUT_S = 300
 TOPIC = "events"
 
@@ -87,8 +89,7 @@ def test_broker_killed_while_producing_loses_no_acknowledged_record(
         thread = threading.Thread(target=writer.write_until, args=(stopped,))
         thread.start()
         wanted = rng.randrange(2_000, 8_000)
-        while len(writer.acknowledged) < wanted:
-            time.sleep(0.001)
+        wait_until(lambda writer=writer, wanted=wanted: len(writer.acknowledged) >= wanted)
         broker.kill()
         stopped.set()
         thread.join()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.conditions import wait_until
 
 TIMEOUT_S = 300
 TOPIC = "state"
@@ -91,6 +92,11 @@ def read_all(bootstrap_servers: str) -> dict[bytes, Written]:
         found[message.key()] = Written(message.offset(), message.value())
 
 
+def has_cleaned(broker: Any, writer: threading.Thread) -> bool:
+    assert writer.is_alive()
+    return bool(broker.log_text.count(CLEANED) >= 3)
+
+
 def test_broker_killed_while_compacting_keeps_the_last_value_of_each_key(
     broker_process: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -106,12 +112,9 @@ def test_broker_killed_while_compacting_keeps_the_last_value_of_each_key(
         stopped = threading.Event()
         thread = threading.Thread(target=writer.write_until, args=(stopped,))
         thread.start()
-        while broker.log_text.count(CLEANED) < 3:
-            assert thread.is_alive()
-            time.sleep(0.01)
+        wait_until(lambda broker=broker, thread=thread: has_cleaned(broker, thread))
         wanted = writer.count + rng.randrange(6_000)
-        while writer.count < wanted:
-            time.sleep(0.001)
+        wait_until(lambda writer=writer, wanted=wanted: writer.count >= wanted)
         broker.kill()
         stopped.set()
         thread.join()

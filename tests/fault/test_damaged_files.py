@@ -21,7 +21,8 @@ from isotherm.errors import IsothermError
 from isotherm.segment.file_names import parse_partition_directory
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.types import TopicPartition
-from tests.support.data_directory import Served, serve, started, wait_until, write_history
+from tests.support.conditions import wait_until
+from tests.support.data_directory import Served, serve, started, write_history
 
 Contents = dict[TopicPartition, Served | None]
 

@@ -29,9 +29,10 @@ from isotherm.log.log_manager import LogManager
 from isotherm.record.batch import build_batch
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.types import TopicPartition
+from tests.support.conditions import wait_until
 from tests.support.crash_folder import folder_noted
 from tests.support.crash_fs import CrashFileSystem, PowerLoss
-from tests.support.data_directory import SETTINGS, Served, serve, wait_until
+from tests.support.data_directory import SETTINGS, Served, serve
 
 T0 = 1_700_000_000_000
 SMALL_SEGMENTS = {

@@ -13,7 +13,6 @@ import asyncio
 import logging
 import random
 import struct
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +27,7 @@ from isotherm.protocol.api_keys import ApiKey
 from isotherm.record.batch import build_batch
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.raw_requests import read_answer, request_frame
+from tests.support.conditions import loop_goes_on_for, wait_until
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "20",
@@ -341,7 +341,7 @@ def test_whatever_the_order_requests_are_answered_and_nothing_is_left(
                 now = (metadata.producer_id, metadata.producer_epoch)
                 assert now >= epochs.get(metadata.transactional_id, (-1, -1))
                 epochs[metadata.transactional_id] = now
-            await asyncio.sleep(0.05)
+            await loop_goes_on_for(0.05)
 
     async def scenario() -> None:
         watching = asyncio.create_task(watch())
@@ -387,7 +387,8 @@ def check_that_nothing_is_left(broker: EmbeddedBroker) -> None:
         }
         return {name: each for name, each in wrong.items() if each}
 
-    deadline = time.monotonic() + GONE_TIMEOUT_S
-    while remaining := on_loop(broker, left):
-        assert time.monotonic() < deadline, remaining
-        time.sleep(0.05)
+    wait_until(
+        lambda: on_loop(broker, left) == {},
+        lambda: f"the end of {on_loop(broker, left)}",
+        timeout_s=GONE_TIMEOUT_S,
+    )

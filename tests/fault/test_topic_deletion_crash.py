@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from isotherm.broker.metadata.metadata_records import RemoveTopicRecord
 from isotherm.testing.bucket_files import files_below
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from tests.support.conditions import wait_until
 
 TIMEOUT_S = 120
 TIERED = {
@@ -31,14 +31,7 @@ def create_tiered(broker: EmbeddedBroker, topic: str) -> None:
         producer.produce(topic, bytes(10_000), partition=0)
     assert producer.flush(TIMEOUT_S) == 0
     log = broker.node.services.replica_manager.find_partition(topic, None, 0).log
-    await_true(lambda: len(log.segments()) == 1)
-
-
-def await_true(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: len(log.segments()) == 1)
 
 
 def objects(bucket: Path, topic: str) -> list[Path]:
@@ -66,5 +59,5 @@ def test_deletion_that_was_recorded_and_not_begun_is_done_by_the_next_start(
     ).result()
     broker.stop()
     start_broker(settings)
-    await_true(lambda: not objects(bucket, "doomed"))
+    wait_until(lambda: not objects(bucket, "doomed"))
     assert objects(bucket, "kept") == kept

@@ -29,6 +29,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.support.conditions import wait_until
+
 with warnings.catch_warnings():
     # It reads its schemas, at import, with a function that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -89,13 +91,6 @@ def produce(broker: EmbeddedBroker, topic: str, count: int, size: int = 10, **co
         producer.produce(topic, b"x" * size, partition=0)
         producer.poll(0)
     assert producer.flush(TIMEOUT_S) == 0
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def start_offset(admin: AdminClient, topic: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
 from isotherm.broker.coordinators.transactions.transaction_records import decode_record
 from isotherm.log.partition_log import PartitionLog
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from tests.support.conditions import wait_until
 
 TIMEOUT_S = 120
 SETTINGS = {
@@ -98,13 +99,6 @@ def texts(messages: list[Message]) -> list[tuple[str, str | None]]:
 
 def log_of(broker: EmbeddedBroker, topic: str) -> PartitionLog:
     return broker.node.services.replica_manager.find_partition(topic, None, 0).log
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def checkpoint(broker: EmbeddedBroker, topic: str) -> int:

@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
 from isotherm.record.batch import CompressionType, iterate_batches
 from isotherm.testing.bucket_files import files_below
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
+from tests.support.conditions import wait_until
 
 TIMEOUT_S = 120
 _numbers = itertools.count()
@@ -258,10 +259,7 @@ def tier_topic(broker: EmbeddedBroker, name: str, values: list[bytes]) -> Any:
     """Produce until segments have rolled, and wait until only the active one is on disk."""
     produce_all(producer(broker, **{"batch.size": 16384}), name, values)
     log = broker.node.services.replica_manager.find_partition(name, None, 0).log
-    deadline = time.monotonic() + TIMEOUT_S
-    while len(log.segments()) > 1 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert len(log.segments()) == 1
+    wait_until(lambda: len(log.segments()) == 1)
     assert log.local_log_start_offset > log.log_start_offset == 0
     return log
 
@@ -330,7 +328,4 @@ def test_deleted_tiered_topic_leaves_nothing_in_the_bucket(
 
     assert objects()
     admin.delete_topics([name])[name].result(TIMEOUT_S)
-    deadline = time.monotonic() + TIMEOUT_S
-    while objects() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert objects() == []
+    wait_until(lambda: objects() == [])

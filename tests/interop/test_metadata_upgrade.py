@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
 from oracle.tools import FEATURES, run_tools, run_tools_to_status
+from tests.support.conditions import wait_until
 
 TIMEOUT_S = 300
 FEATURE = "remote.log.metadata.compaction"
@@ -91,13 +91,6 @@ class Tiered:
         return self.broker.node.services.metadata.topic_texts(REMOTE_LOG_METADATA_TOPIC).get(
             "cleanup.policy"
         )
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture

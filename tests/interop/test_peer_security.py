@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from isotherm.protocol.node_security import PLAINTEXT, node_security
 from kio.schema.metadata.v12.request import MetadataRequest
 
 from isotherm.client.listener_security import controller_security, inter_broker_security
@@ -16,6 +16,7 @@ from isotherm.client.node_connection import NodeConnection
 from isotherm.client.node_security import PLAINTEXT, node_security
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import ConfigError, PeerDisconnectedError
+from tests.support.conditions import paced, wait_until
 from tests.support.secured_broker import KINDS, SECRET, SecuredBroker, jaas
 
 TIMEOUT_S = 300
@@ -65,13 +66,10 @@ def test_session_that_ends_is_replaced(broker: SecuredBroker) -> None:
     request would fail.
     """
     peer = connection(broker, "SCRAM-SHA-256")
-    ends = time.monotonic() + 3
-    count = 0
-    # On a slow machine one request may take longer than the session.
-    while count < 2 or time.monotonic() < ends:
+    for _ in paced(0.05, for_s=3):
         assert asked(peer) == 1
-        count += 1
-        time.sleep(0.05)
+    # On a slow machine one request may take longer than the session.
+    assert asked(peer) == 1
     peer.close()
 
 
@@ -116,8 +114,7 @@ def test_wait_for_an_answer_is_ended_by_close(broker: SecuredBroker) -> None:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    while not peer._is_in_use:
-        time.sleep(0.01)
+    wait_until(lambda: peer._is_in_use)
     peer.close()
     waiting.join(TIMEOUT_S)
     assert len(ended) == 1

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.tools import CONSOLE_CONSUMER, run_tools_to_status
-from tests.support.data_directory import wait_until
+from tests.support.conditions import wait_until
 
 pytestmark = pytest.mark.oracle
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +14,8 @@ import aiokafka
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.conditions import wait_until
 
 with warnings.catch_warnings():
     # It reads its schemas, at import, with a function that Python 3.11 deprecates.
@@ -321,13 +322,6 @@ def test_both_isolations_read_the_same_from_the_remote_tier(
     assert log.log_start_offset == 0
     assert uncommitted(broker, topic) == all_values
     assert committed(broker, topic) == seen
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_kafka_python_commits_aborts_and_sends_offsets(broker: EmbeddedBroker, topic: str) -> None:

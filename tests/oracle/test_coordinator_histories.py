@@ -8,7 +8,6 @@ again": Kafka ends transactions and loads coordinators asynchronously.
 from __future__ import annotations
 
 import random
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from isotherm.record.batch import build_batch
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.kafka import EAGER_SETTINGS, running_kafka
 from oracle.raw_requests import ask, outcomes, read_answer, request_frame
+from tests.support.conditions import go_on_for
 
 E = ErrorCode
 STEPS = 60
@@ -58,13 +58,14 @@ class Server:
         self._producer_ids: dict[int, int] = {}
 
     def call(self, api: str, version: int, **fields: Any) -> Any:
-        for _ in range(AGAIN_MAX):
+        for attempt in range(AGAIN_MAX):
+            if attempt:
+                go_on_for(AGAIN_AFTER_S)
             payload = ask(self.bootstrap_servers, request_frame(ApiKey[api], version, fields))
             assert isinstance(payload, bytes), payload
             answer = read_answer(ApiKey[api], version, payload)
             if not COME_AGAIN & set(codes(answer)):
                 break
-            time.sleep(AGAIN_AFTER_S)
         return answer
 
     def number_of(self, producer_id: int) -> int | None:

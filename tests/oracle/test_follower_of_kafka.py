@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from isotherm.types import TopicIdPartition
 from oracle.kafka import CLUSTER_ID
 from oracle.kafka_cluster import BrokerOracle, ControllerOracle
 from tests.oracle.test_quorum_member import create_topic
+from tests.support.conditions import wait_until
 from tests.support.quorum_node import WAIT_S, QuorumNode
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow, pytest.mark.usefixtures("kafka_tools")]
@@ -99,11 +99,11 @@ class Cluster:
         return log
 
     def wait(self, holds: Callable[[], object]) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not holds():
-            assert time.monotonic() < deadline, "it does not get there"
+        def is_there() -> object:
             assert not self.node.failures, self.node.failures
-            time.sleep(0.02)
+            return holds()
+
+        wait_until(is_there, timeout_s=WAIT_S)
 
     def leaders_files(self, topic: str) -> list[Path]:
         return sorted(self.kafka.partition_directory(topic).glob("*.log"))

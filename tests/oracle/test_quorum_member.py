@@ -7,7 +7,6 @@ import datetime
 import itertools
 import json
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from oracle.kafka_cluster import (
     format_directories,
 )
 from oracle.tools import CLUSTER, METADATA_QUORUM, run_tools
+from tests.support.conditions import wait_until
 from tests.support.quorum_node import WAIT_S, QuorumNode
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
@@ -75,14 +75,15 @@ def start_node(controller: ControllerOracle, tmp_path: Path) -> Iterator[Callabl
 
 
 def await_image(node: QuorumNode, holds: Callable[[MetadataImage], object]) -> MetadataImage:
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
+    def is_there() -> object:
+        nonlocal image
         assert not node.failures, node.failures
         image = node.metadata.image
-        if holds(image):
-            return image
-        time.sleep(0.02)
-    raise TimeoutError(f"the metadata does not get there: {node.metadata.image.brokers}")
+        return holds(image)
+
+    image = node.metadata.image
+    wait_until(is_there, lambda: f"metadata, have {image.brokers}", timeout_s=WAIT_S)
+    return image
 
 
 def own(node: QuorumNode, image: MetadataImage | None = None) -> BrokerImage | None:
@@ -110,14 +111,16 @@ def create_topic(node: QuorumNode, name: str, replicas: Sequence[Sequence[int]])
             "validate_only": False,
         },
     )
-    deadline = time.monotonic() + WAIT_S
-    while True:
+    codes = [ErrorCode.not_controller]
+
+    def is_answered() -> bool:
         (topic,) = node.member.requests.send(request, timeout_s=WAIT_S).result(WAIT_S).topics
+        codes.append(topic.error_code)
         # A controller that has just started leads its quorum before it is active.
-        if topic.error_code != ErrorCode.not_controller or time.monotonic() > deadline:
-            break
-        time.sleep(0.02)
-    assert topic.error_code == ErrorCode.none, topic
+        return topic.error_code != ErrorCode.not_controller
+
+    wait_until(is_answered, "an active controller", timeout_s=WAIT_S)
+    assert codes[-1] == ErrorCode.none
     image = await_image(node, lambda image: image.topic(name))
     found = image.topic(name)
     assert found is not None
@@ -300,8 +303,7 @@ def test_snapshot_that_a_dying_controller_cuts_short_is_fetched_to_its_end(contr
     fresh = start_node(18, settings={"controller.quorum.fetch.snapshot.max.bytes": "40"})
     fresh.member.start()
     folder = fresh.log_dir / "__cluster_metadata-0"
-    while not list(folder.glob("*.part")) and not snapshots_in(fresh.log_dir):
-        time.sleep(0.001)
+    wait_until(lambda: list(folder.glob("*.part")) or snapshots_in(fresh.log_dir), pause_s=0.001)
     controller.kill()
     controller.start()
     fresh.metadata = fresh.member.wait_until_caught_up(WAIT_S)
@@ -392,12 +394,15 @@ def test_producer_ids_come_in_blocks_that_no_other_member_gets(start_node):
 
 
 def producer_id(node: QuorumNode) -> int:
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
+    ids: list[int] = []
+
+    def is_given() -> bool:
         with contextlib.suppress(CoordinatorLoadInProgressError):
-            return node.member.generate_producer_id()
-        time.sleep(0.01)
-    raise TimeoutError("no producer id")
+            ids.append(node.member.generate_producer_id())
+        return bool(ids)
+
+    wait_until(is_given, "a producer id", timeout_s=WAIT_S)
+    return ids[0]
 
 
 def test_directories_that_kafkas_tool_formatted_are_taken(controller, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from isotherm.testing.local_servers import free_ports
 from oracle.cluster_members import IsothermMember
 from oracle.kafka_cluster import ControllerOracle
 from tests.support.certificates import Issued, issue
+from tests.support.conditions import wait_until
 from tests.support.tls_connection import TIMEOUT_S, answers, certificate_of, connect
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
@@ -63,13 +63,11 @@ class Running:
         admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
 
     def await_shown(self, certificate: x509.Certificate) -> None:
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
+        def is_shown() -> bool:
             with connect(self.port, AUTHORITY) as connection:
-                if certificate_of(connection) == certificate:
-                    return
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+                return certificate_of(connection) == certificate
+
+        wait_until(is_shown, timeout_s=TIMEOUT_S)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from isotherm.protocol.api_keys import ApiKey
 from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember
 from oracle.kafka_cluster import ControllerOracle
 from tests.support.certificates import issue
+from tests.support.conditions import wait_until
 from tests.support.raw_client import RawClient
 from tests.support.secured_broker import PASSWORDS, SECRET, jaas
 
@@ -189,17 +190,18 @@ def test_scram_is_what_kafkas_server_takes(cluster: Cluster, mechanism: str) -> 
     for node_id in (KAFKA, ISOTHERM):
         address = cluster.members[node_id].bootstrap_server
         properties = {**cluster.client, **login, "bootstrap.servers": address}
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            # A broker has the credential once it has read the metadata.
-            try:
-                check_brokers(properties, timeout_s=TIMEOUT_S)
-                break
-            except SaslAuthenticationError:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+        # A broker has the credential once it has read the metadata.
+        wait_until(lambda properties=properties: takes_login(properties), timeout_s=TIMEOUT_S)
         with pytest.raises(SaslAuthenticationError):
             check_brokers({**properties, "sasl.password": "wrong"}, timeout_s=TIMEOUT_S)
+
+
+def takes_login(properties: Mapping[str, str]) -> bool:
+    try:
+        check_brokers(properties, timeout_s=TIMEOUT_S)
+    except SaslAuthenticationError:
+        return False
+    return True
 
 
 def scram_challenge(cluster: Cluster, folder: Path, node_id: int, user: str) -> bytes:
@@ -226,17 +228,14 @@ def test_unknown_users_look_the_same_on_all_our_brokers(cluster: Cluster, tmp_pa
 
     A broker has it once it has read the metadata.
     """
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        shown = [
-            [scram_challenge(cluster, tmp_path, node_id, user) for user in ("nobody", "no-one")]
-            for node_id in (ISOTHERM, OTHER_ISOTHERM)
-        ]
-        if shown[0] == shown[1]:
-            break
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert shown[0][0] != shown[0][1]
+
+    def shown(node_id: int) -> list[bytes]:
+        users = ("nobody", "no-one")
+        return [scram_challenge(cluster, tmp_path, node_id, user) for user in users]
+
+    wait_until(lambda: shown(ISOTHERM) == shown(OTHER_ISOTHERM), timeout_s=TIMEOUT_S)
+    nobodys, no_ones = shown(ISOTHERM)
+    assert nobodys != no_ones
     for node_id in (ISOTHERM, OTHER_ISOTHERM):
         member = cluster.members[node_id]
         assert isinstance(member, IsothermMember)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.types import TopicIdPartition
+from tests.support.conditions import wait_until
 from tests.support.record_segments import RecordSegmentMaker
 
 
@@ -124,10 +124,10 @@ def await_manifests() -> Callable[[EmbeddedBroker, str, int], None]:
     """Wait until this many segments of a topic are complete in a broker's bucket."""
 
     def wait(broker: EmbeddedBroker, topic: str, count: int) -> None:
-        deadline = time.monotonic() + 300
         bucket = broker.directory / "bucket"
-        while len(list(bucket.glob(f"{topic}-*/*/*.rsm-manifest"))) < count:
-            assert time.monotonic() < deadline, "the topic was not tiered in time"
-            time.sleep(0.05)
+        wait_until(
+            lambda: len(list(bucket.glob(f"{topic}-*/*/*.rsm-manifest"))) >= count,
+            "the topic's tiering",
+        )
 
     return wait

@@ -11,7 +11,6 @@ import itertools
 import random
 import re
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -40,6 +39,7 @@ from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TopicIdPartition
 from oracle.consumed_records import consume_all
 from tests.support.bucket_inventory import read_inventory
 from tests.support.cleaning_histories import CleaningHistory
+from tests.support.conditions import wait_until
 from tests.support.record_segments import RecordSegmentMaker
 from tests.support.tiered_history import tier_closed_segments
 
@@ -308,9 +308,11 @@ def produce_prices(broker: EmbeddedBroker, numbers: range) -> dict[bytes, bytes]
 
 def await_cleared(broker: EmbeddedBroker, before: dict[str, str]) -> None:
     """Wait until the old objects and the journal are gone."""
-    deadline = time.monotonic() + TIMEOUT_S
     old = {name for name in before if name.startswith("prices-")}
-    while any("isotherm-compactions" in name for name in files(broker.directory / "bucket")):
-        assert time.monotonic() < deadline, "the broker has not cleared up"
-        time.sleep(0.05)
+    wait_until(
+        lambda: (
+            not any("isotherm-compactions" in name for name in files(broker.directory / "bucket"))
+        ),
+        "the removal of the journal",
+    )
     assert not old <= files(broker.directory / "bucket").keys()

@@ -10,7 +10,6 @@ import contextlib
 import json
 import random
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from isotherm.spark.source import IsothermReader
 from isotherm.spark.streaming.stream_source import IsothermStreamReader
 from isotherm.spark.topic_pattern import topic_pattern
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from tests.support.conditions import wait_until
 
 TIMEOUT_S = 300
 # Later than the transactions' markers, which have the time of the test.
@@ -87,10 +87,9 @@ def cluster(broker: EmbeddedBroker) -> EmbeddedBroker:
 
 
 def _await_tiered(directory: Path) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while len(list((directory / "log").glob("order*/*.log"))) > 4:
-        assert time.monotonic() < deadline, "the topics were not tiered in time"
-        time.sleep(0.05)
+    wait_until(
+        lambda: len(list((directory / "log").glob("order*/*.log"))) <= 4, "the topic's tiering"
+    )
 
 
 Load = Callable[..., DataFrame]

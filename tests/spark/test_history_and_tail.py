@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from isotherm.spark.source import IsothermReader
 from isotherm.spark.source_task import TaskPartition
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.consumed_records import ConsumedRecord, consume_all, records_of_frame
+from tests.support.conditions import wait_until
 
 PARTITIONS = 2
 TIMEOUT_S = 300
@@ -86,10 +86,7 @@ def local_segments(broker: EmbeddedBroker, topic: str) -> list[Path]:
 
 def await_tiered(broker: EmbeddedBroker, topic: str) -> None:
     """Wait until every partition has only its active segment on the broker's disk."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while len(local_segments(broker, topic)) > PARTITIONS:
-        assert time.monotonic() < deadline, "the topic was not tiered in time"
-        time.sleep(0.05)
+    wait_until(lambda: len(local_segments(broker, topic)) <= PARTITIONS, "the topic's tiering")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.consumed_records import consume_all
+from tests.support.conditions import wait_until
 
 TOPIC = "orders"
 TIMEOUT_S = 300
@@ -38,15 +38,15 @@ def write(producer: Producer, label: str, count: int) -> None:
 
 
 def await_closed_segments_are_remote(broker: EmbeddedBroker, count: int) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
     folder: Path = broker.directory / "log" / f"{TOPIC}-0"
     bucket = broker.directory / "bucket"
-    while (
-        len(list(folder.glob("*.log"))) > 1 + count
-        or len(list(bucket.rglob("*.rsm-manifest"))) == 0
-    ):
-        assert time.monotonic() < deadline, "the topic was not tiered in time"
-        time.sleep(0.05)
+    wait_until(
+        lambda: (
+            len(list(folder.glob("*.log"))) <= 1 + count
+            and len(list(bucket.rglob("*.rsm-manifest"))) > 0
+        ),
+        "the topic's tiering",
+    )
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.reading.tail import consumer_properties
 from isotherm.testing.embedded_broker import TIERED_TOPIC
 from tests.support.certificates import issue
+from tests.support.conditions import wait_until
 from tests.support.s3_server import SECRET_KEY, S3Server, find_versitygw
 from tests.support.secured_broker import (
     MUTUAL,
@@ -78,11 +78,8 @@ def _fill(running: SecuredBroker) -> None:
     for number in range(COUNT):
         producer.produce("events", b"%d-" % number + bytes(1000))
     assert producer.flush(TIMEOUT_S) == 0
-    deadline = time.monotonic() + TIMEOUT_S
     logs = running.embedded.directory / "log"
-    while len(list(logs.glob("events-0/*.log"))) > 1:
-        assert time.monotonic() < deadline, "the topic was not tiered in time"
-        time.sleep(0.05)
+    wait_until(lambda: len(list(logs.glob("events-0/*.log"))) <= 1, "the topic's tiering")
 
 
 def options(broker: SecuredBroker, kind: str, **changes: str) -> dict[str, str]:

@@ -29,6 +29,7 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmen
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from isotherm.types import uuid_from_text
 from oracle.consumed_records import ConsumedRecord, consume_all, records_of_frame
+from tests.support.conditions import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 EXAMPLE = re.compile(r"<!-- example: (\w+)\.py -->\n```python\n(.*?)```", re.DOTALL)
@@ -103,10 +104,7 @@ def fill(broker: EmbeddedBroker, topic: str) -> None:
         )
     assert producer.flush(TIMEOUT_S) == 0
     log = broker.directory / "log" / f"{topic}-0"
-    deadline = time.monotonic() + TIMEOUT_S
-    while len(list(log.glob("*.log"))) > 1:
-        assert time.monotonic() < deadline, "the topic was not copied in time"
-        time.sleep(0.05)
+    wait_until(lambda: len(list(log.glob("*.log"))) <= 1, "the topic's tiering")
 
 
 def test_rows_are_what_the_broker_serves(spark: SparkSession, shelf: Shelf) -> None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +29,7 @@ from isotherm.remote.reading.read_request import ReadRequest, RemoteRead
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS, TopicPartition
+from tests.support.conditions import wait_until
 from tests.support.tiered_partition import VolatileFileSystem
 
 SETTINGS = {
@@ -69,15 +69,6 @@ class Served(NamedTuple):
     records: Content
     committed: Content
     """The records that a read_committed consumer gets."""
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    pause = threading.Event()
-    for _ in range(TIMEOUT_S * 100):
-        if condition():
-            return
-        pause.wait(0.01)
-    raise AssertionError(f"did not come about: {what}")
 
 
 def write_history(directory: Path, stopped: Path, killed: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from isotherm.testing.local_servers import free_ports
+from tests.support.conditions import wait_until
 
 REALM = "ISOTHERM.TEST"
 START_TIMEOUT_S = 300
@@ -53,11 +53,13 @@ class KerberosRealm:
         self._await_start()
 
     def _await_start(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while b"starting" not in (log := (self._folder / "kdc.log").read_bytes()):
-            assert self._kdc.poll() is None, log
-            assert time.monotonic() < deadline, log
-            time.sleep(0.05)
+        path = self._folder / "kdc.log"
+
+        def has_started() -> bool:
+            assert self._kdc.poll() is None, path.read_bytes()
+            return b"starting" in path.read_bytes()
+
+        wait_until(has_started, path.read_text, timeout_s=START_TIMEOUT_S)
 
     def add(self, principal: str) -> Path:
         """Add a principal; return the keytab with its key."""

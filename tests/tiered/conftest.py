@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from confluent_kafka.admin import (
 from isotherm.log.partition_log import PartitionLog
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from tests.support.bucket_scrub import metadata_values_below, objects_below, scrub
+from tests.support.conditions import wait_until
 from tests.support.recording_store import DELETE, FETCH, RecordingStore
 
 TIMEOUT_S = 120
@@ -38,15 +38,6 @@ that the index limits the batches of a segment. This holds for up to two: later 
 millisecond leave no entry."""
 
 Record = tuple[bytes, bytes]
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    pause = threading.Event()
-    for _ in range(TIMEOUT_S * 100):
-        if condition():
-            return
-        pause.wait(0.01)
-    raise AssertionError(f"did not come about: {what}")
 
 
 class Tiers:

@@ -28,6 +28,7 @@ from oracle.python_program import SupervisedPython, environment
 from oracle.tiered_topic import fully_tiered
 from oracle.topics import wait_until
 from tests.interop.frameworks.exactness import copy_by_spring
+from tests.support import conditions
 
 FOLDER = Path(__file__).parent
 PARTITIONS = 2
@@ -256,12 +257,12 @@ class Run:
                     raise
 
     def await_progress(self, is_done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + GUARD_S
-        while not is_done():
+        def looked() -> bool:
             for look in self._watched:
                 look()
-            assert time.monotonic() < deadline, self.programs[-1].log_end()
-            time.sleep(0.005)
+            return is_done()
+
+        conditions.wait_until(looked, self.programs[-1].log_end, timeout_s=GUARD_S)
 
     def await_committed(self, topic: str, count: int) -> None:
         """Return once that many different values of committed transactions can be read."""

@@ -29,6 +29,7 @@ from oracle.mixed_cluster import ISOTHERM, KAFKA, OTHER_ISOTHERM, MixedCluster
 from suites.building import run_step
 from suites.go_modules import module_source
 from suites.results import SuiteUnavailableError
+from tests.support.conditions import go_on_for
 
 FOLDER = Path(__file__).parent
 GO_READER = FOLDER.parent / "franz_go" / "reader"
@@ -226,12 +227,12 @@ def kill_in_turn(cluster: MixedCluster, look: Callable[[], None]) -> int:
         for member in cluster.members.values():
             member.kill()
             kills += 1
-            time.sleep(PAUSE_S)  # the cluster goes on with two
+            go_on_for(PAUSE_S)  # with two
             member.start()
             for topic in TOPICS:
                 for index in range(PARTITIONS):
                     cluster.await_isr(topic, set(cluster.members), index)
-            time.sleep(PAUSE_S)
+            go_on_for(PAUSE_S)
             look()
             print(f"kills={kills} left_s={ends_at - time.monotonic():.0f}", flush=True)
             if time.monotonic() >= ends_at:

@@ -9,6 +9,7 @@ import signal
 from typing import Any, cast
 
 from isotherm.broker import process
+from tests.support.conditions import until
 
 
 class Node:
@@ -21,11 +22,6 @@ class Node:
     async def reload(self, config: Any) -> None:
         await self.may_apply.acquire()
         self.applied.append(config)
-
-
-async def until(condition: Any) -> None:
-    while not condition():  # noqa: ASYNC110 - what is waited for has no event
-        await asyncio.sleep(0.001)
 
 
 def test_signal_during_the_start_is_obeyed_after_it_and_signals_in_their_order() -> None:

@@ -75,6 +75,46 @@ def _mentioned(text: str) -> set[str]:
     return names
 
 
+def test_tests_wait_for_conditions_and_do_not_sleep() -> None:
+    """A sleep of zero seconds is a turn of the event loop."""
+    sleepers = [
+        f"{_ids(path)}:{line}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path != ROOT / "tests/support/conditions.py"
+        for line in _sleeps(path.read_text(encoding="utf-8"))
+    ]
+    assert sleepers == [], "use tests/support/conditions.py, or a SimClock"
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("time.sleep(1)", [1]),
+        ("\nawait asyncio.sleep(PAUSE_S)", [2]),
+        ("from time import monotonic, sleep", [1]),
+        ("poll = time.sleep", [1]),
+        ("await asyncio.sleep(0)", []),
+        ("clock.sleep(1)", []),
+    ],
+)
+def test_sleeps_are_noticed(source: str, lines: list[int]) -> None:
+    assert _sleeps(source) == lines
+
+
+def _sleeps(source: str) -> list[int]:
+    lines = []
+    turns = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(func=ast.Attribute() as function, args=[ast.Constant(value=0)]):
+                turns.add(function)
+            case ast.ImportFrom(module="time" | "asyncio", names=names):
+                lines += [node.lineno for name in names if name.name == "sleep"]
+            case ast.Attribute(value=ast.Name(id="time" | "asyncio"), attr="sleep"):
+                lines += [] if node in turns else [node.lineno]
+    return lines
+
+
 def test_files_that_begin_first_are_there() -> None:
     """A renamed file would lose its early start, and might then end long after all others."""
     assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []

@@ -22,6 +22,7 @@ from isotherm.protocol.fetch import (
     FetchTopic,
 )
 from isotherm.remote.remote_tier_metrics import FETCHES_EXPIRED
+from tests.support.conditions import until
 from tests.support.led_topic import delete_topic, led
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -441,8 +442,7 @@ def test_fetch_reads_the_remote_tier_once_the_quota_allows_it(parts: Any) -> Non
         await asyncio.sleep(0)
         assert parts.remote.reads == []
         parts.clock.advance(5)
-        while not parts.remote.reads:  # noqa: ASYNC110 - the fetch waits in real time
-            await asyncio.sleep(0.001)
+        await until(lambda: parts.remote.reads)  # the fetch waits in real time
         parts.remote.reads[0][2].set_result(remote_read(b"cold"))
         assert [size_of(response) for response in await waiting] == [4]
 

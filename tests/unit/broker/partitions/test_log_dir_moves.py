@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +25,7 @@ from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
 from isotherm.record.batch import build_batch
 from isotherm.types import TopicIdPartition, TopicPartition
+from tests.support.conditions import wait_until
 from tests.support.led_topic import NobodyWaits, alone, delete_topic, lead_topic
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -122,7 +122,7 @@ class Broker:
         self.on_control(lambda: self.replicas.move_replica(PLACE, log_dir))
 
     def await_dir(self, log_dir: LogDir) -> None:
-        wait_for(lambda: self.partition.log.log_dir is log_dir)
+        wait_until(lambda: self.partition.log.log_dir is log_dir)
 
     def close(self) -> None:
         self.moves.stop()
@@ -130,13 +130,6 @@ class Broker:
         self.control.shutdown()
         self.log_manager.shutdown()
         assert [error for each in self.left_to_control if (error := each.exception())] == []
-
-
-def wait_for(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -178,9 +171,9 @@ def test_replica_moves_when_the_controller_knows_the_directory(broker: Broker) -
     broker.append(100)
     broker.is_recorded = False
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.noted))
+    wait_until(lambda: bool(broker.noted))
     assert [log_dir for _, log_dir in broker.noted] == [broker.two]
-    wait_for(lambda: broker.replicas.future_replicas()[0].end_offset == 100)
+    wait_until(lambda: broker.replicas.future_replicas()[0].end_offset == 100)
     (copy,) = broker.replicas.future_replicas()
     assert (copy.topic_partition, copy.log_dir) == (PLACE, broker.two)
     assert (copy.end_offset, copy.size_in_bytes) == (100, broker.partition.log.size_in_bytes)
@@ -193,7 +186,7 @@ def test_move_that_is_given_up_leaves_nothing_behind(broker: Broker, tmp_path: P
     broker.append(100)
     broker.is_recorded = False
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.noted))
+    wait_until(lambda: bool(broker.noted))
     broker.move(broker.one)
     assert [log_dir for _, log_dir in broker.noted] == [broker.two, broker.one]
     assert broker.replicas.future_replicas() == []
@@ -206,7 +199,7 @@ def test_deleted_topic_is_not_moved(broker: Broker, tmp_path: Path) -> None:
     broker.append(100)
     broker.is_recorded = False
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.noted))
+    wait_until(lambda: bool(broker.noted))
     broker.on_control(lambda: delete_topic(broker.replicas, "t"))
     assert broker.replicas.future_replicas() == []
     assert all(
@@ -223,8 +216,8 @@ def test_quota_holds_a_move_back(broker: Broker) -> None:
     broker.append(100)
     broker.bytes_per_second = -1  # no rate is low enough
     broker.move(broker.two)
-    wait_for(lambda: broker.quota_reads >= 3)
-    wait_for(lambda: broker.clock.waits >= 3)  # it does not spin
+    wait_until(lambda: broker.quota_reads >= 3)
+    wait_until(lambda: broker.clock.waits >= 3)  # it does not spin
     assert broker.partition.log.log_dir is broker.one
     assert broker.replicas.future_replicas() == []
     broker.bytes_per_second = 2**62
@@ -235,7 +228,7 @@ def test_start_goes_on_with_a_move(broker: Broker, tmp_path: Path) -> None:
     broker.append(100)
     broker.is_recorded = False
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.noted))
+    wait_until(lambda: bool(broker.noted))
     broker.close()
     again = Broker(tmp_path)
     try:
@@ -249,10 +242,10 @@ def test_failed_target_leaves_the_replica_where_it_is(broker: Broker) -> None:
     broker.append(100)
     broker.is_recorded = False
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.noted))
+    wait_until(lambda: bool(broker.noted))
     broker.two.fail(OSError(5, "Input/output error"), "test")
     broker.append(100)
-    wait_for(lambda: broker.replicas.future_replicas() == [])
+    wait_until(lambda: broker.replicas.future_replicas() == [])
     assert broker.noted[-1][1] is broker.one
     broker.append()
     with pytest.raises(LogDirFailedError):
@@ -279,7 +272,7 @@ def test_target_that_fails_as_the_copy_is_completed_leaves_the_log_where_it_is(
     broker.append(100)
     broker.before_control = lambda: fail(broker.two)
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.noted))
+    wait_until(lambda: bool(broker.noted))
     broker.on_control(lambda: None)
     assert broker.partition.log.log_dir is broker.one
     assert [log_dir for _, log_dir in broker.noted] == [broker.one]
@@ -300,7 +293,7 @@ def test_log_whose_directory_fails_as_the_copy_is_completed_is_offline(broker: B
         except LogDirFailedError:
             return True
 
-    wait_for(is_offline)
+    wait_until(is_offline)
     assert broker.replicas.future_replicas() == []
     assert broker.noted == []
 
@@ -339,14 +332,14 @@ def test_move_that_is_given_up_while_its_thread_copies_another_log_is_not_begun(
     broker.bytes_per_second = -1
     try:
         broker.on_control(move_both)
-        wait_for(lambda: broker.quota_reads >= 4)
+        wait_until(lambda: broker.quota_reads >= 4)
         broker.bytes_per_second = 2**62
         assert copies.wait(WAIT_S)
         broker.on_control(lambda: broker.replicas.move_replica(places[1], logs[1].log_dir))
         goes_on.set()
         # The thread has visited both logs again.
         reads = broker.quota_reads
-        wait_for(lambda: broker.quota_reads >= reads + 4)
+        wait_until(lambda: broker.quota_reads >= reads + 4)
         begun = [each.name for log in broker.log_manager.log_dirs() for each in log.path.iterdir()]
         assert [each for each in begun if each.startswith("t-1.") and "future" in each] == []
     finally:
@@ -402,7 +395,7 @@ def test_as_many_logs_are_copied_at_a_time_as_there_are_threads(
 
         broker.on_control(move_all)
         for each, target in zip(moved, targets, strict=True):
-            wait_for(lambda each=each, target=target: each.log.log_dir is target)
+            wait_until(lambda each=each, target=target: each.log.log_dir is target)
             assert each.log.log_end_offset == 50
     finally:
         broker.close()
@@ -414,9 +407,9 @@ def test_finished_copy_is_left_to_the_control_thread_once(broker: Broker) -> Non
     is_free = threading.Event()
     broker.control.submit(is_free.wait, WAIT_S)
     broker.moves.move(broker.partition, broker.two)
-    wait_for(lambda: bool(broker.left_to_control))
+    wait_until(lambda: bool(broker.left_to_control))
     rounds = broker.clock.waits
-    wait_for(lambda: broker.clock.waits >= rounds + 3)
+    wait_until(lambda: broker.clock.waits >= rounds + 3)
     assert len(broker.left_to_control) == 1
     is_free.set()
     broker.await_dir(broker.two)
@@ -431,7 +424,7 @@ def test_move_that_is_given_up_as_its_copy_is_finished_stays_given_up(broker: Br
 
     broker.before_control = give_up
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.left_to_control))
+    wait_until(lambda: bool(broker.left_to_control))
     broker.on_control(lambda: None)
     assert broker.partition.log.log_dir is broker.one
     assert broker.log_manager.log(PLACE) is broker.partition.log
@@ -457,7 +450,7 @@ def test_move_that_fails_does_not_cancel_the_one_that_was_begun_meanwhile(
     monkeypatch.setattr(LogCopy, "copy_some", fail_once)
     broker.before_control = begin_again
     broker.move(broker.two)
-    wait_for(lambda: bool(broker.left_to_control))
+    wait_until(lambda: bool(broker.left_to_control))
     broker.on_control(lambda: None)
     assert PLACE in broker.moves._moves
     broker.is_recorded = True
@@ -471,7 +464,7 @@ def test_copy_that_is_finished_as_the_broker_stops_is_left_to_the_next_start(
     is_free = threading.Event()
     broker.control.submit(is_free.wait, WAIT_S)
     broker.moves.move(broker.partition, broker.two)
-    wait_for(lambda: bool(broker.left_to_control))
+    wait_until(lambda: bool(broker.left_to_control))
     broker.moves.stop()
     is_free.set()
     broker.on_control(lambda: None)

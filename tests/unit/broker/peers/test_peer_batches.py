@@ -12,6 +12,7 @@ import pytest
 from isotherm.broker.peers.peer_batches import PeerBatches
 from isotherm.client.node_address import NodeAddress
 from isotherm.errors import NotEnoughMemoryError, PeerDisconnectedError, PeerTimeoutError
+from tests.support.conditions import until
 
 LOST = "lost"  # the peer's answer lacks this item
 ONE, TWO = NodeAddress("one", 1), NodeAddress("two", 2)
@@ -51,8 +52,7 @@ class Peers:
         return [f"{connection.address.host}: {each}" for each in items if each != LOST]
 
     async def until_taken(self, count: int) -> None:
-        while len(self.taken) < count:  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.001)
+        await until(lambda: len(self.taken) >= count)
 
 
 def run(scenario: Callable[[Peers], Awaitable[None]], **bounds: int) -> None:

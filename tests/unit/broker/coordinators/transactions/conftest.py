@@ -57,6 +57,7 @@ from isotherm.protocol.framing import RequestHeader, version_codec
 from isotherm.record.batch import build_batch, iterate_batches
 from isotherm.record.control import ControlRecord, read_control_record
 from isotherm.types import TopicPartition
+from tests.support.conditions import until
 from tests.support.led_topic import alone, delete_topic
 
 
@@ -262,8 +263,7 @@ class Broker:
     async def until(self, holds: Callable[[], bool]) -> None:
         """Yield to the loop until `holds`. The scenario's deadline ends a test in which it never
         does."""
-        while not holds():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.001)
+        await until(holds)
 
     async def call(self, api_key: int, version: int, **fields: Any) -> Any:
         """Handle a request as the dispatcher does. Returns the response as a client decodes it."""

@@ -18,6 +18,7 @@ from isotherm.broker.coordinators.transactions.transaction_state import (
 )
 from isotherm.errors import NotControllerError
 from isotherm.record.control import ControlRecordType
+from tests.support.conditions import timers_fire
 
 S = TransactionState
 TIMEOUT_MS = 60_000
@@ -138,8 +139,7 @@ def test_late_transaction_that_is_ended_while_an_id_is_asked_for_stays_as_it_end
         await broker.end(old)
         broker.add("tx", old, 0)
         may_answer.set()
-        for _ in range(10):
-            await asyncio.sleep(0.001)
+        await timers_fire()
         # The next transaction has not timed out. Both ends were under the producer's own epoch.
         assert broker.state("tx") is S.ONGOING
         assert [epoch for _, epoch, _ in broker.markers_in()] == [EPOCH_EXHAUSTED]

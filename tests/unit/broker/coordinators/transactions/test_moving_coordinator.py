@@ -49,6 +49,7 @@ from isotherm.errors import (
 from isotherm.record.batch import iterate_batches, read_records
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
+from tests.support.conditions import one_poll, until
 from tests.support.model_replicas import (
     LateEvents,
     ModelPartition,
@@ -280,10 +281,13 @@ async def ongoing(cluster: Cluster) -> ProducerIdAndEpoch:
 async def settled(cluster: Cluster, state: TransactionState) -> None:
     coordinator = cluster.coordinators[cluster.state.leader]
     await coordinator.wait_until_loaded()
-    while coordinator.describe("tx").state is not state:
+
+    def is_settled() -> bool:
         cluster.answer_markers()
         cluster.state.replicate()
-        await asyncio.sleep(0.001)
+        return coordinator.describe("tx").state is state
+
+    await until(is_settled)
 
 
 def test_decision_that_a_move_loses_was_none() -> None:
@@ -369,7 +373,7 @@ def test_ends_match_the_answers_to_the_client_in_every_schedule(seed: int) -> No
         while not running.done():
             cluster.disturb()
             await turns(cluster.rng.randrange(4))
-            await asyncio.sleep(0.0005)
+            await one_poll()
         await running
         cluster.late.deliver_all()
         _, last, _ = client.ended[-1]

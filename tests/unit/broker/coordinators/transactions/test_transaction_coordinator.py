@@ -37,6 +37,7 @@ from isotherm.record.batch import build_batch
 from isotherm.record.control import ControlRecordType
 from isotherm.record.validation import AppendOrigin
 from isotherm.types import TopicPartition
+from tests.support.conditions import timers_fire
 
 S = TransactionState
 TIMEOUT_MS = 60_000
@@ -371,8 +372,7 @@ def test_transaction_is_aborted_once_its_timeout_has_passed(broker: Any) -> None
         broker.add("tx", producer, 0)
         broker.append(producer)
         broker.clock.advance(4)
-        for _ in range(10):  # the loop's timer fires; the clock says it is early
-            await asyncio.sleep(0.001)
+        await timers_fire()  # the clock says it is early
         assert broker.state("tx") is S.ONGOING
         broker.clock.advance(1)
         await broker.until(lambda: broker.state("tx") is S.COMPLETE_ABORT)
@@ -440,9 +440,7 @@ def test_ended_transaction_does_not_time_out(broker: Any) -> None:
         broker.add("tx", producer, 0)
         await broker.end(producer)
         broker.clock.advance(10)
-        # Real time, in which a timer that was not cancelled would fire.
-        for _ in range(10):
-            await asyncio.sleep(0.001)
+        await timers_fire()  # one that was not cancelled
         assert broker.state("tx") is S.COMPLETE_COMMIT
 
     broker.run(scenario)
@@ -525,8 +523,7 @@ def test_deleted_topic_takes_its_transactions_along(broker: Any) -> None:
         broker.add("tx", producer, 0)
         broker.controller.delete_topics([TRANSACTION_STATE_TOPIC])
         broker.clock.advance(10)
-        for _ in range(10):  # its timer fires
-            await asyncio.sleep(0.001)
+        await timers_fire()
         with pytest.raises(InvalidProducerIdMappingError):
             await broker.end(producer)
         again = await broker.begin()

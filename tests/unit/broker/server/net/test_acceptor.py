@@ -26,6 +26,7 @@ from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.server_properties import parse_broker_config
 from tests.support.certificates import issue
+from tests.support.conditions import until
 
 # Ends a test that hangs. No assertion depends on it.
 TIMEOUT_S = 300
@@ -116,11 +117,6 @@ async def is_refused(port: int) -> bool:
             return not await is_served(stream)
     except (ConnectionError, ssl.SSLError):
         return True
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - a count has no event
-        await asyncio.sleep(0.01)
 
 
 def test_unfinished_handshakes_count_in_the_limit_of_an_address(run: Run, keystore: Path) -> None:
