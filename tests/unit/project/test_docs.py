@@ -52,3 +52,22 @@ def test_modules_that_delete_are_there_and_their_mutants_are_tried() -> None:
     paths = {path for tests in TESTS.values() for path in tests}
     missing = {path for path in paths if not (ROOT / path).exists()}
     assert missing | {module for module in TESTS if not (sources / module).exists()} == set()
+
+
+def test_folders_of_the_source_tree_are_there() -> None:
+    """The indented block of docs/architecture.md below `Source tree`: a folder lies in the one
+    above it that is indented less."""
+    section = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    section = section.partition("## Source tree")[2].partition("\n## ")[0]
+    parents: list[tuple[int, Path]] = [(4, ROOT / "src" / "isotherm")]
+    missing = []
+    for indent, names in re.findall(
+        r"^( {6,})((?:[a-z_]+/ )*[a-z_]+/)(?= )", section, re.MULTILINE
+    ):
+        while parents[-1][0] >= len(indent):
+            parents.pop()
+        for name in names.split():
+            folder = parents[-1][1] / name
+            missing += [] if folder.is_dir() else [str(folder.relative_to(ROOT))]
+        parents.append((len(indent), folder))
+    assert missing == []
