@@ -102,7 +102,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/tasks/follow.py": (*FOLLOWED_PARTITIONS, "tests/unit/remote/tasks/test_follow.py"),
     "remote/tasks/pending_deletions.py": ("tests/unit/remote/tasks/test_pending_deletions.py",),
     "remote/tasks/retried_work.py": ("tests/unit/remote/tasks/test_retried_work.py",),
-    "remote/metadata/upkeep/cleanup.py": (
+    "remote/tasks/deletion_rules.py": ("tests/unit/remote/tasks/test_deletion_rules.py",),
+    "remote/tasks/cleanup.py": (
         *CLEANUP,
         "tests/unit/remote/metadata/test_kip_1266_scenarios.py",
     ),

@@ -26,7 +26,6 @@ from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
-from isotherm.remote.metadata.upkeep.cleanup import RemoteMetadataCleanupManager
 from isotherm.remote.metadata.wire.events import iterate_records
 from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
@@ -40,6 +39,7 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager
 from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition

@@ -43,7 +43,6 @@ from isotherm.remote.metadata.exclusive import exclusive_metadata
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
-from isotherm.remote.metadata.upkeep.cleanup import RemoteMetadataCleanupManager
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.reading.read_ahead import ReadAhead, ReadAheadSettings
 from isotherm.remote.reading.read_request import ReadRequest, RemoteRead
@@ -55,6 +54,7 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager
 from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.copy import CopyTask

@@ -17,9 +17,9 @@ from isotherm.remote.compaction.replacement_target import TierReplacementTarget
 from isotherm.remote.metadata.api import ConditionalMetadataTopic, ReplacesSegments
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
-from isotherm.remote.metadata.upkeep.cleanup import RemoteMetadataCleanupManager
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager
 from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
 
 

@@ -60,19 +60,19 @@ from isotherm.remote.metadata.topic_based import (
     FOLLOW_ERRORS_TEXT,
     TopicBasedRemoteLogMetadataManager,
 )
-from isotherm.remote.metadata.upkeep.cleanup import (
-    CLEANED,
-    CLEANED_TEXT,
-    CLEANUP_ERRORS,
-    CLEANUP_ERRORS_TEXT,
-    LeftOver,
-)
 from isotherm.remote.plugin import place_config
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.scrub.rebuilt_transactions import TransactionIndexRebuild
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.storage.checked import checked_storage, load_storage_manager
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.tasks.cleanup import (
+    CLEANED,
+    CLEANED_TEXT,
+    CLEANUP_ERRORS,
+    CLEANUP_ERRORS_TEXT,
+    LeftOver,
+)
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.remote.tasks.retried_work import TASK_ERRORS, TASK_ERRORS_TEXT, TASKS
 from isotherm.types import REMOTE_LOG_METADATA_TOPICS, LeaderEpoch, TopicIdPartition

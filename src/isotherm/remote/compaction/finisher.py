@@ -39,6 +39,7 @@ from isotherm.remote.compaction.journal import (
 )
 from isotherm.remote.compaction.recovery import StagingStorage, delete_staged, undo_run
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.remote.tasks.deletion_rules import is_replaced, is_run_abandoned
 from isotherm.types import TimestampMs, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
@@ -141,7 +142,11 @@ class CompactionFinisher:
         journal = found.journal
         if journal is None or journal.state is JournalState.STAGING:
             is_ours = journal is None or journal.in_place
-            if is_ours and found.modified_ms + self._abandoned_after_ms <= self._clock.now_ms():
+            if is_ours and is_run_abandoned(
+                modified_ms=found.modified_ms,
+                abandoned_after_ms=self._abandoned_after_ms,
+                now_ms=self._clock.now_ms(),
+            ):
                 self._give_up(listed, found)
         # The journal of a copy is left to the job, which stores the manifests and replaces nothing.
         elif journal.in_place:
@@ -217,4 +222,4 @@ class CompactionFinisher:
     def _is_superseded(self, replacement: SegmentReplacement) -> bool:
         """Whether no metadata names the old segment any more. If one does, the task that began the
         segment's deletion deletes its objects."""
-        return self._target.segment(replacement.old.segment_id) is None
+        return is_replaced(self._target.segment(replacement.old.segment_id))

@@ -11,8 +11,8 @@ from isotherm.remote.metadata.api import ReplacesSegments
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
 )
+from isotherm.remote.tasks.deletion_rules import may_be_replaced
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import TopicIdPartition
 
@@ -46,8 +46,7 @@ class TierReplacementTarget:
             if self.metadata.segment(compacted.segment_id) is not None:
                 return Replaced.BEFORE
             # Looked up by id, not by key: a later run may have put another segment under the key.
-            found = self.metadata.segment(old)
-            if found is None or found.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+            if not may_be_replaced(self.metadata.segment(old)):
                 return Replaced.NEVER
             return self.metadata.replace_remote_log_segment(compacted)
 

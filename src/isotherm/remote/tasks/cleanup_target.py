@@ -8,15 +8,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
-from isotherm.remote.metadata.upkeep.cleanup import SegmentCheck
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from isotherm.remote.tasks.cleanup import SegmentCheck
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import TopicIdPartition
 
 
 @dataclass(frozen=True, slots=True)
 class TierCleanupTarget:
-    """See `isotherm.remote.metadata.upkeep.cleanup.CleanupTarget`."""
+    """See `isotherm.remote.tasks.cleanup.CleanupTarget`."""
 
     tier: RemoteTierAccess
     metadata: TopicBasedRemoteLogMetadataManager

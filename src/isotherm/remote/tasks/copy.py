@@ -37,6 +37,7 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.tasks.cancellation import Cancellation
 from isotherm.remote.tasks.copy_plan import CandidateSegment, CopyLag, plan_copies
+from isotherm.remote.tasks.deletion_rules import is_given_up, may_make_way
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.segment.leader_epoch_checkpoint import encode_leader_epoch_checkpoint
 from isotherm.segment.leader_epochs import epochs_within, without_empty_epochs
@@ -172,7 +173,7 @@ class CopyTask:
             # dangling and delete it.
             tier.copies.begin(metadata.segment_id)
             on_failure.callback(tier.copies.end, metadata.segment_id)
-            tier.make_way_for(metadata, self._is_still_local)
+            tier.make_way_for(metadata, self._may_make_way)
             tier.decided(
                 self._partition, lambda: tier.metadata.add_remote_log_segment_metadata(metadata)
             ).result()
@@ -239,15 +240,14 @@ class CopyTask:
         """Whether the segment is deleted or being deleted. No event reverts that."""
         with self._tier.exclusive.exclusively(self._partition):
             current = self._tier.exclusive.segment(metadata.segment_id)
-        return current is None or current.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+        return is_given_up(current)
 
-    def _is_still_local(self, earlier: RemoteLogSegmentMetadata) -> bool:
-        """Whether this log holds all records of an earlier copy. They stay until the new copy is
-        finished, because local retention relies only on finished copies."""
-        # The durable log start: a crash may bring it back, and with it records that only the
-        # earlier copy would hold.
-        first_offset = max(earlier.start_offset, self._log.durable_log_start_offset)
-        return self._log.local_log_start_offset <= first_offset
+    def _may_make_way(self, earlier: RemoteLogSegmentMetadata) -> bool:
+        return may_make_way(
+            earlier,
+            local_log_start_offset=self._log.local_log_start_offset,
+            durable_log_start_offset=self._log.durable_log_start_offset,
+        )
 
     def _undo(self, metadata: RemoteLogSegmentMetadata, custom_metadata: bytes | None) -> None:
         started = self._tier.update_of(

@@ -19,6 +19,13 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from isotherm.remote.tasks.deletion_rules import (
+    is_before_log_start,
+    is_below_log_start,
+    is_dangling,
+    is_deletion_begun,
+    is_unreferenced,
+)
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.types import BrokerId, Offset, TimestampMs
 
@@ -133,27 +140,13 @@ def plan_expiration(
 def _reason_without_retention(
     segment: RemoteLogSegmentMetadata, state: ExpirationState
 ) -> RemoteDeletionReason | None:
-    if segment.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+    if is_deletion_begun(segment):
         return RemoteDeletionReason.RETRY
-    if (
-        # Another broker may still be copying its own; `copying` has this broker's copies only.
-        segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-        and segment.broker_id == state.broker_id
-    ):
+    if is_dangling(segment, state.broker_id):
         return RemoteDeletionReason.DANGLING
-    if _is_unreferenced(segment, state):
+    if is_unreferenced(segment, state.lineage, state.log_start_offset):
         return RemoteDeletionReason.UNREFERENCED
     return None
-
-
-def _is_unreferenced(segment: RemoteLogSegmentMetadata, state: ExpirationState) -> bool:
-    """Whether all epochs of a segment are before the log's first one. A lineage that begins above
-    the log start does not name the epochs of the records below it, so none of these is
-    unreferenced."""
-    if not state.lineage or max(segment.segment_leader_epochs) >= state.lineage[0].epoch:
-        return False
-    covers_log = state.lineage[0].start_offset <= state.log_start_offset
-    return covers_log or segment.end_offset_inclusive < state.log_start_offset
 
 
 def is_still_due(
@@ -163,9 +156,9 @@ def is_still_due(
     the present log. For expired segments the plan has already raised the log start."""
     match deletion.reason:
         case RemoteDeletionReason.TIME | RemoteDeletionReason.SIZE:
-            return segment.end_offset_inclusive < state.log_start_offset
+            return is_before_log_start(segment, state.log_start_offset)
         case RemoteDeletionReason.LOG_START:
-            return _is_below_log_start(segment, state)
+            return is_below_log_start(segment, state.lineage, state.log_start_offset)
         case reason:
             return _reason_without_retention(segment, state) is reason
 
@@ -187,7 +180,7 @@ def _plan_retention(
             break
         if segment.segment_id in settled:
             continue
-        if _is_below_log_start(segment, state):
+        if is_below_log_start(segment, state.lineage, state.log_start_offset):
             expired[segment.segment_id] = RemoteDeletionReason.LOG_START
             continue
         # As in Kafka: a segment of another branch neither expires nor ends the walk.
@@ -214,14 +207,6 @@ def _in_epoch_order(
                 break
     for listed in by_epoch.values():
         yield from listed
-
-
-def _is_below_log_start(segment: RemoteLogSegmentMetadata, state: ExpirationState) -> bool:
-    return (
-        segment.end_offset_inclusive < state.log_start_offset
-        and bool(state.lineage)
-        and max(segment.segment_leader_epochs) <= state.lineage[0].epoch
-    )
 
 
 def _retention_reason(

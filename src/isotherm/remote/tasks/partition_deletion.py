@@ -27,6 +27,7 @@ from isotherm.remote.segment_metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
+from isotherm.remote.tasks.deletion_rules import is_deletion_begun, is_garbage_of_partition
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import TopicIdPartition
 
@@ -102,21 +103,17 @@ class _Marked(NamedTuple):
 
 
 def _mark_garbage(tier: RemoteTierAccess, listed: RemoteLogSegmentMetadata) -> _Marked | None:
-    """Record DELETE_SEGMENT_STARTED, unless the segment has it. None without an effect if the
-    segment is not as listed any more, or if its partition is tiered again.
-
-    Then another broker may lead it and copy, and its log may rely on any finished copy. What is
-    left is below the log start, and the leader's expiration task deletes it. Called under the write
-    lock of the metadata.
+    """Record DELETE_SEGMENT_STARTED, unless the segment has it. None without an effect if it is no
+    garbage any more: what is left is below the log start, and the leader's expiration task deletes
+    it. Called under the write lock of the metadata.
     """
     current = tier.exclusive.segment(listed.segment_id)
-    if current is None:
-        return None
-    if current.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
-        return _Marked(current, done_future())
     # Asked after the state is read: while it is not tiered again, no log relies on the segment.
-    if current.state is not listed.state or tier.is_tiered(listed.topic_id_partition):
+    is_tiered = tier.is_tiered(listed.topic_id_partition)
+    if current is None or not is_garbage_of_partition(current, listed, is_tiered=is_tiered):
         return None
+    if is_deletion_begun(current):
+        return _Marked(current, done_future())
     started = tier.update_of(
         current, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, current.custom_metadata
     )

@@ -32,6 +32,7 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
+from isotherm.remote.tasks.deletion_rules import is_as_decided, is_deletion_begun
 from isotherm.types import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
@@ -128,21 +129,21 @@ class RemoteTierAccess:
         with self.exclusive.exclusively(partition):
             return decide()
 
-    def make_way_for(self, metadata: RemoteLogSegmentMetadata, still_local: StillDue) -> None:
+    def make_way_for(self, metadata: RemoteLogSegmentMetadata, may_make_way: StillDue) -> None:
         """Delete an earlier attempt under this leader epoch, before a copy starts: once the copy
         has taken the key, no metadata names its objects (KIP-1266, Scenario 3).
 
-        An attempt that was never finished has no readers. Its deletion is recorded all the same:
-        another broker may be about to finish it, if one of the two leads no more. A finished one
-        may have readers: it is deleted only if `still_local` says that the local log holds all of
-        it. Raises RemoteStorageNotReadyError if the attempt is not deleted, and the copy is planned
+        Its deletion is recorded even if the attempt was never finished: another broker may be
+        about to finish it, if one of the two leads no more. `may_make_way`, the rule of
+        deletion_rules.py for the copier's log, is asked of a finished one, which may have readers.
+        Raises RemoteStorageNotReadyError if the attempt is not deleted, and the copy is planned
         anew.
         """
         predecessor = self.metadata.predecessor(metadata)
         if predecessor is None:
             return
         is_finished = predecessor.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        if not self.delete_segment(predecessor, still_local if is_finished else in_any_case):
+        if not self.delete_segment(predecessor, may_make_way if is_finished else in_any_case):
             raise RemoteStorageNotReadyError(
                 f"an earlier copy cannot be replaced segment={predecessor.segment_id}"
                 f" copy={metadata.segment_id}"
@@ -164,8 +165,7 @@ class RemoteTierAccess:
 
         def decide() -> Future[None] | None:
             current = self.exclusive.segment(metadata.segment_id)
-            # Id and state are enough to compare: a state only moves forward (docs/decisions/0064).
-            if current is None or current.state is not metadata.state or not still_due(current):
+            if current is None or not is_as_decided(current, metadata) or not still_due(current):
                 _logger.info(
                     "remote segment is not deleted: it has changed since that was decided"
                     " segment=%s decided_on=%s state=%s",
@@ -174,7 +174,7 @@ class RemoteTierAccess:
                     current.state.name if current is not None else None,
                 )
                 return None
-            if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+            if is_deletion_begun(metadata):
                 return done_future()
             return self.metadata.update_remote_log_segment_metadata(started)
 

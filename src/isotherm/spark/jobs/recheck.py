@@ -28,6 +28,11 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from isotherm.remote.tasks.deletion_rules import (
+    FAILED_COPY_STATES,
+    GONE_STATES,
+    UNFINISHED_DELETION_STATES,
+)
 from isotherm.types import uuid_to_text
 
 if TYPE_CHECKING:
@@ -35,10 +40,7 @@ if TYPE_CHECKING:
 
     from isotherm.spark.metadata.metadata_log import MetadataLog
 
-_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-_DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-_DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +57,21 @@ def still_deletable(doomed: DataFrame, now: MetadataNow) -> DataFrame:
     now."""
     kind, state = sql.col("kind"), sql.col("state_now")
     allowed = (
-        sql.when(kind == FindingKind.FAILED_COPY.value, state == _STARTED.name)
+        sql.when(kind == FindingKind.FAILED_COPY.value, state.isin(_names(FAILED_COPY_STATES)))
         .when(
             kind == FindingKind.UNFINISHED_DELETION.value,
-            state.isin(_DELETE_STARTED.name, _DELETE_FINISHED.name),
+            state.isin(_names(UNFINISHED_DELETION_STATES)),
         )
-        .otherwise(state == _DELETE_FINISHED.name)
+        .otherwise(state.isin(_names(GONE_STATES)))
     )
     is_finished = sql.coalesce(sql.col("segment_id").isin(list(now.finished_last)), sql.lit(False))
     states = now.segments.select("segment_id", sql.col("state").alias("state_now"))
     joined = doomed.join(states, "segment_id", "left")
     return joined.withColumn("is_due", (state.isNull() | allowed) & ~is_finished)
+
+
+def _names(states: Collection[RemoteLogSegmentState]) -> list[str]:
+    return sorted(state.name for state in states)
 
 
 def segments_finished_last(audit: MetadataLog) -> frozenset[str]:

@@ -320,7 +320,7 @@ def test_finished_copy_makes_way_only_for_one_that_is_still_local(
     again = replace(second, segment_id=copied.tier.new_segment_id(copied.partition), state=STARTED)
     copied.delete_local_segments()
     with pytest.raises(RemoteStorageNotReadyError, match="cannot be replaced"):
-        copied.tier.make_way_for(again, copied.copy_task._is_still_local)
+        copied.tier.make_way_for(again, copied.copy_task._may_make_way)
     assert copied.segments()[:2] == [first, second]
 
 

@@ -13,16 +13,6 @@ from isotherm.errors import RemoteStorageError
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.keyed_writes import key_of
-from isotherm.remote.metadata.upkeep.cleanup import (
-    CLEANED,
-    CLEANUP_ERRORS,
-    CleanupPlan,
-    LeftOver,
-    RemoteMetadataCleanupManager,
-    SegmentCheck,
-    plan_cleanup,
-    read_keyed_contents,
-)
 from isotherm.remote.metadata.wire.keys import MetadataKey, partition_key
 from isotherm.remote.metadata.wire.serde import KeyedEvent, encode_keyed_event
 from isotherm.remote.segment_metadata import (
@@ -31,6 +21,16 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
+)
+from isotherm.remote.tasks.cleanup import (
+    CLEANED,
+    CLEANUP_ERRORS,
+    CleanupPlan,
+    LeftOver,
+    RemoteMetadataCleanupManager,
+    SegmentCheck,
+    plan_cleanup,
+    read_keyed_contents,
 )
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicIdPartition

@@ -28,7 +28,6 @@ from typing import NamedTuple, Protocol, TypeAlias
 from isotherm.clock import Clock
 from isotherm.errors import CorruptMetadataError, IsothermError
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.history.lineage import epoch_spans
 from isotherm.remote.metadata.api import ConditionalMetadataTopic, MetadataTopic, NewMetadataRecord
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.wire.events import decode_record, iterate_records
@@ -41,6 +40,7 @@ from isotherm.remote.segment_metadata import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
 )
+from isotherm.remote.tasks.deletion_rules import is_abandoned, is_superseded
 from isotherm.types import Offset, TimestampMs, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
@@ -147,11 +147,7 @@ def plan_cleanup(
     settled = [
         each
         for each in live
-        if each.topic_id_partition not in removed | absent
-        and each.segment_id not in in_progress
-        # `in_progress` has this broker's copies only: those of others are known by their age
-        # alone.
-        and each.event_timestamp_ms < settled_before_ms
+        if each.topic_id_partition not in removed | absent and each.segment_id not in in_progress
     ]
     return CleanupPlan(
         tombstones=tuple(key for segment_id in gone for key in contents.keys[segment_id]),
@@ -189,33 +185,13 @@ def _left_over(
     latest: dict[tuple[TopicIdPartition, Offset], RemoteLogSegmentMetadata],
     settled_before_ms: TimestampMs,
 ) -> LeftOver | None:
-    if segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
-        return LeftOver.ABANDONED_UPLOAD
-    if segment.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
-        return LeftOver.ABANDONED_DELETION
-    # The segment is finished itself, so its end offset has an entry.
-    other = latest[(segment.topic_id_partition, segment.end_offset_inclusive)]
-    is_superseded = (
-        other.broker_leader_epoch > segment.broker_leader_epoch
-        and other.event_timestamp_ms < settled_before_ms
-        and _holds_records_of(other, segment)
-    )
-    return LeftOver.SUPERSEDED if is_superseded else None
-
-
-def _holds_records_of(other: RemoteLogSegmentMetadata, segment: RemoteLogSegmentMetadata) -> bool:
-    """Whether all records of `segment` are in `other`: those of the same offset and epoch.
-
-    The offsets alone do not show it. After an unclean election two leaders may have given the same
-    offsets to different records, and the earlier leader's may be those of the log now.
-    """
-    spans = {span.epoch: span for span in epoch_spans(other)}
-    return all(
-        (around := spans.get(span.epoch)) is not None
-        and around.start_offset <= span.start_offset
-        and span.end_offset_inclusive <= around.end_offset_inclusive
-        for span in epoch_spans(segment)
-    )
+    if is_abandoned(segment, settled_before_ms):
+        is_upload = segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+        return LeftOver.ABANDONED_UPLOAD if is_upload else LeftOver.ABANDONED_DELETION
+    other = latest.get((segment.topic_id_partition, segment.end_offset_inclusive))
+    if other is not None and is_superseded(segment, other, settled_before_ms):
+        return LeftOver.SUPERSEDED
+    return None
 
 
 SegmentCheck: TypeAlias = Callable[
@@ -351,9 +327,7 @@ class RemoteMetadataCleanupManager:
         def is_still_left_over(
             current: RemoteLogSegmentMetadata, live: Sequence[RemoteLogSegmentMetadata]
         ) -> bool:
-            is_settled = current.event_timestamp_ms < settled_before_ms
-            leaders = _latest_uploads(live)
-            return is_settled and _left_over(current, leaders, settled_before_ms) is reason
+            return _left_over(current, _latest_uploads(live), settled_before_ms) is reason
 
         try:
             if not self._target.delete_segment(metadata, is_still_left_over):
