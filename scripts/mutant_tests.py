@@ -78,7 +78,7 @@ MANIFEST = (
 COMPACTION = ("tests/unit/remote/compaction",)
 COMPACT_PLAN = (*COMPACTION, "tests/unit/spark/jobs/test_compact_plan.py")
 METADATA = ("tests/unit/remote/metadata",)
-CLEANUP = ("tests/unit/remote/metadata/upkeep/test_cleanup.py",)
+CLEANUP = ("tests/unit/remote/tasks/test_cleanup.py",)
 COLUMNAR_FOLD = (
     "tests/unit/remote/metadata/folding/test_columnar_fold.py",
     "tests/property/remote/test_columnar_fold.py",

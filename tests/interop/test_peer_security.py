@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from isotherm.protocol.node_security import PLAINTEXT, node_security
 from kio.schema.metadata.v12.request import MetadataRequest
 
 from isotherm.client.listener_security import controller_security, inter_broker_security

@@ -13,7 +13,6 @@ SOURCES = ROOT / "src" / "isotherm"
 # Tests of what is beside the product: its measurements, the repository itself, tests/support.
 BESIDE_THE_SOURCES = {"bench", "project", "support"}
 # Its tests go through the APIs of a broker, and share their fixtures.
-THROUGH_AN_API = {"broker/apis/test_config_forwarding.py"}
 
 TESTS = [
     path
@@ -38,7 +37,7 @@ def test_a_test_with_the_name_of_a_module_that_it_imports_is_in_its_folder() -> 
         modules = set(modules_by_name.get(test.stem.removeprefix("test_"), ())) & imported
         if modules and _expected_module(test) not in modules:
             misplaced.add(test.relative_to(UNIT).as_posix())
-    assert misplaced == THROUGH_AN_API
+    assert misplaced == set()
 
 
 def _module_of(path: Path) -> str:
