@@ -23,9 +23,9 @@ from confluent_kafka.admin import (
 )
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.access import acl_changes
 from isotherm.broker.metadata.access.acls import Operation, PatternType, Permission
 from isotherm.broker.metadata.access.acls import ResourceType as Resource
-from isotherm.broker.server.access import acl_changes
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.local_servers import free_ports

@@ -33,10 +33,13 @@ from isotherm.broker.metadata.configs.config_description import (
     describe_loggers,
     describe_topic_config,
 )
-from isotherm.broker.metadata.configs.config_resources import ResourceType, check_this_broker
+from isotherm.broker.metadata.configs.config_resources import (
+    ACCESS_TYPES,
+    ResourceType,
+    check_this_broker,
+)
 from isotherm.broker.metadata.controller.topic_rules import check_topic_name
 from isotherm.broker.metadata.image import ConfigResource
-from isotherm.broker.server.access.config_resource_types import ACCESS_TYPES
 from isotherm.broker.server.requests.access_checks import Check, Denial, TypeBy
 from isotherm.broker.server.requests.context import BrokerServices, RequestContext
 from isotherm.broker.server.requests.refusals import Items

@@ -17,8 +17,8 @@ from typing import Any
 
 from isotherm.broker.apis.config_alteration import answer_alteration
 from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.metadata.configs.config_resources import ACCESS_TYPES
 from isotherm.broker.metadata.controller.config_changes import ConfigChange, ConfigOperation
-from isotherm.broker.server.access.config_resource_types import ACCESS_TYPES
 from isotherm.broker.server.requests.access_checks import Check, Denial, TypeBy
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items

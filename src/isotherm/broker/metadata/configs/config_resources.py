@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
+from isotherm.broker.metadata.access import acls
 from isotherm.errors import InvalidRequestError
 
 
@@ -23,3 +25,13 @@ class ResourceType(enum.IntEnum):
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
+
+
+# The types of the resources whose ACLs decide about configurations.
+ACCESS_TYPES: Mapping[int, acls.ResourceType] = {
+    ResourceType.TOPIC: acls.ResourceType.TOPIC,
+    ResourceType.GROUP: acls.ResourceType.GROUP,
+    ResourceType.BROKER: acls.ResourceType.CLUSTER,
+    ResourceType.BROKER_LOGGER: acls.ResourceType.CLUSTER,
+    ResourceType.CLIENT_METRICS: acls.ResourceType.CLUSTER,
+}

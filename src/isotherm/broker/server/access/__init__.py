@@ -1,1 +1,0 @@
-"""Authorization: the checks before each API."""
