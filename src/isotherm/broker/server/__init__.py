@@ -1,1 +1,1 @@
-"""From a socket to the handler of an API, and back: connections, logins, checks of access, quotas."""
+"""From a socket to the handler of an API and back: connections, logins, access checks, quotas."""
