@@ -17,6 +17,7 @@ from isotherm.broker.metadata.quorum.member import QuorumMember
 from isotherm.broker.metadata.quorum.quorum_metadata import QuorumMetadata
 from isotherm.broker.startup.identity import read_identity
 from isotherm.broker.startup.local_tier import new_id
+from isotherm.broker.surroundings import Surroundings
 from isotherm.clock import SystemClock
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.log.checkpoints import MetaProperties, save_meta_properties
@@ -87,12 +88,10 @@ class QuorumNode:
             self.config,
             log,
             self.identity,
+            Surroundings(clock=clock, fs=fs, rng=rng),
             incarnation_id=uuid.UUID(int=rng.getrandbits(128), version=4),
             previous_broker_epoch=self.previous_broker_epoch,
             on_failure=self.failures.append,
-            fs=fs,
-            clock=clock,
-            rng=rng,
         )
         self.executor = ThreadPoolExecutor(1)
         self._is_over = False

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -58,18 +57,16 @@ from isotherm.broker.server.requests.context import BrokerServices
 from isotherm.broker.server.requests.guarding import guarded_apis
 from isotherm.broker.server.requests.quotas import ClientQuotaManager
 from isotherm.broker.startup.local_tier import open_local_tier
+from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import start_log_tasks
 from isotherm.broker.threads.bounded_stop import stop_within
 from isotherm.broker.threads.kernel_warm_up import KernelCompilation, KernelWarmUp
 from isotherm.broker.tier.remote_tier import open_remote_tier
-from isotherm.clock import Clock, SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import ConfigError
-from isotherm.log.fs import FileSystem, OsFileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
 from isotherm.metrics.broker_traffic import BrokerTraffic
-from isotherm.metrics.registry import Metrics
 from isotherm.remote.remote_log_manager import RemoteLogManager
 
 if TYPE_CHECKING:
@@ -107,18 +104,14 @@ class BrokerNode:
     def __init__(
         self,
         config: BrokerConfig,
-        *,
-        clock: Clock | None = None,
-        rng: random.Random | None = None,
-        fs: FileSystem | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         self._config = config
-        self._clock = clock or SystemClock()
-        self._rng = rng or random.SystemRandom()
-        self._fs = fs or OsFileSystem()
+        self._surroundings = surroundings or Surroundings()
+        self._clock = self._surroundings.clock
         self._started = contextlib.AsyncExitStack()
         self._traffic = BrokerTraffic()
-        self.metrics = Metrics()
+        self.metrics = self._surroundings.metrics
         self.metrics.registry.register(self._traffic)
         self.endpoints: tuple[Endpoint, ...] = ()
         self.metrics_port: int | None = None
@@ -296,8 +289,7 @@ class BrokerNode:
             cluster.metadata,
             replica_manager,
             create_topic,
-            clock=self._clock,
-            rng=self._rng,
+            self._surroundings,
         )
         transaction_markers = TransactionMarkers(replica_manager, self._clock, group_coordinator)
         self._transaction_peers = cluster.transaction_peers(transaction_markers)
@@ -319,7 +311,7 @@ class BrokerNode:
             embedded_controller=cluster.embedded_controller,
             replica_manager=replica_manager,
             fetch_sessions=FetchSessionCache(
-                self._rng,
+                self._surroundings.rng,
                 slots_max=self._config.max_incremental_fetch_session_cache_slots,
                 eviction_ms=self._config.min_incremental_fetch_session_eviction_ms,
                 partitions_max=self._config.incremental_fetch_session_cache_partitions_max,
@@ -350,13 +342,7 @@ class BrokerNode:
     ) -> None:
         if not self._config.cleaner.log_cleaner_enable:
             return
-        threads = start_log_cleaner(
-            self._config.cleaner,
-            log_manager,
-            clock=self._clock,
-            rng=self._rng,
-            metrics=self.metrics,
-        )
+        threads = start_log_cleaner(self._config.cleaner, log_manager, self._surroundings)
         # In a thread, because it waits until running rounds have ended.
         started.push_async_callback(self._loop.run_in_executor, None, threads.stop)
         metadata.add_listener(threads.follow)
@@ -364,22 +350,16 @@ class BrokerNode:
     def _open_cluster(self) -> ClusterSide:
         if self._config.has_embedded_controller:
             local_tier = open_local_tier(
-                self._config,
-                clock=self._clock,
-                fs=self._fs,
-                rng=self._rng,
-                on_log_dir_failure=self._on_log_dir_failure,
+                self._config, self._surroundings, on_log_dir_failure=self._on_log_dir_failure
             )
-            self._cluster = EmbeddedCluster(local_tier, self._clock)
+            self._cluster = EmbeddedCluster(local_tier, self._surroundings)
         else:
             # Imported on use: only a cluster member needs the code that connects to other brokers.
             from isotherm.broker.cluster.member_cluster import MemberCluster
 
             self._cluster = member = MemberCluster(
                 self._config,
-                clock=self._clock,
-                fs=self._fs,
-                rng=self._rng,
+                self._surroundings,
                 on_log_dir_failure=self._on_log_dir_failure,
                 on_failure=self._on_lost_membership,
             )
@@ -522,16 +502,11 @@ class BrokerNode:
             cluster.cluster_id,
             cluster.metadata,
             replica_manager,
-            open_own_metadata=lambda: cluster.own_metadata(
-                replica_manager, control_executor, self.metrics
-            ),
+            self._surroundings,
+            open_own_metadata=lambda: cluster.own_metadata(replica_manager, control_executor),
             partitions_removed_last=cluster.partitions_removed_last,
             roles=roles,
             run_control=control_executor.submit,
-            clock=self._clock,
-            rng=self._rng,
-            fs=self._fs,
-            metrics=self.metrics,
         )
         cluster.follow_tier(remote_log_manager.tier)
         # In a thread, because it waits for running copies while requests are still answered.

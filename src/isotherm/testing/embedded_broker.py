@@ -13,9 +13,10 @@ from typing import Self
 import uvloop
 
 from isotherm.broker.node import BrokerNode
+from isotherm.broker.surroundings import Surroundings
 from isotherm.config.layers import embedded_defaults
 from isotherm.config.server_properties import parse_broker_config
-from isotherm.log.fs import FileSystem
+from isotherm.log.fs import FileSystem, OsFileSystem
 
 # Settings for a quick start and quick copies. All others are those of `isotherm serve`.
 TEST_SETTINGS: Mapping[str, str] = {
@@ -126,7 +127,7 @@ class EmbeddedBroker:
     async def _serve(self, started: Future[None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        self.node = BrokerNode(self.config, fs=self.fs)
+        self.node = BrokerNode(self.config, Surroundings(fs=self.fs or OsFileSystem()))
         try:
             await self.node.start()
         except BaseException as error:  # noqa: BLE001 - raised in the thread that starts it

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.remote_metadata_topics import MetadataLevels
 from isotherm.broker.tier.remote_metadata_upgrade import MetadataUpgrade
@@ -210,9 +211,8 @@ class BrokerProcess:
             self.manager,
             config,
             SETTINGS,
+            Surroundings(clock=self.clock, metrics=self.metrics),
             is_alone=True,
-            clock=self.clock,
-            metrics=self.metrics,
         )
         self.upkeep = RemoteMetadataUpkeep(
             [

@@ -17,6 +17,7 @@ import pytest
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.node import BrokerNode
 from isotherm.broker.startup.identity import agreed_cluster_id, establish_identity
+from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.layers import embedded_defaults
@@ -139,7 +140,7 @@ def test_stop_marks_itself_as_clean_after_everything_is_on_disk(tmp_path: Path) 
     fs = WriteOrder()
 
     async def scenario() -> None:
-        node = BrokerNode(config(tmp_path), fs=fs)
+        node = BrokerNode(config(tmp_path), Surroundings(fs=fs))
         await node.start()
         partition = node.services.replica_manager.find_partition(REMOTE_LOG_METADATA_TOPIC, None, 0)
         partition.append(
@@ -161,7 +162,9 @@ def test_stop_marks_itself_as_clean_after_everything_is_on_disk(tmp_path: Path) 
 def test_same_seed_gives_the_same_ids(tmp_path: Path) -> None:
     ids = []
     for name in ("a", "b"):
-        node = BrokerNode(config(tmp_path / name), rng=random.Random(5), clock=SimClock())
+        node = BrokerNode(
+            config(tmp_path / name), Surroundings(rng=random.Random(5), clock=SimClock())
+        )
         start_and_stop(node)
         topic = node.services.metadata.image.topics_by_name[REMOTE_LOG_METADATA_TOPIC]
         ids.append((node.services.cluster_id, topic.topic_id))

@@ -31,7 +31,6 @@ from isotherm.broker.server.requests.context import TopicCreationRequests
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.tier.remote_tier import OwnMetadata
 from isotherm.log.log_manager import LogManager
-from isotherm.metrics.registry import Metrics
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import ProducerId, TopicIdPartition
 
@@ -77,7 +76,6 @@ class ClusterSide(Protocol):
         self,
         replica_manager: ReplicaManager,
         control_executor: ThreadPoolExecutor,
-        metrics: Metrics,
     ) -> OwnMetadata: ...
 
     def topic_creator(self, control_executor: ThreadPoolExecutor) -> TopicCreator: ...

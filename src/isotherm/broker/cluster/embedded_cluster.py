@@ -22,9 +22,8 @@ from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replication.cluster_view import ClusterView
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.startup.local_tier import LocalTier
+from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.tier.remote_tier import OwnMetadata, embedded_metadata
-from isotherm.clock import Clock
-from isotherm.metrics.registry import Metrics
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import ProducerId, TopicIdPartition
 
@@ -32,9 +31,9 @@ from isotherm.types import ProducerId, TopicIdPartition
 class EmbeddedCluster:
     inter_broker_listener = ""
 
-    def __init__(self, local_tier: LocalTier, clock: Clock) -> None:
+    def __init__(self, local_tier: LocalTier, surroundings: Surroundings) -> None:
         self.log_manager, self._controller, self.cluster_id = local_tier
-        self._clock = clock
+        self._surroundings = surroundings
 
     @property
     def metadata(self) -> Controller:
@@ -55,7 +54,9 @@ class EmbeddedCluster:
         self._controller.register_broker(endpoints)
 
     def view(self) -> ClusterView:
-        return ClusterView(broker_id=self._controller.broker_config.node_id, clock=self._clock)
+        return ClusterView(
+            broker_id=self._controller.broker_config.node_id, clock=self._surroundings.clock
+        )
 
     def open_fetchers(self, replica_manager: ReplicaManager) -> NothingToStop:
         return NothingToStop()
@@ -67,15 +68,13 @@ class EmbeddedCluster:
         self,
         replica_manager: ReplicaManager,
         control_executor: ThreadPoolExecutor,
-        metrics: Metrics,
     ) -> OwnMetadata:
         return embedded_metadata(
             self._controller,
             replica_manager,
             self._controller.broker_config,
+            self._surroundings,
             run_control=control_executor.submit,
-            clock=self._clock,
-            metrics=metrics,
         )
 
     def topic_creator(self, control_executor: ThreadPoolExecutor) -> TopicCreator:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import random
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -63,18 +62,16 @@ from isotherm.broker.server.dispatch.forwarding import Forward, Forwarder, forwa
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.startup.identity import read_identity
 from isotherm.broker.startup.local_tier import check_tiered_topics, new_id
+from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.member_metadata import member_metadata
 from isotherm.broker.tier.remote_tier import OwnMetadata
 from isotherm.client.listener_security import inter_broker_security
-from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import RemoteStorageNotReadyError
-from isotherm.log.fs import FileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
 from isotherm.log.partition_log import PartitionLog
-from isotherm.metrics.registry import Metrics
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import (
@@ -104,10 +101,8 @@ class MemberCluster:
     def __init__(
         self,
         config: BrokerConfig,
+        surroundings: Surroundings,
         *,
-        clock: Clock,
-        fs: FileSystem,
-        rng: random.Random,
         on_log_dir_failure: Callable[[LogDir], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
@@ -116,9 +111,8 @@ class MemberCluster:
         `on_failure` is called once, on any thread, if the membership ends with an error.
         """
         self._config = config
-        self._clock = clock
-        self._fs = fs
-        self._rng = rng
+        self._surroundings = surroundings
+        self._clock = surroundings.clock
         self._on_failure = on_failure
         self._is_given_up = threading.Event()
         # The metadata is looked up late: it comes from one of these logs, and configures the
@@ -127,9 +121,9 @@ class MemberCluster:
             config.log_dirs,
             config=config,
             topic_config_for=lambda topic: self.metadata.topic_config(topic),
-            clock=clock,
-            fs=fs,
-            rng=rng,
+            clock=surroundings.clock,
+            fs=surroundings.fs,
+            rng=surroundings.rng,
             on_log_dir_failure=on_log_dir_failure,
             catalog=_Catalog(config.node_id, lambda: self.metadata),
         )
@@ -148,10 +142,10 @@ class MemberCluster:
                 METADATA_LOG_CONFIG, METADATA_TOPIC_ID
             )
             identity = read_identity(
-                self._fs,
+                self._surroundings.fs,
                 self.log_manager.live_log_dirs(),
                 self._config.node_id,
-                lambda: new_id(self._rng),
+                lambda: new_id(self._surroundings.rng),
                 metadata_log_dir=self._config.metadata_log_dir,
             )
             self.cluster_id = identity.cluster_id
@@ -160,12 +154,10 @@ class MemberCluster:
                 self._config,
                 metadata_log,
                 identity,
-                incarnation_id=new_id(self._rng),
+                self._surroundings,
+                incarnation_id=new_id(self._surroundings.rng),
                 previous_broker_epoch=self.log_manager.previous_broker_epoch(),
                 on_failure=self._on_failure,
-                fs=self._fs,
-                clock=self._clock,
-                rng=self._rng,
             )
             self._member.start()
             # `give_up` may have come before there was a member to abort.
@@ -282,7 +274,6 @@ class MemberCluster:
         self,
         replica_manager: ReplicaManager,
         control_executor: ThreadPoolExecutor,
-        metrics: Metrics,
     ) -> OwnMetadata:
         remote = self._config.remote
         return member_metadata(
@@ -290,10 +281,9 @@ class MemberCluster:
             replica_manager,
             self._config,
             _sender(self.member.requests),
+            self._surroundings,
             listener_name=remote.remote_log_metadata_manager_listener_name
             or self.inter_broker_listener,
-            clock=self._clock,
-            metrics=metrics,
         )
 
     def topic_creator(self, control_executor: ThreadPoolExecutor) -> TopicCreator:

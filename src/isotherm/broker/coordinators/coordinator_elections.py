@@ -8,7 +8,6 @@ leads every partition, so both are elected for all of them at the start.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any, NamedTuple, Protocol
@@ -46,6 +45,7 @@ from isotherm.broker.metadata.internal_topics import InternalTopic, TopicCreator
 from isotherm.broker.metadata.metadata_records import GROUP_RESOURCE
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.peer_batches import PeerBatches
+from isotherm.broker.surroundings import Surroundings
 from isotherm.client.listener_security import inter_broker_security
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_connection import NodeConnection
@@ -154,9 +154,7 @@ def open_group_coordinator(
     metadata: ClusterMetadata,
     replica_manager: ReplicaManager,
     create_topic: TopicCreator,
-    *,
-    clock: Clock,
-    rng: random.Random,
+    surroundings: Surroundings,
 ) -> GroupCoordinator:
     """The group coordinator.
 
@@ -166,11 +164,11 @@ def open_group_coordinator(
     topic = CoordinatorTopic(metadata, replica_manager, create_topic, offsets_topic(config))
     coordinator = GroupCoordinator(
         config.groups,
-        OffsetsTopic(topic, clock),
+        OffsetsTopic(topic, surroundings.clock),
         lambda: metadata.image,
         lambda group_id: metadata.texts_of(ConfigResource(GROUP_RESOURCE, group_id)),
-        clock,
-        rng,
+        surroundings.clock,
+        surroundings.rng,
         loop,
     )
 

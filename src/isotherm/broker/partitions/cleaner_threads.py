@@ -7,13 +7,13 @@ import random
 import threading
 
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
+from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
 from isotherm.clock import Clock
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.log.cleaner.cleaner_metrics import publish_cleaner_metrics
 from isotherm.log.cleaner.log_cleaner import CleansLog, LogCleaner
 from isotherm.log.log_manager import LogManager
-from isotherm.metrics.registry import Metrics
 
 
 class CleanerThreads:
@@ -75,19 +75,17 @@ class CleanerThreads:
 def start_log_cleaner(
     config: CleanerConfig,
     log_manager: LogManager,
-    *,
-    clock: Clock,
-    rng: random.Random,
-    metrics: Metrics,
+    surroundings: Surroundings,
 ) -> CleanerThreads:
     """Start compaction and publish its metrics. The caller stops it."""
+    clock = surroundings.clock
     cleaner = LogCleaner(
         log_manager.cleaner_manager,
         config,
         clock=clock,
-        make_cleaner=lambda changed: _new_cleaner(changed, clock, rng),
+        make_cleaner=lambda changed: _new_cleaner(changed, clock, surroundings.rng),
     )
-    publish_cleaner_metrics(metrics, cleaner, log_manager.log_dirs(), clock)
+    publish_cleaner_metrics(surroundings.metrics, cleaner, log_manager.log_dirs(), clock)
     threads = CleanerThreads(cleaner, clock)
     threads.start()
     return threads

@@ -12,10 +12,9 @@ from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.startup.bootstrap_metadata import read_bootstrap_credentials
 from isotherm.broker.startup.identity import directory_id_of, establish_identity
-from isotherm.clock import Clock
+from isotherm.broker.surroundings import Surroundings
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import ConfigError
-from isotherm.log.fs import FileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
 from isotherm.types import TopicPartition, uuid_to_text
@@ -31,16 +30,15 @@ class LocalTier(NamedTuple):
 
 def open_local_tier(
     config: BrokerConfig,
+    surroundings: Surroundings,
     *,
-    clock: Clock,
-    fs: FileSystem,
-    rng: random.Random,
     on_log_dir_failure: Callable[[LogDir], None],
 ) -> LocalTier:
     """Open the directories and load everything in them. The caller shuts the log manager down.
 
     Raises IsothermError with the cause; then no directory stays locked.
     """
+    clock, fs, rng = surroundings.clock, surroundings.fs, surroundings.rng
     # The controller needs the metadata log, which the log manager opens. The log manager needs the
     # configurations of all other logs, which the controller has. Hence the lambdas below.
     log_manager = LogManager(

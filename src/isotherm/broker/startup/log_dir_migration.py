@@ -28,6 +28,7 @@ from isotherm.broker.metadata.image import MetadataImage
 from isotherm.broker.metadata.metadata_records import decode_record
 from isotherm.broker.metadata.metadata_topic import BATCH_SIZE_MAX
 from isotherm.broker.startup.local_tier import LocalTier, open_local_tier
+from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.tier.metadata_partition_log import (
     metadata_batch,
     read_metadata_columns,
@@ -146,7 +147,9 @@ def _opened(
         _logger.error("log directory fails during the migration log_dir=%s", log_dir.path)
 
     check_is_isotherms(config)
-    tier = open_local_tier(config, clock=clock, fs=fs, rng=rng, on_log_dir_failure=fail)
+    tier = open_local_tier(
+        config, Surroundings(clock=clock, fs=fs, rng=rng), on_log_dir_failure=fail
+    )
     try:
         yield tier
     finally:

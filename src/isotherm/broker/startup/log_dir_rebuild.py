@@ -42,6 +42,7 @@ from isotherm.broker.startup.rebuilt_partitions import (
     write_log_starts,
     write_partition_directory,
 )
+from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.tier.remote_metadata_topics import deleted_settings
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
@@ -209,7 +210,9 @@ def _write_records(
     def fail(log_dir: LogDir) -> None:
         _logger.error("log directory fails while it is rebuilt log_dir=%s", log_dir.path)
 
-    tier = open_local_tier(config, clock=clock, fs=fs, rng=rng, on_log_dir_failure=fail)
+    tier = open_local_tier(
+        config, Surroundings(clock=clock, fs=fs, rng=rng), on_log_dir_failure=fail
+    )
     try:
         return _write_events(tier, events, clock)
     finally:

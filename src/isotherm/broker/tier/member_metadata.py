@@ -22,6 +22,8 @@ from isotherm.broker.metadata.internal_topics import InternalTopic
 from isotherm.broker.metadata.quorum.topic_creation import creation_request
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.leader_requests import LeaderRequests
+from isotherm.broker.peers.peer_security import inter_broker_security
+from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.cluster_metadata_topic import ClusterMetadataTopic
 from isotherm.broker.tier.member_metadata_levels import MemberMetadataLevels
@@ -32,7 +34,6 @@ from isotherm.client.listener_security import inter_broker_security
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import PeerDisconnectedError, PeerTimeoutError
-from isotherm.metrics.registry import Metrics
 from isotherm.protocol.code_names import code_name
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
@@ -60,16 +61,16 @@ def member_metadata(
     replica_manager: ReplicaManager,
     config: BrokerConfig,
     send: Send,
+    surroundings: Surroundings,
     *,
     listener_name: str,
-    clock: Clock,
-    metrics: Metrics,
 ) -> OwnMetadata:
     """The metadata manager and its tasks. `send` sends a request to the active controller, with a
     timeout in seconds.
 
     Leaders of metadata partitions are reached at their listener `listener_name`.
     """
+    clock = surroundings.clock
     settings = TopicBasedSettings.from_config(config.remote.rlmm_config)
     for warning in client_key_warnings(config):
         _logger.warning("%s", warning)
@@ -90,7 +91,7 @@ def member_metadata(
     metadata = TopicBasedRemoteLogMetadataManager(
         topic,
         clock=clock,
-        metrics=metrics,
+        metrics=surroundings.metrics,
         settings=settings,
         keyed=KeyedMetadata(audit_topic, levels.level, levels.check_writable),
     )
@@ -117,9 +118,7 @@ def member_metadata(
             initial_delay_s=0,
             interval_s=CREATION_INTERVAL_S,
         )
-        tasks = UpkeepTasks(
-            remote_log_manager, config, settings, is_alone=False, clock=clock, metrics=metrics
-        )
+        tasks = UpkeepTasks(remote_log_manager, config, settings, surroundings, is_alone=False)
         cleanup = tasks.cleanup(topic, metadata, leads_metadata)
         return [cleanup, Upkeep(task, topic.close)]
 

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.remote_metadata_upgrade import MetadataUpgrade
-from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
-from isotherm.metrics.registry import Metrics
 from isotherm.remote.compaction.finisher import CompactionFinisher
 from isotherm.remote.compaction.journal import CompactionJournals
 from isotherm.remote.compaction.replacement_target import TierReplacementTarget
@@ -60,17 +59,16 @@ class UpkeepTasks:
         remote_log_manager: RemoteLogManager,
         config: BrokerConfig,
         settings: TopicBasedSettings,
+        surroundings: Surroundings,
         *,
         is_alone: bool,
-        clock: Clock,
-        metrics: Metrics,
     ) -> None:
         self._manager = remote_log_manager
         self._config = config
         self._settings = settings
         self._is_alone = is_alone
-        self._clock = clock
-        self._metrics = metrics
+        self._clock = surroundings.clock
+        self._metrics = surroundings.metrics
 
     def cleanup(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
@@ -12,6 +11,7 @@ from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.image import TopicImage
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.broker.tier.lineage_restorer import (
     LineageRestorer,
@@ -32,7 +32,6 @@ from isotherm.broker.tier.remote_metadata_upkeep import (
 )
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
-from isotherm.log.fs import FileSystem
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.compaction.finisher import (
@@ -98,15 +97,12 @@ def open_remote_tier(
     cluster_id: str,
     cluster_metadata: ClusterMetadata,
     replica_manager: ReplicaManager,
+    surroundings: Surroundings,
     *,
     open_own_metadata: Callable[[], OwnMetadata],
     partitions_removed_last: Iterable[TopicIdPartition],
     roles: OfflineRoles,
     run_control: RunControl,
-    clock: Clock,
-    rng: random.Random,
-    fs: FileSystem,
-    metrics: Metrics,
 ) -> RemoteTier:
     """Create the remote tier and assign the partitions to it. The caller closes it.
 
@@ -116,6 +112,7 @@ def open_remote_tier(
     key, the unusable class or the fault of the bucket, and RemoteStorageError if the store does not
     answer.
     """
+    clock, fs, metrics = surroundings.clock, surroundings.fs, surroundings.metrics
     parts = _open_parts(config, cluster_id, open_own_metadata, clock)
     own, metadata, storage = parts.own, parts.metadata, checked_storage(parts.storage, clock)
     remote_log_manager = RemoteLogManager(
@@ -123,17 +120,15 @@ def open_remote_tier(
         broker_id=config.node_id,
         storage=storage,
         metadata=metadata,
-        index_cache=_open_index_cache(
-            config, storage, metadata, clock=clock, fs=fs, metrics=metrics
-        ),
+        index_cache=_open_index_cache(config, storage, metadata, surroundings),
         pending_deletions=PendingDeletions(config.log_dirs[0], fs),
         leader_epoch_of=lambda partition: _leader_epoch(cluster_metadata, partition),
         is_tiered=lambda partition: _is_tiered(cluster_metadata, partition),
         clock=clock,
-        rng=rng,
+        rng=surroundings.rng,
         metrics=metrics,
     )
-    work = _upkeep(parts, remote_log_manager, config, clock, metrics)
+    work = _upkeep(parts, remote_log_manager, config, surroundings)
     if own is not None:
         own.metadata.start()
     restorer = LineageRestorer(
@@ -205,8 +200,7 @@ def _upkeep(
     parts: _Parts,
     remote_log_manager: RemoteLogManager,
     config: BrokerConfig,
-    clock: Clock,
-    metrics: Metrics,
+    surroundings: Surroundings,
 ) -> list[Upkeep]:
     """The periodic tasks of the metadata and of compactions in the bucket."""
     own = parts.own
@@ -218,9 +212,8 @@ def _upkeep(
             remote_log_manager,
             config,
             own.settings if own is not None else TopicBasedSettings(),
+            surroundings,
             is_alone=config.has_embedded_controller,
-            clock=clock,
-            metrics=metrics,
         )
         work += tasks.compaction(parts.storage, parts.metadata)
     return work
@@ -230,13 +223,12 @@ def embedded_metadata(
     controller: Controller,
     replica_manager: ReplicaManager,
     config: BrokerConfig,
+    surroundings: Surroundings,
     *,
     run_control: Callable[[Callable[[], None]], Future[None]],
-    clock: Clock,
-    metrics: Metrics,
 ) -> OwnMetadata:
     """The metadata manager on topics of this broker. Creates missing topics. Raises ConfigError."""
-    remote = config.remote
+    remote, clock = config.remote, surroundings.clock
     settings = TopicBasedSettings.from_config(remote.rlmm_config)
     levels = MetadataLevels(controller)
     ensure_metadata_topics(controller, settings, levels)
@@ -249,7 +241,7 @@ def embedded_metadata(
     metadata = TopicBasedRemoteLogMetadataManager(
         topic,
         clock=clock,
-        metrics=metrics,
+        metrics=surroundings.metrics,
         settings=settings,
         keyed=KeyedMetadata(audit_topic, levels.level),
     )
@@ -258,9 +250,7 @@ def embedded_metadata(
         upgrade = MetadataUpgrade(
             controller, levels, topic, metadata, settings, run_control=run_control, clock=clock
         )
-        tasks = UpkeepTasks(
-            remote_log_manager, config, settings, is_alone=True, clock=clock, metrics=metrics
-        )
+        tasks = UpkeepTasks(remote_log_manager, config, settings, surroundings, is_alone=True)
         return [tasks.cleanup(topic, metadata, lambda _: True), tasks.upgrade(upgrade)]
 
     return OwnMetadata(metadata, settings, upkeep)
@@ -289,22 +279,19 @@ def _open_index_cache(
     config: BrokerConfig,
     storage: RemoteStorageManager,
     metadata: RemoteLogMetadataManager,
-    *,
-    clock: Clock,
-    fs: FileSystem,
-    metrics: Metrics,
+    surroundings: Surroundings,
 ) -> RemoteIndexCache:
     statistics = None
     if config.remote.remote_log_index_file_cache_statistics_enable:
         statistics = CacheStatistics()
-        statistics.publish(metrics)
+        statistics.publish(surroundings.metrics)
     return RemoteIndexCache(
         config.log_dirs[0] / DIRECTORY_NAME,
         storage,
         total_size_bytes=config.remote.remote_log_index_file_cache_total_size_bytes,
         ttl_ms=config.remote.remote_log_index_file_cache_ttl_ms,
-        clock=clock,
-        fs=fs,
+        clock=surroundings.clock,
+        fs=surroundings.fs,
         statistics=statistics,
         rebuild_transactions=TransactionIndexRebuild(storage, metadata),
     )

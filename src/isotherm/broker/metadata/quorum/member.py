@@ -55,13 +55,12 @@ from isotherm.broker.metadata.quorum.producer_ids import ProducerIdBlocks
 from isotherm.broker.metadata.quorum.quorum_metadata import Publication, QuorumMetadata
 from isotherm.broker.metadata.quorum.registration import refusal, registration_request
 from isotherm.broker.metadata.quorum.snapshots import SnapshotFiles
+from isotherm.broker.surroundings import Surroundings
 from isotherm.client.listener_security import controller_security
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_connection import NodeConnection
-from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import BrokerUnreachableError, PeerDisconnectedError, RequestTimedOutError
-from isotherm.log.fs import FileSystem
 from isotherm.log.partition_log import PartitionLog
 from isotherm.types import ProducerId, TopicIdPartition
 
@@ -85,13 +84,11 @@ class QuorumMember:
         config: BrokerConfig,
         metadata_log: PartitionLog,
         identity: NodeIdentity,
+        surroundings: Surroundings,
         *,
         incarnation_id: uuid.UUID,
         previous_broker_epoch: int,
         on_failure: Callable[[Exception], None],
-        fs: FileSystem,
-        clock: Clock,
-        rng: random.Random,
     ) -> None:
         """`metadata_log` comes from `LogManager.open_metadata_log`, `previous_broker_epoch` from
         `LogManager.previous_broker_epoch`. `incarnation_id` is new for each start."""
@@ -100,7 +97,7 @@ class QuorumMember:
         self._incarnation_id = incarnation_id
         self._previous_broker_epoch = previous_broker_epoch
         self._on_failure = on_failure
-        self._clock = clock
+        clock = self._clock = surroundings.clock
         self._security = controller_security(config)
         self._caught_up: Future[MetadataImage] = Future()
         self._publication: Publication | None = None
@@ -108,8 +105,8 @@ class QuorumMember:
         self._guard = threading.Lock()  # guards the two fields above
         self._has_failed = False
         self._channels: list[ControllerChannel] = []
-        followed = FollowedLog(metadata_log, SnapshotFiles(fs, metadata_log.directory))
-        self._observer = self._new_observer(followed, rng)
+        followed = FollowedLog(metadata_log, SnapshotFiles(surroundings.fs, metadata_log.directory))
+        self._observer = self._new_observer(followed, surroundings.rng)
         self._heartbeats = BrokerHeartbeats(
             config.node_id,
             self._controller_connection("heartbeat", config.quorum.broker_heartbeat_interval_ms),
