@@ -22,7 +22,6 @@ from isotherm.broker.metadata.internal_topics import InternalTopic
 from isotherm.broker.metadata.quorum.topic_creation import creation_request
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.leader_requests import LeaderRequests
-from isotherm.broker.peers.peer_security import inter_broker_security
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.cluster_metadata_topic import ClusterMetadataTopic
