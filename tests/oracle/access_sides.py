@@ -149,13 +149,15 @@ class Kafka:
             AclOperation.ANY,
             AclPermissionType.ANY,
         )
+        bindings = {_binding(rule) for rule in rules}
         self._admin.delete_acls([every])[every].result(TIMEOUT_S)
-        if rules:
-            for created in self._admin.create_acls([_binding(rule) for rule in rules]).values():
+        if bindings:
+            for created in self._admin.create_acls(sorted(bindings)).values():
                 created.result(TIMEOUT_S)
 
         def are_there() -> bool:
-            return len(self._admin.describe_acls(every).result(TIMEOUT_S)) == len(rules)
+            # The ACLs, not their number: a broker that has not followed yet has as many old ones.
+            return set(self._admin.describe_acls(every).result(TIMEOUT_S)) == bindings
 
         wait_until(are_there, "the ACLs")
 

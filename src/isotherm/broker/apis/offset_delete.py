@@ -78,4 +78,5 @@ API = Api(
         ]
     ),
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),
+    is_asked_without_items=True,  # Kafka refuses a group that does not exist, whatever the topics
 )

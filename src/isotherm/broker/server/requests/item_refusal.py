@@ -48,7 +48,7 @@ def handle_allowed(
                 response = with_field(response, answered_in, both)
         return response
 
-    if not allowed:
+    if not allowed and not api.is_asked_without_items:
         return joined(None)
     # An error of the handler applies only to the items that it got.
     return then(_handle(api, context, with_field(request, asked_in, tuple(allowed))), joined)

@@ -90,6 +90,8 @@ class Api:
     # Set if the response has a result for each item of the request. Large requests are split by
     # item, and refused ones get the error code for each item.
     items: Sequence[Items] = ()
+    # The handler is called even if each item is refused, because it may refuse the whole request.
+    is_asked_without_items: bool = False
     # The request consists mostly of records. Its size does not indicate its processing time, and it
     # is processed even if the client disconnects.
     carries_records: bool = False
