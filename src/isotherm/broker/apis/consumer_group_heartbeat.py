@@ -15,11 +15,11 @@ KIPs      848 · 1082 client-made member ids
 from __future__ import annotations
 
 import datetime
-import itertools
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.coordinators.groups.assignors.assignor import by_topic
 from isotherm.broker.coordinators.groups.consumer_group import (
     ASSIGNORS,
     HeartbeatResult,
@@ -137,11 +137,10 @@ def _response(context: RequestContext, group_id: str, result: HeartbeatResult) -
     interval_ms = context.services.group_coordinator.consumer.heartbeat_interval_ms(group_id)
     assignment = None
     if result.assigned is not None:
-        by_topic = itertools.groupby(sorted(result.assigned), key=lambda each: each[0])
         assignment = {
             "topic_partitions": [
-                {"topic_id": topic_id, "partitions": tuple(index for _, index in partitions)}
-                for topic_id, partitions in by_topic
+                {"topic_id": topic_id, "partitions": tuple(partitions)}
+                for topic_id, partitions in by_topic(result.assigned)
             ]
         }
     return _entity(

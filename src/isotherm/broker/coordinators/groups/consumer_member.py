@@ -117,7 +117,8 @@ def reconcile(
         )
     wanted = target - member.assigned
     # The member still owns the partitions that it has just revoked, so it may get them back.
-    got = frozenset(each for each in wanted if each in member.held or is_free(each))
+    held = member.held
+    got = frozenset(each for each in wanted if each in held or is_free(each))
     is_complete = got == wanted
     return replace(
         member,

@@ -8,11 +8,9 @@ GroupCoordinatorRecordHelpers.java.
 
 from __future__ import annotations
 
-import itertools
-import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from isotherm.broker.coordinators.groups.assignors.assignor import Assignment
+from isotherm.broker.coordinators.groups.assignors.assignor import Assignment, by_topic
 from isotherm.broker.coordinators.groups.consumer_member import ClassicSupport, ConsumerMember
 from isotherm.broker.coordinators.groups.group_records import (
     ClassicMemberMetadata,
@@ -71,8 +69,8 @@ def target_record(group_id: str, member_id: str, assigned: Assignment) -> GroupR
         ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
         ConsumerGroupTargetAssignmentMemberValue(
             topic_partitions=tuple(
-                TargetTopicPartitions(topic_id=topic_id, partitions=partitions)
-                for topic_id, partitions in _by_topic(assigned)
+                TargetTopicPartitions(topic_id=topic_id, partitions=tuple(partitions))
+                for topic_id, partitions in by_topic(assigned)
             )
         ),
     )
@@ -124,21 +122,16 @@ def _classic_metadata(classic: ClassicSupport | None) -> ClassicMemberMetadata |
     )
 
 
-def _by_topic(assigned: Assignment) -> Iterator[tuple[uuid.UUID, tuple[int, ...]]]:
-    for topic_id, partitions in itertools.groupby(sorted(assigned), key=lambda each: each[0]):
-        yield topic_id, tuple(index for _, index in partitions)
-
-
 def _with_epochs(
     assigned: Assignment, member: ConsumerMember
 ) -> tuple[CurrentTopicPartitions, ...]:
     return tuple(
         CurrentTopicPartitions(
             topic_id=topic_id,
-            partitions=partitions,
+            partitions=tuple(partitions),
             assignment_epochs=tuple(
                 member.assignment_epochs[topic_id, index] for index in partitions
             ),
         )
-        for topic_id, partitions in _by_topic(assigned)
+        for topic_id, partitions in by_topic(assigned)
     )

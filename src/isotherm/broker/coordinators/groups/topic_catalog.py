@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 
 class TopicCatalog:
-    """Immutable. `version` rises with every change of the metadata."""
+    """Immutable apart from a cache. `version` rises with every change of the metadata."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.version = image.end_offset
         self._image = image
+        # Of the last names: all members that subscribe to many topics subscribe to the same.
+        self._hashed: tuple[frozenset[str], int] | None = None
 
     def find(self, name: str) -> TopicImage | None:
         return self._image.topics_by_name.get(name)
@@ -39,15 +41,19 @@ class TopicCatalog:
             if (topic := self._image.topics_by_id.get(topic_id)) is not None
         ]
 
-    def metadata_hash(self, names: Iterable[str]) -> int:
+    def metadata_hash(self, names: frozenset[str]) -> int:
         """A hash that changes when a topic is created or deleted, or gets partitions.
 
         It is stored in the group's record, and a restart compares it with its own. Kafka computes a
         different hash, so a group that moves to Kafka is rebalanced once.
         """
+        if self._hashed is not None and self._hashed[0] == names:
+            return self._hashed[1]
         digest = hashlib.blake2b(digest_size=8)
         for name in sorted(names):
             topic = self.find(name)
             if topic is not None:
                 digest.update(f"{name}\0{topic.topic_id}\0{len(topic.partitions)}\n".encode())
-        return int.from_bytes(digest.digest(), "big", signed=True)
+        number = int.from_bytes(digest.digest(), "big", signed=True)
+        self._hashed = (names, number)
+        return number

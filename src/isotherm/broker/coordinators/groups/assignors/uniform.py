@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import heapq
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from isotherm.broker.coordinators.groups.assignors.assignor import (
     AssignedPartition,
     Assignment,
     MemberSubscription,
+    by_topic,
+    topic_order,
 )
 
 NAME = "uniform"
@@ -30,36 +32,43 @@ def assign(
     # With different subscriptions there is no common quota. Members keep everything, and
     # `_even_out` balances.
     is_homogeneous = len({member.topics for member in members.values()}) == 1
-    shares = _even_shares(members, topics) if is_homogeneous else None
+    counts = _partition_counts(members, topics)
+    shares = _even_shares(members, sum(counts.values())) if is_homogeneous else None
     given = _kept(members, topics, shares)
-    taken = set().union(*given.values())
-    free = [each for each in _partitions(members, topics) if each not in taken]
-    _hand_out(free, given, members)
+    _hand_out(_free(counts, given), given, members)
     if not is_homogeneous:
         _even_out(given, members)
     return {member_id: frozenset(partitions) for member_id, partitions in given.items()}
 
 
-def _partitions(
+def _partition_counts(
     members: Mapping[str, MemberSubscription], topics: Mapping[uuid.UUID, int]
-) -> Iterable[AssignedPartition]:
-    """All subscribed partitions, in a fixed order."""
-    wanted = frozenset().union(*(member.topics for member in members.values()))
-    for topic_id in sorted(wanted & topics.keys()):
-        for index in range(topics[topic_id]):
-            yield topic_id, index
+) -> dict[uuid.UUID, int]:
+    """Of all subscribed topics that exist, in the order of their ids."""
+    subscribed = frozenset().union(*(member.topics for member in members.values()))
+    return {each: topics[each] for each in sorted(subscribed & topics.keys(), key=topic_order)}
 
 
-def _even_shares(
-    members: Mapping[str, MemberSubscription], topics: Mapping[uuid.UUID, int]
-) -> dict[str, int]:
+def _even_shares(members: Mapping[str, MemberSubscription], partition_count: int) -> dict[str, int]:
     """The quota of each member.
 
     The members with the most partitions get the remainder, so that fewer move.
     """
-    quota, extra = divmod(sum(1 for _ in _partitions(members, topics)), len(members))
+    quota, extra = divmod(partition_count, len(members))
     fullest = sorted(members, key=lambda id_: (-len(members[id_].assigned), id_))
     return {member_id: quota + (place < extra) for place, member_id in enumerate(fullest)}
+
+
+def _free(
+    counts: Mapping[uuid.UUID, int], given: Mapping[str, set[AssignedPartition]]
+) -> Iterable[tuple[uuid.UUID, Sequence[int]]]:
+    """The partitions that nobody has, topic by topic."""
+    taken: set[AssignedPartition] = set().union(*given.values())
+    for topic_id, count in counts.items():
+        if taken:
+            yield topic_id, [index for index in range(count) if (topic_id, index) not in taken]
+        else:
+            yield topic_id, range(count)
 
 
 def _kept(
@@ -71,19 +80,23 @@ def _kept(
     taken: set[AssignedPartition] = set()
     for member_id, member in members.items():
         kept = [
-            (topic_id, index)
-            for topic_id, index in sorted(member.assigned)
+            partition
+            for topic_id, indexes in by_topic(member.assigned)
             if topic_id in member.topics
-            and index < topics.get(topic_id, 0)
-            and (topic_id, index) not in taken
+            for partition in _below(topics.get(topic_id, 0), topic_id, indexes)
+            if partition not in taken
         ]
         given[member_id] = set(kept if shares is None else kept[: shares[member_id]])
         taken |= given[member_id]
     return given
 
 
+def _below(count: int, topic_id: uuid.UUID, indexes: list[int]) -> Iterable[AssignedPartition]:
+    return [(topic_id, index) for index in indexes if index < count]
+
+
 def _hand_out(
-    free: Iterable[AssignedPartition],
+    free: Iterable[tuple[uuid.UUID, Sequence[int]]],
     given: dict[str, set[AssignedPartition]],
     members: Mapping[str, MemberSubscription],
 ) -> None:
@@ -95,15 +108,17 @@ def _hand_out(
     for member_id, member in members.items():
         for topic_id in member.topics:
             subscribers.setdefault(topic_id, []).append(member_id)
-    by_topic: dict[uuid.UUID, list[AssignedPartition]] = {}
-    for partition in free:
-        by_topic.setdefault(partition[0], []).append(partition)
-    for topic_id in sorted(by_topic, key=lambda each: (len(subscribers[each]), each)):
+    # The sort is stable, so topics with as many subscribers stay in the order of their ids.
+    for topic_id, indexes in sorted(free, key=lambda each: len(subscribers[each[0]])):
+        if len(subscribers[topic_id]) == 1:
+            (member_id,) = subscribers[topic_id]
+            given[member_id].update((topic_id, index) for index in indexes)
+            continue
         heap = [(len(given[member_id]), member_id) for member_id in subscribers[topic_id]]
         heapq.heapify(heap)
-        for partition in by_topic[topic_id]:
+        for index in indexes:
             size, member_id = heap[0]
-            given[member_id].add(partition)
+            given[member_id].add((topic_id, index))
             heapq.heapreplace(heap, (size + 1, member_id))
 
 
