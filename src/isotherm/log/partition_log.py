@@ -250,12 +250,14 @@ class PartitionLog:
         now_ms: TimestampMs,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         commits: bool = False,
+        header: BatchHeader | None = None,
         checked: CheckedBatch | None = None,
     ) -> AppendInfo:
         """Check a request's batches, assign offsets (in place) and append them, all or none.
 
-        `checked` is the result of `check_batch` for them, if their checks were made before. With
-        `commits` they are below the high watermark: no other replica has to have them.
+        `header` is that of a client's batch, if it has been read. `checked` is the result of
+        `check_batch` for them, if their checks were made before. With `commits` they are below the
+        high watermark: no other replica has to have them.
 
         A duplicate batch of an idempotent producer is not appended: the result has the offsets of
         the first one. Not durable before `flush`, which the caller calls (Kafka flushes here).
@@ -267,9 +269,7 @@ class PartitionLog:
             if self._is_closed or self.log_dir.failure is not None:
                 self._check_usable()
             try:
-                return self._append(
-                    records, leader_epoch, now_ms, origin, commits=commits, checked=checked
-                )
+                return self._append(records, leader_epoch, now_ms, origin, commits, header, checked)
             except OSError as error:
                 raise self.log_dir.failed_by(error, "append") from error
 
@@ -279,8 +279,8 @@ class PartitionLog:
         leader_epoch: LeaderEpoch,
         now_ms: TimestampMs,
         origin: AppendOrigin,
-        *,
         commits: bool,
+        header: BatchHeader | None,
         checked: CheckedBatch | None,
     ) -> AppendInfo:
         config, first_offset = self.config, self._log_end_offset
@@ -292,6 +292,7 @@ class PartitionLog:
             leader_epoch=leader_epoch,
             now_ms=now_ms,
             origin=origin,
+            header=header,
             checked=checked,
         )
         batches, producers = validated.producer_batches, self.producers

@@ -28,6 +28,7 @@ from isotherm.protocol.leader_hints import (
     write_node_endpoints,
 )
 from isotherm.protocol.primitives import Buffer, read_topic_id, write_tagged_field, write_uuid
+from isotherm.record.batch_header import BatchHeader, peek_header
 from isotherm.types import NO_TIMESTAMP, Offset, TimestampMs
 
 FIRST_FLEXIBLE_VERSION = 9
@@ -40,8 +41,16 @@ _PARTITION_RESPONSE_V5 = struct.Struct(">ihqqq")
 
 
 class ProducePartition(NamedTuple):
+    """`header` is that of the batch with which the records begin, as the client sent it and
+    unchecked; None if they are too short for one."""
+
     partition: int
     records: memoryview | None
+    header: BatchHeader | None
+
+    @classmethod
+    def of(cls, partition: int, records: memoryview | None) -> ProducePartition:
+        return cls(partition, records, None if records is None else peek_header(records))
 
 
 class ProduceTopic(NamedTuple):
@@ -92,7 +101,7 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest
     """A function that reads a request, and returns it with the position after it.
 
     It raises ProtocolError or one of `codec.MALFORMED`. Records are views into the buffer, not
-    validated.
+    validated. The header of each batch is read here, and nowhere again on the way into the log.
     """
     dialect = _dialect(version)
     read_records, read_count, skip_tags = (
@@ -121,7 +130,9 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[ProduceRequest
             for _ in range(count):
                 (partition,) = _INT32.unpack_from(buffer, position)
                 records, position = read_records(buffer, position + 4)
-                partitions.append(ProducePartition(partition, records))
+                # As `ProducePartition.of`, without its call (docs/decisions/0136).
+                header = None if records is None else peek_header(records)
+                partitions.append(ProducePartition(partition, records, header))
                 if has_tags:
                     has_none = buffer[position] == 0
                     position = position + 1 if has_none else skip_tags(buffer, position)

@@ -55,8 +55,6 @@ LOG_OVERHEAD = 12
 HEADER_SIZE = 61
 
 HEADER_LAYOUT = struct.Struct(">qiibIhiqqqhii")
-SHAPE_LAYOUT = struct.Struct(">8xi4xB4xh")
-"""Length, magic and attributes."""
 _LENGTH = struct.Struct(">i")
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
@@ -178,27 +176,35 @@ def read_batch_header(buffer: ReadBuffer, position: Position = 0) -> BatchHeader
             f"batch header is cut off position={position} size={len(buffer) - position}"
         )
     header = BatchHeader(*HEADER_LAYOUT.unpack_from(buffer, position))
+    check_header(header, position)
+    return header
+
+
+def peek_header(buffer: ReadBuffer) -> BatchHeader | None:
+    """The header at the start of the buffer, unchecked; None if the buffer is too short for one."""
+    if len(buffer) < HEADER_SIZE:
+        return None
+    return BatchHeader(*HEADER_LAYOUT.unpack_from(buffer))
+
+
+def check_header(header: BatchHeader, position: Position = 0) -> None:
+    """Raise CorruptRecordError for another magic and for a value that no writer produces."""
     if header.magic != MAGIC:
         raise CorruptRecordError(
             f"batch has an unsupported magic position={position} magic={header.magic}"
         )
-    reason = _implausible(header)
-    if reason is not None:
-        raise CorruptRecordError(f"{reason} position={position} base_offset={header.base_offset}")
-    return header
-
-
-def _implausible(header: BatchHeader) -> str | None:
     if header.length < _LENGTH_MIN:
-        return f"batch length is too small length={header.length}"
+        reason = f"batch length is too small length={header.length}"
     # `>=`: the offset after the last one has to fit into a signed 64-bit integer too.
-    if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset >= OFFSET_MAX:
-        return f"batch offsets are not legal last_offset_delta={header.last_offset_delta}"
-    if header.records_count < 0:
-        return f"batch has a negative record count records_count={header.records_count}"
-    if header.attributes & CODEC_MASK > COMPRESSION_TYPE_MAX:
-        return f"batch names no known codec attributes={header.attributes:#06x}"
-    return None
+    elif header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset >= OFFSET_MAX:
+        reason = f"batch offsets are not legal last_offset_delta={header.last_offset_delta}"
+    elif header.records_count < 0:
+        reason = f"batch has a negative record count records_count={header.records_count}"
+    elif header.attributes & CODEC_MASK > COMPRESSION_TYPE_MAX:
+        reason = f"batch names no known codec attributes={header.attributes:#06x}"
+    else:
+        return
+    raise CorruptRecordError(f"{reason} position={position} base_offset={header.base_offset}")
 
 
 def iterate_batches(
@@ -225,11 +231,6 @@ def read_magic(batch: ReadBuffer) -> int:
     if len(batch) <= _MAGIC_POSITION:
         raise CorruptRecordError(f"batch is cut off before its magic size={len(batch)}")
     return batch[_MAGIC_POSITION]
-
-
-def read_attributes(batch: ReadBuffer) -> int:
-    attributes: int = _ATTRIBUTES.unpack_from(batch, ATTRIBUTES_POSITION)[0]
-    return attributes
 
 
 def read_codec(batch: ReadBuffer) -> int:

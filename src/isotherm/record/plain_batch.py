@@ -19,7 +19,6 @@ from isotherm.record.batch_header import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
     CODECS,
-    HEADER_LAYOUT,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
@@ -40,6 +39,7 @@ _ATTRIBUTES_OF_PLAIN_BATCHES = CODEC_MASK | TRANSACTIONAL_FLAG
 
 def assign_to_plain_batch(
     records: bytearray | memoryview,
+    header: BatchHeader | None,
     config: TopicConfig,
     *,
     next_offset: Offset,
@@ -48,17 +48,21 @@ def assign_to_plain_batch(
 ) -> BatchHeader | None:
     """Set the leader's fields of a plain batch in place; returns its new header.
 
-    None if the batch is not plain; then nothing has changed. Uses the compiled kernels.
+    `header` is the batch's own, as it came; None for records too short for one. None is returned if
+    the batch is not plain; then nothing has changed. Uses the compiled kernels.
     """
     size = len(records)
-    if not HEADER_SIZE < size <= config.max_message_bytes or not config.keeps_batches:
+    if (
+        header is None
+        or not HEADER_SIZE < size <= config.max_message_bytes
+        or not config.keeps_batches
+    ):
         return None
-    # No errors here, and locals in place of a BatchHeader and its properties: this runs for each
-    # produced batch, and a declined batch gets the checks of `record.validation`, which have the
-    # errors (docs/decisions/0122).
-    fields = HEADER_LAYOUT.unpack_from(records)
-    base_offset, length, _, magic, crc, attributes, last_offset_delta = fields[:7]
-    base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count = fields[7:]
+    # No errors here, and locals in place of the header's properties: this runs for each produced
+    # batch, and a declined batch gets the checks of `record.validation`, which have the errors
+    # (docs/decisions/0122).
+    base_offset, length, _, magic, crc, attributes, last_offset_delta = header[:7]
+    base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count = header[7:]
     codec = attributes & CODEC_MASK
     if (
         base_offset != 0
@@ -105,4 +109,4 @@ def assign_to_plain_batch(
         return None
     # Last, because a declined batch must be unchanged. The CRC covers none of these fields.
     _OFFSET_LENGTH_EPOCH.pack_into(records, 0, next_offset, length, leader_epoch)
-    return BatchHeader(next_offset, length, leader_epoch, *fields[3:])
+    return BatchHeader(next_offset, length, leader_epoch, *header[3:])

@@ -45,7 +45,7 @@ from isotherm.record.batch import (
     recompress_batch,
     verify_batch_crc,
 )
-from isotherm.record.batch_header import PRODUCER_ATTRIBUTES_MASK, read_codec
+from isotherm.record.batch_header import PRODUCER_ATTRIBUTES_MASK, peek_header, read_codec
 from isotherm.record.compression import COMPRESSION_TYPE_MAX, DECOMPRESSED_SIZE_MAX
 from isotherm.record.few_records import vouch_for
 from isotherm.record.plain_batch import INT64_MAX, assign_to_plain_batch
@@ -112,10 +112,11 @@ def validate_and_assign_offsets(
     leader_epoch: LeaderEpoch,
     now_ms: TimestampMs,
     origin: AppendOrigin = AppendOrigin.CLIENT,
+    header: BatchHeader | None = None,
     checked: CheckedBatch | None = None,
 ) -> ValidatedRecords:
     """Check the batches, unless `checked` is their result under `config`, and assign offsets from
-    `next_offset` on, in place.
+    `next_offset` on, in place. `header` is that of a client's batch, if it has been read.
 
     `records` must be writable; it is modified only after all checks have passed. Uses the compiled
     kernels, which the first call of a process loads. Errors name `topic_partition`.
@@ -128,7 +129,12 @@ def validate_and_assign_offsets(
         return _assign(checked.stored, largest, config, next_offset, leader_epoch, now_ms)
     if origin is AppendOrigin.CLIENT:
         plain = assign_to_plain_batch(
-            records, config, next_offset=next_offset, leader_epoch=leader_epoch, now_ms=now_ms
+            records,
+            header or peek_header(records),
+            config,
+            next_offset=next_offset,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
         )
         if plain is not None:
             return ValidatedRecords(
@@ -140,10 +146,10 @@ def validate_and_assign_offsets(
             )
     rules = _record_rules(topic_partition, config, now_ms)
     batches = _read_batches(records, origin)
-    for position, header in batches:
-        _check_batch(records, position, header, config, origin)
+    for position, each in batches:
+        _check_batch(records, position, each, config, origin)
     if origin is AppendOrigin.COORDINATOR:
-        largest = [header.max_timestamp for _, header in batches]
+        largest = [each.max_timestamp for _, each in batches]
     else:
         vouched = None
         if origin is AppendOrigin.CLIENT_BEFORE_KERNELS:

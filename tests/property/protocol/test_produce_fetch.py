@@ -65,7 +65,7 @@ def test_produce_request_reads_what_kio_wrote(version, entities, data):
         [
             produce.ProduceTopic(
                 *name_and_id(topic, "name"),
-                [produce.ProducePartition(p.index, p.records) for p in topic.partition_data],
+                [produce.ProducePartition.of(p.index, p.records) for p in topic.partition_data],
             )
             for topic in entity.topic_data
         ],

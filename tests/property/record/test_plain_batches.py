@@ -13,6 +13,7 @@ from isotherm.config.topic import TopicConfig
 from isotherm.errors import RejectedError
 from isotherm.record import validation
 from isotherm.record.batch import CompressionType, NewRecord, build_batch
+from isotherm.record.batch_header import peek_header
 from isotherm.record.crc import crc32c
 from isotherm.record.plain_batch import assign_to_plain_batch
 from isotherm.types import TopicPartition
@@ -124,4 +125,6 @@ def test_batch_that_is_not_plain_is_left_as_it_is() -> None:
 
 
 def assign(batch: bytearray):
-    return assign_to_plain_batch(batch, ANY_TIME, next_offset=10, leader_epoch=3, now_ms=NOW_MS)
+    return assign_to_plain_batch(
+        batch, peek_header(batch), ANY_TIME, next_offset=10, leader_epoch=3, now_ms=NOW_MS
+    )

@@ -1,4 +1,5 @@
-"""Checks of produced batches that would hold up the event loop, made in another thread.
+"""Where the records of a request are checked: on the event loop, in another thread if that would
+hold up the loop, or in Python while the kernels are not loaded.
 
 A batch of some kilobytes may have gigabytes of records when it is decompressed. Whether a request's
 batches stay below LOOP_SIZE_MAX is seen without decompressing them
@@ -19,10 +20,11 @@ from isotherm.record.batch_header import (
     CODEC_MASK,
     CODECS,
     HEADER_SIZE,
-    LOW_ATTRIBUTES_POSITION,
+    BatchHeader,
 )
 from isotherm.record.compression import COMPRESSION_TYPE_MAX, decompressed_size_bound
-from isotherm.record.validation import CheckedBatch, check_batch
+from isotherm.record.few_records import FEW_RECORDS_MAX
+from isotherm.record.validation import CheckedBatch, check_batch, count_without_kernels
 
 if TYPE_CHECKING:
     from isotherm.broker.server.requests.context import RequestContext
@@ -48,11 +50,11 @@ def needs_thread(request: ProduceRequest) -> bool:
         for produced in topic.partitions:
             count += 1
             partitions.add((topic.name or topic.topic_id, produced.partition))
-            records = produced.records
-            if not records or len(records) <= HEADER_SIZE or left < 0:
+            records, header = produced.records, produced.header
+            if records is None or header is None or left < 0:
                 continue
-            if records[LOW_ATTRIBUTES_POSITION] & CODEC_MASK:
-                left -= _size_bound(records)
+            if header.attributes & CODEC_MASK:
+                left -= _size_bound(header, records[HEADER_SIZE:])
             else:
                 left -= len(records)
     if len(partitions) < count:
@@ -60,11 +62,40 @@ def needs_thread(request: ProduceRequest) -> bool:
     return left < 0
 
 
-def _size_bound(records: memoryview) -> int:
-    codec = records[LOW_ATTRIBUTES_POSITION] & CODEC_MASK
-    if codec > COMPRESSION_TYPE_MAX:
+def _size_bound(header: BatchHeader, payload: memoryview) -> int:
+    codec = header.attributes & CODEC_MASK
+    if codec > COMPRESSION_TYPE_MAX or not payload:
         return 0  # refused before anything else
-    return decompressed_size_bound(CODECS[codec], records[HEADER_SIZE:], LOOP_SIZE_MAX)
+    return decompressed_size_bound(CODECS[codec], payload, LOOP_SIZE_MAX)
+
+
+def needs_kernels(context: RequestContext, request: ProduceRequest) -> bool:
+    """Whether the records must be checked by the compiled kernels, which then have to be loaded
+    first.
+
+    False for a few records that the checks in Python accept. If they refuse any, the kernels give
+    the exact error.
+    """
+    services, left = context.services, FEW_RECORDS_MAX
+    for topic in request.topics:
+        for produced in topic.partitions:
+            try:
+                partition = services.replica_manager.find_partition(
+                    topic.name, topic.topic_id, produced.partition
+                )
+            except IsothermError:
+                return True
+            count = count_without_kernels(
+                produced.records or memoryview(b""),
+                partition.topic_partition,
+                config=partition.log.config,
+                now_ms=services.clock.now_ms(),
+                count_max=left,
+            )
+            if count is None:
+                return True
+            left -= count
+    return False
 
 
 async def check_batches(context: RequestContext, request: ProduceRequest) -> BatchChecks:

@@ -14,7 +14,7 @@ from isotherm.broker.server.requests.guarding import refusals_of_items, topic_na
 from isotherm.broker.server.requests.item_refusal import handle_allowed
 from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.produce import ProduceRequest
-from isotherm.record.batch_header import HEADER_SIZE, TRANSACTIONAL_FLAG, read_attributes
+from isotherm.record.batch_header import TRANSACTIONAL_FLAG
 
 _TRANSACTION = Check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, ["transactional_id"])
 _TOPICS = Check(
@@ -55,12 +55,8 @@ def _is_transactional(request: ProduceRequest) -> bool:
     # Loops instead of a generator, each step of which is a call: every produce request comes here.
     for topic in request.topics:
         for produced in topic.partitions:
-            records = produced.records
-            if (
-                records is not None
-                and len(records) >= HEADER_SIZE
-                and read_attributes(records) & TRANSACTIONAL_FLAG
-            ):
+            header = produced.header
+            if header is not None and header.attributes & TRANSACTIONAL_FLAG:
                 return True
     return False
 

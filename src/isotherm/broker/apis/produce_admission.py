@@ -30,11 +30,9 @@ from isotherm.errors import (
     TransactionalIdAuthorizationError,
 )
 from isotherm.record.batch_header import (
-    HEADER_SIZE,
     TRANSACTIONAL_FLAG,
     BatchHeader,
-    read_attributes,
-    read_batch_header,
+    check_header,
 )
 from isotherm.types import TopicPartition
 
@@ -59,21 +57,22 @@ def start_admissions(
 ) -> dict[Asked, PendingAdmission]:
     """Ask for the transactional batches; returns the admissions to wait for.
 
-    A batch that is refused at once is left out here. `admit_batch` refuses it again.
+    They are none if this broker coordinates all transactions. A batch that is refused at once is
+    left out here. `admit_batch` refuses it again.
     """
     waiting: dict[Asked, PendingAdmission] = {}
+    if not request.transactional_id or context.services.remote_admission is None:
+        return waiting
     for topic in request.topics:
         for produced in topic.partitions:
-            records = produced.records
-            if records is None or len(records) < HEADER_SIZE:
-                continue
-            if not read_attributes(records) & TRANSACTIONAL_FLAG:
+            header = produced.header
+            if header is None or not header.attributes & TRANSACTIONAL_FLAG:
                 continue
             try:
                 partition = context.services.replica_manager.find_partition(
                     topic.name, topic.topic_id, produced.partition
                 )
-                header = read_batch_header(records)
+                check_header(header)
                 asked = _asked(partition, header)
                 if asked in waiting:
                     continue
@@ -105,12 +104,13 @@ def admit_batch(
     header: BatchHeader,
     verdicts: Verdicts,
 ) -> None:
-    """Return if the batch may be appended, else raise; see `admit_records`.
+    """Return if the batch may be appended, else raise; see `admit_records` and `check_header`.
 
     NotEnoughReplicasError replaces temporary errors of the coordinator, as in Kafka: producers do
     not expect a coordinator's error code from a leader, and retry after this one without a metadata
     request.
     """
+    check_header(header)
     if not request.transactional_id:
         raise TransactionalIdAuthorizationError(
             f"transactional records without a transactional id"

@@ -43,6 +43,7 @@ from isotherm.errors import (
 from isotherm.log.append import AppendInfo
 from isotherm.log.partition_log import PartitionLog
 from isotherm.protocol.code_names import code_name
+from isotherm.record.batch_header import BatchHeader
 from isotherm.record.validation import AppendOrigin, CheckedBatch
 from isotherm.types import (
     NO_LEADER_EPOCH,
@@ -217,13 +218,14 @@ class Partition:
         now_ms: TimestampMs,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         expected_end: Offset | None = None,
+        header: BatchHeader | None = None,
         checked: CheckedBatch | None = None,
     ) -> AppendInfo:
         """Append as leader. `records` is modified in place (offsets, leader epoch).
 
         With `expected_end` the append succeeds only if the log ends there. Otherwise it raises
-        LogEndMovedError. `checked` is the result of `check_batch` for the records, if they are
-        checked already.
+        LogEndMovedError. `header` is that of a client's batch, if it has been read. `checked` is
+        the result of `check_batch` for the records, if they are checked already.
 
         Records of a coordinator (origin COORDINATOR) have no sequence numbers and may be markers.
         They are flushed on return if flush.messages requires it. For records of a client the caller
@@ -245,12 +247,15 @@ class Partition:
                     now_ms=now_ms,
                     origin=origin,
                     commits=True,
+                    header=header,
                     checked=checked,
                 )
                 self.appended_size += len(records)
                 self.visible_size = self.appended_size
             else:
-                info = self._append_replicated(records, required_acks, now_ms, origin, checked)
+                info = self._append_replicated(
+                    records, required_acks, now_ms, origin, header, checked
+                )
         # Flushed outside the lock, so that other appends do not wait for the disk.
         if info.needs_flush and origin is AppendOrigin.COORDINATOR:
             self.log.flush()
@@ -283,6 +288,7 @@ class Partition:
         required_acks: int,
         now_ms: TimestampMs,
         origin: AppendOrigin,
+        header: BatchHeader | None,
         checked: CheckedBatch | None,
     ) -> AppendInfo:
         self.check_is_leader()
@@ -295,7 +301,12 @@ class Partition:
                 f" in_sync={in_sync} min_insync_replicas={required}"
             )
         info = self.log.append_as_leader(
-            records, self.leader_epoch, now_ms=now_ms, origin=origin, checked=checked
+            records,
+            self.leader_epoch,
+            now_ms=now_ms,
+            origin=origin,
+            header=header,
+            checked=checked,
         )
         self.appended_size += len(records)
         self._uncommitted.note_append(self.log.log_end_offset, self.appended_size)

@@ -47,7 +47,7 @@ def request(
 ) -> ProduceRequest:
     view = None if records is None else memoryview(records)
     topic_id = TOPIC_ID if topic is None else None
-    topics = [ProduceTopic(topic, topic_id, [ProducePartition(partition, view)])]
+    topics = [ProduceTopic(topic, topic_id, [ProducePartition.of(partition, view)])]
     return ProduceRequest(None, acks, 1000, topics)
 
 
@@ -155,7 +155,7 @@ def test_produce_to_an_unknown_partition_says_so(
 def test_produce_to_an_unknown_topic_id_says_so(parts: Any) -> None:
     async def scenario() -> None:
         records = memoryview(batch(parts, b"a"))
-        topics = [ProduceTopic(None, uuid.UUID(int=9), [ProducePartition(0, records)])]
+        topics = [ProduceTopic(None, uuid.UUID(int=9), [ProducePartition.of(0, records)])]
         response = answer(parts, ProduceRequest(None, -1, 1000, topics), version=13)
         assert response.error_code == ErrorCode.unknown_topic_id
 
@@ -273,7 +273,7 @@ def test_idempotent_produce_is_deduplicated_and_checked(parts: Any) -> None:
 def test_produce_error_in_one_partition_leaves_the_other(parts: Any) -> None:
     async def scenario() -> None:
         partitions = [
-            ProducePartition(index, memoryview(batch(parts, b"a"))) for index in (0, 9, 1)
+            ProducePartition.of(index, memoryview(batch(parts, b"a"))) for index in (0, 9, 1)
         ]
         wanted = ProduceRequest(None, -1, 1000, [ProduceTopic("t", None, partitions)])
         response = produce.handle(parts.context(0, 9), wanted)
@@ -597,7 +597,7 @@ def test_many_small_batches_count_together(parts: Any) -> None:
     async def scenario() -> None:
         def wanted(count: int) -> ProduceRequest:
             partitions = [
-                ProducePartition(
+                ProducePartition.of(
                     index,
                     memoryview(batch(parts, bytes(400_000), compression=CompressionType.LZ4)),
                 )
@@ -632,8 +632,8 @@ def test_checks_under_another_configuration_are_made_again(parts: Any) -> None:
 
 def test_repeated_partition_is_refused(parts: Any) -> None:
     async def scenario() -> None:
-        one = ProducePartition(0, memoryview(batch(parts, b"a")))
-        other = ProducePartition(1, memoryview(batch(parts, b"a")))
+        one = ProducePartition.of(0, memoryview(batch(parts, b"a")))
+        other = ProducePartition.of(1, memoryview(batch(parts, b"a")))
         for topics in (
             [ProduceTopic("t", None, [one, one])],
             [ProduceTopic("t", None, [one]), ProduceTopic("t", None, [other, one])],

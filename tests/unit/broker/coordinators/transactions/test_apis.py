@@ -415,7 +415,7 @@ def send(
     batch = build_batch(
         [(now_ms, None, b"v", ())], base_sequence=base_sequence, is_transactional=True, **producer
     )
-    partition = ProducePartition(0, memoryview(batch))
+    partition = ProducePartition.of(0, memoryview(batch))
     topic_id = broker.controller.image.topics_by_name["t"].topic_id
     topic = ProduceTopic("t", None, [partition]) if version < 13 else None
     topic = topic or ProduceTopic(None, topic_id, [partition])

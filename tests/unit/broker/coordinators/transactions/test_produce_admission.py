@@ -58,7 +58,7 @@ def request_of(*indexes: int, sequence: int = 0, producer: Any = PRODUCER) -> Pr
         )
         return memoryview(built)
 
-    partitions = [ProducePartition(index, batch()) for index in indexes]
+    partitions = [ProducePartition.of(index, batch()) for index in indexes]
     return ProduceRequest("tx", -1, 1000, [ProduceTopic("t", None, partitions)])
 
 
@@ -144,7 +144,7 @@ def test_records_that_are_no_batch_are_not_asked_for(broker: Any, records: bytes
     async def scenario() -> None:
         leader = Leader(broker)
         request = request_of(0, 1)
-        request.topics[0].partitions[0] = ProducePartition(
+        request.topics[0].partitions[0] = ProducePartition.of(
             0, None if records is None else memoryview(records)
         )
         producing = leader.produce(12, request)

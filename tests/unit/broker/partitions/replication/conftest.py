@@ -136,7 +136,7 @@ class Leader:
             None,
             acks,
             timeout_ms,
-            [ProduceTopic("t", None, [ProducePartition(0, memoryview(records))])],
+            [ProduceTopic("t", None, [ProducePartition.of(0, memoryview(records))])],
         )
         return produce.handle(self.parts.context(0, 12), request)
 

@@ -88,7 +88,7 @@ def test_part_that_is_refused_as_a_whole_is_the_answer() -> None:
 
 def test_produce_request_is_split_by_its_partitions_and_acks_0_gets_no_answer() -> None:
     topics = [
-        ProduceTopic(name, None, [ProducePartition(index, None) for index in range(3)])
+        ProduceTopic(name, None, [ProducePartition.of(index, None) for index in range(3)])
         for name in ("a", "b")
     ]
     request = ProduceRequest(None, 0, 0, topics)
