@@ -26,9 +26,7 @@ from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import File
 from isotherm.log.index_file import IndexFile
 from isotherm.log.roll import (
-    ActiveSegmentState,
     IncomingBatches,
-    IncomingRecords,
     RollReason,
     roll_reason,
 )
@@ -281,18 +279,22 @@ class LogSegment:
         assert offset_index is not None
         assert time_index is not None
         first_ms = self._first_batch_timestamp_ms
-        state = ActiveSegmentState(
-            self.size_in_bytes,
-            self.created_ms,
-            self.first_batch_timestamp_ms if first_ms is None else first_ms,
-            jitter_ms,
+        return roll_reason(
+            config,
+            now_ms,
+            size=self.size_in_bytes,
+            created_ms=self.created_ms,
+            first_batch_timestamp_ms=(
+                self.first_batch_timestamp_ms if first_ms is None else first_ms
+            ),
+            jitter_ms=jitter_ms,
             # The time index keeps room for its final entry.
-            len(offset_index.entries) >= offset_index.size_full
+            indexes_are_full=len(offset_index.entries) >= offset_index.size_full
             or len(time_index.entries) + TIME_INDEX_ENTRY_SIZE >= time_index.size_full,
+            incoming_size=len(records.records),
+            max_timestamp_ms=records.max_timestamp,
+            last_offset_fits=0 <= records.last_offset - self.base_offset <= RELATIVE_OFFSET_MAX,
         )
-        offset_fits = 0 <= records.last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
-        incoming = IncomingRecords(len(records.records), records.max_timestamp, offset_fits)
-        return roll_reason(state, incoming, config, now_ms)
 
     @property
     def offset_index_size(self) -> int:

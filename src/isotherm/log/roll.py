@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from isotherm.config.topic import TopicConfig
 from isotherm.types import Offset, TimestampMs
@@ -15,16 +15,6 @@ class RollReason(enum.Enum):
     TIME = "the segment is older than segment.ms"
     INDEX_FULL = "an index has no room for another entry"
     OFFSET_OVERFLOW = "an offset is too far from the base offset for the indexes"
-
-
-class ActiveSegmentState(NamedTuple):
-    """first_batch_timestamp_ms is None for an empty segment, -1 if the batch has no timestamp."""
-
-    size: int
-    created_ms: TimestampMs
-    first_batch_timestamp_ms: TimestampMs | None
-    jitter_ms: int
-    indexes_are_full: bool
 
 
 class IncomingBatches(Protocol):
@@ -38,36 +28,41 @@ class IncomingBatches(Protocol):
     def max_timestamp(self) -> TimestampMs: ...
 
 
-class IncomingRecords(NamedTuple):
-    size: int
-    max_timestamp_ms: TimestampMs
-    last_offset_fits: bool
-    """Whether the last offset, relative to the segment's base, fits into 31 bits."""
-
-
 def roll_reason(
-    segment: ActiveSegmentState,
-    incoming: IncomingRecords,
     config: TopicConfig,
     now_ms: TimestampMs,
+    *,
+    size: int,
+    created_ms: TimestampMs,
+    first_batch_timestamp_ms: TimestampMs | None,
+    jitter_ms: int,
+    indexes_are_full: bool,
+    incoming_size: int,
+    max_timestamp_ms: TimestampMs,
+    last_offset_fits: bool,
 ) -> RollReason | None:
-    """The reason to roll before `incoming` is appended; None if there is none."""
-    if segment.size > 0 and segment.size > config.effective_segment_bytes - incoming.size:
+    """The reason to roll a segment of `size` bytes before `incoming_size` bytes are appended; None
+    if there is none.
+
+    `first_batch_timestamp_ms` is None for an empty segment, -1 if the batch has no timestamp.
+    `max_timestamp_ms` is that of the incoming batches. `last_offset_fits` says whether their last
+    offset, relative to the segment's base, fits into 31 bits.
+    """
+    if size > 0 and size > config.effective_segment_bytes - incoming_size:
         # An empty segment takes even a batch that is larger: a leader refuses it, but a follower
         # may get one that was appended when segment.bytes was larger.
         return RollReason.SIZE
-    first_ms = segment.first_batch_timestamp_ms
-    if first_ms is not None and first_ms >= 0:
-        age_ms = incoming.max_timestamp_ms - first_ms
+    if first_batch_timestamp_ms is not None and first_batch_timestamp_ms >= 0:
+        age_ms = max_timestamp_ms - first_batch_timestamp_ms
     else:
-        age_ms = now_ms - segment.created_ms
-    if segment.size > 0 and age_ms > config.effective_segment_ms - segment.jitter_ms:
+        age_ms = now_ms - created_ms
+    if size > 0 and age_ms > config.effective_segment_ms - jitter_ms:
         return RollReason.TIME
-    if segment.size > 0 and segment.indexes_are_full:
+    if size > 0 and indexes_are_full:
         # An empty segment is not rolled: a second segment with the same base offset would share its
         # files. Its index may be full from the start, if it has no room for an entry at all.
         return RollReason.INDEX_FULL
-    if not incoming.last_offset_fits:
+    if not last_offset_fits:
         return RollReason.OFFSET_OVERFLOW
     return None
 

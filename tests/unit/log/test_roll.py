@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 from isotherm.config.topic import TopicConfig
-from isotherm.log.roll import (
-    ActiveSegmentState,
-    IncomingRecords,
-    RollReason,
-    roll_jitter_ms,
-    roll_reason,
-)
+from isotherm.log.roll import RollReason, roll_jitter_ms, roll_reason
 
 CONFIG = TopicConfig(internal_segment_bytes=1000, segment_ms=100)
-SEGMENT = ActiveSegmentState(
-    size=500, created_ms=0, first_batch_timestamp_ms=1000, jitter_ms=0, indexes_are_full=False
-)
-INCOMING = IncomingRecords(size=100, max_timestamp_ms=1050, last_offset_fits=True)
+SEGMENT: dict[str, Any] = {
+    "size": 500,
+    "created_ms": 0,
+    "first_batch_timestamp_ms": 1000,
+    "jitter_ms": 0,
+    "indexes_are_full": False,
+}
+INCOMING: dict[str, Any] = {
+    "incoming_size": 100,
+    "max_timestamp_ms": 1050,
+    "last_offset_fits": True,
+}
 
 
 @pytest.mark.parametrize(
@@ -49,8 +52,8 @@ INCOMING = IncomingRecords(size=100, max_timestamp_ms=1050, last_offset_fits=Tru
 def test_roll_reason_is_kafkas(
     segment: dict[str, int], incoming: dict[str, int], now_ms: int, expected: RollReason | None
 ) -> None:
-    state = SEGMENT._replace(**segment)
-    assert roll_reason(state, INCOMING._replace(**incoming), CONFIG, now_ms) is expected
+    given = SEGMENT | INCOMING | segment | incoming
+    assert roll_reason(CONFIG, now_ms, **given) is expected
 
 
 def test_jitter_lies_below_its_bound_and_below_segment_ms() -> None:
