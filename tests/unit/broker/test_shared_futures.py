@@ -19,6 +19,7 @@ from isotherm.broker.peers.peer_batches import PeerBatches
 from isotherm.broker.shared_futures import shared, shared_result
 from isotherm.broker.threads.kernel_warm_up import KernelWarmUp
 from isotherm.client.node_address import NodeAddress
+from isotherm.clock import SystemClock
 from isotherm.errors import NotLeaderOrFollowerError, PeerDisconnectedError
 from isotherm.types import TopicPartition
 
@@ -114,7 +115,7 @@ async def a_broker_does_not_answer_what_nobody_waits_for() -> None:
 
     connection: Any = SimpleNamespace(close=lambda: None)
     batches = PeerBatches[Any, Any](
-        "test", lambda _: connection, refuse, queued_max=10, batch_max=10
+        "test", lambda _: connection, refuse, SystemClock(), queued_max=10, batch_max=10
     )
     batches.submit(1, NodeAddress("one", 1), "unheard")
     with pytest.raises(PeerDisconnectedError):

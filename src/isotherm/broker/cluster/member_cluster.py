@@ -299,7 +299,7 @@ class MemberCluster:
 
     def transaction_peers(self, markers: TransactionMarkers) -> TransactionPeers:
         return open_transaction_peers(
-            self._config, self.metadata, markers, self.inter_broker_listener
+            self._config, self.metadata, markers, self.inter_broker_listener, self._clock
         )
 
     def apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:

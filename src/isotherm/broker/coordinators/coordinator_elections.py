@@ -255,6 +255,7 @@ def open_transaction_peers(
     metadata: ClusterMetadata,
     markers: TransactionMarkers,
     listener_name: str,
+    clock: Clock,
 ) -> TransactionPeers:
     """The requests of a cluster member to other brokers, at their listener between brokers."""
     security = inter_broker_security(config)
@@ -262,6 +263,7 @@ def open_transaction_peers(
         "txn-marker-sender",
         _connector(f"broker-{config.node_id}-txn-marker-sender", security),
         send_markers,
+        clock,
         queued_max=QUEUED_MARKERS_MAX,
         batch_max=MARKERS_PER_REQUEST_MAX,
     )
@@ -269,6 +271,7 @@ def open_transaction_peers(
         "add-partitions-to-txn",
         _connector(f"broker-{config.node_id}-add-partitions-to-txn", security),
         ask_coordinator,
+        clock,
         queued_max=QUEUED_QUESTIONS_MAX,
         batch_max=QUESTIONS_PER_REQUEST_MAX,
     )

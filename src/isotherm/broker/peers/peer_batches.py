@@ -15,8 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from isotherm.broker.shared_futures import shared
+from isotherm.broker.threads.step_thread import UNTIL_WOKEN_S, StepThread
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_connection import NodeConnection
+from isotherm.clock import Clock
 from isotherm.errors import NotEnoughMemoryError, PeerDisconnectedError
 from isotherm.types import BrokerId
 
@@ -34,15 +36,17 @@ class _Destination(Generic[Item, Result]):
         self._batches = batches
         self._connection = batches.connect(address)
         self._queue: deque[tuple[Item, asyncio.Future[Result]]] = deque()
-        self._is_stopped = False
-        self._has_work = threading.Condition()
-        self._thread = threading.Thread(
-            target=self._run, name=f"isotherm-{batches.name}-{address}", daemon=True
+        self._guard = threading.Lock()
+        self._thread = StepThread(
+            f"isotherm-{batches.name}-{address}",
+            self._send_next,
+            batches.clock,
+            first_delay_s=UNTIL_WOKEN_S,
         )
         self._thread.start()
 
     def put(self, item: Item, answer: asyncio.Future[Result]) -> None:
-        with self._has_work:
+        with self._guard:
             if len(self._queue) >= self._batches.queued_max:
                 answer.set_exception(
                     NotEnoughMemoryError(
@@ -52,46 +56,41 @@ class _Destination(Generic[Item, Result]):
                 )
                 return
             self._queue.append((item, answer))
-            self._has_work.notify()
+        self._thread.wake()
 
     def stop(self) -> None:
         """End the request in flight and all queued items with an error.
 
         Does not wait for the thread.
         """
-        with self._has_work:
-            self._is_stopped = True
-            self._has_work.notify()
+        self._thread.begin_stop()
         self._connection.close()
+        with self._guard:
+            # After its `stop` a destination is out of reach, so nothing calls `put`.
+            queued = list(self._queue)
+            self._queue.clear()
+        stopped = PeerDisconnectedError(f"the connection is closed peer={self.address}")
+        self._batches.deliver([(answer, stopped) for _, answer in queued])
 
     def join(self) -> None:
         self._thread.join(STOP_TIMEOUT_S)
 
-    def _run(self) -> None:
-        while batch := self._take():
-            items, answers = [item for item, _ in batch], [answer for _, answer in batch]
-            outcomes: list[tuple[asyncio.Future[Result], Result | Exception]]
-            try:
-                results = self._batches.exchange(self._connection, items)
-                outcomes = list(zip(answers, results, strict=True))
-            # The boundary of the thread: the futures pass every error on.
-            except Exception as error:  # noqa: BLE001
-                outcomes = [(answer, error) for answer in answers]
-            self._batches.deliver(outcomes)
-        # Read without the lock: after its `stop` a destination is out of reach, so nothing calls
-        # `put`.
-        stopped = PeerDisconnectedError(f"the connection is closed peer={self.address}")
-        self._batches.deliver([(answer, stopped) for _, answer in self._queue])
-        self._connection.close()
-
-    def _take(self) -> list[tuple[Item, asyncio.Future[Result]]]:
-        """Wait for items and take up to a batch; empty once stopped."""
-        with self._has_work:
-            self._has_work.wait_for(lambda: self._queue or self._is_stopped)
-            if self._is_stopped:
-                return []
+    def _send_next(self) -> float:
+        with self._guard:
             count = min(len(self._queue), self._batches.batch_max)
-            return [self._queue.popleft() for _ in range(count)]
+            batch = [self._queue.popleft() for _ in range(count)]
+        if not batch:
+            return UNTIL_WOKEN_S
+        items, answers = [item for item, _ in batch], [answer for _, answer in batch]
+        outcomes: list[tuple[asyncio.Future[Result], Result | Exception]]
+        try:
+            results = self._batches.exchange(self._connection, items)
+            outcomes = list(zip(answers, results, strict=True))
+        # The boundary of the thread: the futures pass every error on.
+        except Exception as error:  # noqa: BLE001
+            outcomes = [(answer, error) for answer in answers]
+        self._batches.deliver(outcomes)
+        return 0
 
 
 class PeerBatches(Generic[Item, Result]):
@@ -104,6 +103,7 @@ class PeerBatches(Generic[Item, Result]):
         name: str,
         connect: Callable[[NodeAddress], NodeConnection],
         exchange: Callable[[NodeConnection, Sequence[Item]], Sequence[Result]],
+        clock: Clock,
         *,
         queued_max: int,
         batch_max: int,
@@ -113,6 +113,7 @@ class PeerBatches(Generic[Item, Result]):
         self.name = name
         self.connect = connect
         self.exchange = exchange
+        self.clock = clock
         self.queued_max = queued_max
         self.batch_max = batch_max
         self._loop = asyncio.get_running_loop()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from functools import partial
 
+from isotherm.broker.threads.step_thread import StepThread
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.log.log_manager import LogManager
@@ -41,39 +41,31 @@ class PeriodicTask:
         interval_s: float,
     ) -> None:
         self._tick = tick
-        self._clock = clock
-        self._initial_delay_s = initial_delay_s
-        # A lock cannot wait longer. An interval of 2^63 ms means never.
-        self._interval_s = min(interval_s, threading.TIMEOUT_MAX)
+        self._interval_s = interval_s
         self._outage = Outage(
             logger,
             clock,
             failing=f"background task failed task={name}",
             working=f"background task works again task={name}",
         )
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = StepThread(name, self._step, clock, first_delay_s=initial_delay_s)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
         """Prevent further ticks, and wait for the running one."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.stop()
 
-    def _run(self) -> None:
-        delay_s = self._initial_delay_s
-        while not self._clock.wait(self._stopping, delay_s):
-            try:
-                self._tick()
-            # The boundary of the task: a failed tick must not end the thread.
-            except Exception as error:  # noqa: BLE001
-                self._outage.failed(error)
-            else:
-                self._outage.worked()
-            delay_s = self._interval_s
+    def _step(self) -> float:
+        try:
+            self._tick()
+        # The boundary of the task: a failed tick must not end the thread.
+        except Exception as error:  # noqa: BLE001
+            self._outage.failed(error)
+        else:
+            self._outage.worked()
+        return self._interval_s
 
 
 def start_log_tasks(

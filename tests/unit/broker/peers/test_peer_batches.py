@@ -11,6 +11,7 @@ import pytest
 
 from isotherm.broker.peers.peer_batches import PeerBatches
 from isotherm.client.node_address import NodeAddress
+from isotherm.clock import SystemClock
 from isotherm.errors import NotEnoughMemoryError, PeerDisconnectedError, PeerTimeoutError
 from tests.support.conditions import until
 
@@ -36,7 +37,9 @@ class Peers:
         self.may_answer = threading.Semaphore(0)
         self.failure: Exception | None = None
         bounds = {"queued_max": 100, "batch_max": 100, **bounds}
-        self.batches = PeerBatches[Any, Any]("test", self.connect, self.exchange, **bounds)
+        self.batches = PeerBatches[Any, Any](
+            "test", self.connect, self.exchange, SystemClock(), **bounds
+        )
 
     def connect(self, address: NodeAddress) -> Any:
         self.connections.append(Connection(address))

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
 from isotherm.broker.metadata.quorum.controller_connection import ControllerConnection
+from isotherm.broker.threads.step_thread import UNTIL_WOKEN_S, StepThread
 from isotherm.clock import Clock
 from isotherm.errors import NotEnoughMemoryError, PeerDisconnectedError, PeerTimeoutError
 from isotherm.protocol.api_keys import api_name
@@ -36,8 +37,10 @@ class ControllerChannel:
         self._requests_max = requests_max
         self._queue: deque[_Waiting] = deque()
         self._is_stopped = False
-        self._has_work = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name=f"isotherm-{name}", daemon=True)
+        self._guard = threading.Lock()
+        self._thread = StepThread(
+            f"isotherm-{name}", self._answer_next, clock, first_delay_s=UNTIL_WOKEN_S
+        )
 
     def start(self) -> None:
         self._thread.start()
@@ -51,7 +54,7 @@ class ControllerChannel:
         """
         answer: Future[Any] = Future()
         waiting = _Waiting(request, self._clock.monotonic_s() + timeout_s, answer)
-        with self._has_work:
+        with self._guard:
             if self._is_stopped:
                 answer.set_exception(_stopped())
             elif len(self._queue) >= self._requests_max:
@@ -63,34 +66,35 @@ class ControllerChannel:
                 )
             else:
                 self._queue.append(waiting)
-                self._has_work.notify()
+                self._thread.wake()
         return answer
 
     def stop(self) -> None:
         """End the thread. Requests in the queue and in flight fail with PeerDisconnectedError."""
-        with self._has_work:
+        with self._guard:
             self._is_stopped = True
-            self._has_work.notify()
+        self._thread.begin_stop()
         # Before the join: the close ends the request in flight.
         self._connection.close()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
         while self._queue:
             answer = self._queue.popleft().answer
             # A request whose client has disconnected was cancelled while it waited.
             if answer.set_running_or_notify_cancel():
                 answer.set_exception(_stopped())
 
-    def _run(self) -> None:
-        while (waiting := self._next()) is not None:
-            request, deadline_s, answer = waiting
-            if not answer.set_running_or_notify_cancel():
-                continue
+    def _answer_next(self) -> float:
+        with self._guard:
+            if not self._queue:
+                return UNTIL_WOKEN_S
+            request, deadline_s, answer = self._queue.popleft()
+        if answer.set_running_or_notify_cancel():
             try:
                 answer.set_result(self._answered(request, deadline_s))
             # The boundary of the thread: the future passes every error on.
             except Exception as error:  # noqa: BLE001
                 answer.set_exception(error)
+        return 0
 
     def _answered(self, request: Any, deadline_s: float) -> Any:
         left_s = deadline_s - self._clock.monotonic_s()
@@ -100,11 +104,6 @@ class ControllerChannel:
                 f" api={api_name(type(request).__api_key__)}"
             )
         return self._connection.ask(request, timeout_s=left_s)
-
-    def _next(self) -> _Waiting | None:
-        with self._has_work:
-            self._has_work.wait_for(lambda: self._queue or self._is_stopped)
-            return None if self._is_stopped else self._queue.popleft()
 
 
 def _stopped() -> PeerDisconnectedError:

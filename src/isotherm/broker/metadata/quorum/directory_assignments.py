@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.image import MetadataImage
 from isotherm.broker.metadata.quorum.controller_channel import Send
+from isotherm.broker.threads.step_thread import UNTIL_WOKEN_S, StepThread
 from isotherm.clock import Clock
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.code_names import code_name
@@ -51,7 +52,6 @@ class DirectoryAssignments:
         self._broker_epoch = broker_epoch
         self._image = image
         self._send = send
-        self._clock = clock
         self._outage = Outage(
             logger,
             clock,
@@ -62,10 +62,8 @@ class DirectoryAssignments:
         self._waiting: dict[TopicIdPartition, uuid.UUID] = {}
         self._failures = 0
         self._guard = threading.Lock()
-        self._has_work = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="isotherm-directory-assignments", daemon=True
+        self._thread = StepThread(
+            "isotherm-directory-assignments", self._report, clock, first_delay_s=UNTIL_WOKEN_S
         )
 
     def start(self) -> None:
@@ -77,31 +75,23 @@ class DirectoryAssignments:
         """
         with self._guard:
             self._waiting[partition] = directory_id
-        self._has_work.set()
+        self._thread.wake()
 
     def stop(self) -> None:
         """End the thread.
 
         The next start sends the remaining reports, if the metadata image still differs.
         """
-        self._stopping.set()
-        self._has_work.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.stop()
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._has_work.wait()
-            # Before the batch is taken: an assignment that comes later starts another round.
-            self._has_work.clear()
-            # Without failures there is a short delay too. It collects assignments into few
-            # requests. The exponent is bounded too: after 1024 failures the power would exceed a
-            # float.
-            doublings = min(self._failures, DOUBLINGS_MAX)
-            delay_s = min(FIRST_DELAY_S * 2**doublings, BACKOFF_MAX_S)
-            if self._clock.wait(self._stopping, delay_s):
-                return
-            self._send_some()
+    def _report(self) -> float | None:
+        # Without failures there is a short delay too. It collects assignments into few requests.
+        # The exponent is bounded too: after 1024 failures the power would exceed a float.
+        doublings = min(self._failures, DOUBLINGS_MAX)
+        if self._thread.pause(min(FIRST_DELAY_S * 2**doublings, BACKOFF_MAX_S)):
+            return None
+        self._send_some()
+        return UNTIL_WOKEN_S
 
     def _send_some(self) -> None:
         batch = self._next_batch()
@@ -152,12 +142,12 @@ class DirectoryAssignments:
             return
         self._outage.worked()
         if has_more:
-            self._has_work.set()
+            self._thread.wake()
 
     def _note_failure(self, reason: str) -> None:
         self._outage.failed(reason)
         self._failures += 1
-        self._has_work.set()
+        self._thread.wake()
 
 
 def assignment_request(

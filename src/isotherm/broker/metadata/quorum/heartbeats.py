@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.metadata.quorum.controller_connection import ControllerConnection
 from isotherm.broker.metadata.quorum.lifecycle import BrokerState, HeartbeatAnswer, Lifecycle
 from isotherm.broker.metadata.quorum.registration import reason_to_wait
+from isotherm.broker.threads.step_thread import StepThread
 from isotherm.clock import Clock
 from isotherm.errors import (
     BrokerUnreachableError,
@@ -74,12 +75,8 @@ class BrokerHeartbeats:
             failing=f"heartbeat is not accepted broker_id={broker_id}",
             working=f"heartbeats are accepted again broker_id={broker_id}",
         )
-        self._stopping = threading.Event()
-        self._wake = threading.Event()
         self._guard = threading.Lock()
-        self._thread = threading.Thread(
-            target=self._run, name="isotherm-broker-heartbeats", daemon=True
-        )
+        self._thread = StepThread("isotherm-broker-heartbeats", self._step, clock)
 
     @property
     def state(self) -> BrokerState:
@@ -127,8 +124,7 @@ class BrokerHeartbeats:
                 raise refused
             reason = reason_to_wait(response.error_code)
             outage.failed(reason)
-            self._clock.wait(self._stopping, self._interval_ms / 1000)
-            if self._stopping.is_set():
+            if self._thread.pause(self._interval_ms / 1000):
                 raise PeerDisconnectedError("the broker stops: it is not registered")
         raise BrokerUnreachableError(
             "no controller has registered this broker in time"
@@ -142,7 +138,7 @@ class BrokerHeartbeats:
         """Ask to be unfenced with a heartbeat now: the broker can serve."""
         with self._guard:
             self._lifecycle.ready_to_unfence()
-        self._wake.set()
+        self._thread.wake()
 
     def begin_controlled_shutdown(self) -> None:
         """Ask the controller to move this broker's leaderships away.
@@ -153,7 +149,7 @@ class BrokerHeartbeats:
             has_to_wait = self._lifecycle.begin_controlled_shutdown()
         if not has_to_wait:
             _complete(self.let_go)
-        self._wake.set()
+        self._thread.wake()
 
     def note_offline(self, directory_id: uuid.UUID, timeout_s: float) -> None:
         """Report a failed log directory to the controller. `on_failure` gets LogDirFailedError if
@@ -163,46 +159,41 @@ class BrokerHeartbeats:
             deadline_s = self._clock.monotonic_s() + timeout_s
             # The first report of a directory sets its deadline; later ones do not extend it.
             self._offline_deadlines_s.setdefault(directory_id, deadline_s)
-        self._wake.set()
+        self._thread.wake()
 
     def register_again(self) -> None:
         """Send the registration once more, because the metadata lacks this broker's log
         directories. The broker epoch and the fencing state stay."""
         with self._guard:
             self._needs_registration = True
-        self._wake.set()
+        self._thread.wake()
 
     def give_up(self) -> None:
         """Abort a registration and the heartbeats without waiting for the thread. `stop` waits."""
-        self._stopping.set()
-        self._wake.set()
+        self._thread.begin_stop()
         self._connection.close()
 
     def stop(self) -> None:
         """End the thread. The controller fences the broker after broker.session.timeout.ms."""
         self.give_up()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
-    def _run(self) -> None:
+    def _step(self) -> float | None:
         try:
-            delay_ms = 0
-            while self._lifecycle.state is not BrokerState.SHUTTING_DOWN:
-                self._clock.wait(self._wake, delay_ms / 1000)
-                if self._stopping.is_set():
-                    return
-                # Before the heartbeat: a wake during it causes another one at once.
-                self._wake.clear()
-                delay_ms = self._beat()
-            # No heartbeat after this: each would make the controller write another record of the
-            # fence.
-            _complete(self.let_go)
+            delay_ms = self._beat()
         except PeerDisconnectedError:
-            return  # stopped
+            return None  # stopped
         # The boundary of the thread: `on_failure` gets any error that ends it.
         except Exception as error:
             logger.exception("heartbeats have ended")
             self._on_failure(error)
+            return None
+        if self._lifecycle.state is BrokerState.SHUTTING_DOWN:
+            # No heartbeat after this: each would make the controller write another record of the
+            # fence.
+            _complete(self.let_go)
+            return None
+        return delay_ms / 1000
 
     def _beat(self) -> int:
         self._check_offline_deadlines()

@@ -42,6 +42,7 @@ from isotherm.broker.metadata.quorum.metadata_fetch import (
 )
 from isotherm.broker.metadata.quorum.metadata_loader import MetadataLoader
 from isotherm.broker.metadata.quorum.snapshots import PartialSnapshot, write_snapshot
+from isotherm.broker.threads.step_thread import StepThread
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_connection import NodeConnection
 from isotherm.clock import Clock
@@ -90,7 +91,6 @@ class MetadataObserver:
         self._connect = connect
         self._on_image = on_image
         self._on_failure = on_failure
-        self._clock = clock
         self._rng = rng
         self._loader = MetadataLoader()
         # An answer with a lower epoch than that of the log comes from a node that is behind.
@@ -105,11 +105,9 @@ class MetadataObserver:
         )
         self._last_error: ErrorCode | None = None
         self._connection: NodeConnection | None = None
-        self._stopping = threading.Event()
         self._guard = threading.Lock()  # guards the connection, which `stop` closes
-        self._thread = threading.Thread(
-            target=self._run, name="isotherm-metadata-observer", daemon=True
-        )
+        self._is_loaded = False
+        self._thread = StepThread("isotherm-metadata-observer", self._step, clock)
 
     @property
     def leader(self) -> QuorumLeader:
@@ -121,26 +119,25 @@ class MetadataObserver:
     def stop(self) -> None:
         """End the thread, and wait for the batch that it folds or the request in flight."""
         with self._guard:
-            self._stopping.set()
+            self._thread.begin_stop()
             if self._connection is not None:
                 self._connection.close()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
-    def _run(self) -> None:
+    def _step(self) -> float | None:
         try:
-            self._load_snapshot()
-            while not self._stopping.is_set():
-                delay_ms = self._step()
-                if delay_ms:
-                    self._clock.wait(self._stopping, delay_ms / 1000)
+            if not self._is_loaded:
+                self._load_snapshot()
+                self._is_loaded = True
+            return self._exchange() / 1000
         # The boundary of the thread: `on_failure` gets any error that ends it.
         except Exception as error:
-            if not self._stopping.is_set():
+            if not self._thread.is_stopping:
                 logger.exception("the cluster's metadata cannot be followed any more")
                 self._on_failure(error)
+            return None
 
-    def _step(self) -> int:
+    def _exchange(self) -> int:
         """Send one request and apply its answer; returns the milliseconds until the next."""
         address = (
             self._rng.choice(self._bootstrap)
@@ -198,7 +195,7 @@ class MetadataObserver:
             self._loader.load_snapshot(snapshot, self._log.snapshots.batches(snapshot))
 
     def _fold(self) -> None:
-        while not self._stopping.is_set():
+        while not self._thread.is_stopping:
             records = self._log.committed(self._loader.end_offset)
             if not records:
                 break
@@ -248,7 +245,7 @@ class MetadataObserver:
 
         If not, the next fetch shows how to continue.
         """
-        while not self._stopping.is_set():
+        while not self._thread.is_stopping:
             request = snapshot_request(
                 self._observer,
                 self._leader.epoch,
@@ -283,7 +280,7 @@ class MetadataObserver:
                 if self._connection is not None:
                     self._connection.close()
                 self._connection = self._connect(address)
-                if self._stopping.is_set():
+                if self._thread.is_stopping:
                     self._connection.close()
             return self._connection
 
@@ -301,7 +298,7 @@ class MetadataObserver:
 
     def _note_silence(self, address: NodeAddress, error: IsothermError) -> None:
         self._is_leader_silent = True
-        if not self._stopping.is_set():
+        if not self._thread.is_stopping:
             self._outage.failed(f"address={address} reason='{error}'")
 
     def _note_answer(self) -> None:

@@ -22,6 +22,7 @@ from isotherm.broker.metadata.image import LeaderRecoveryState
 from isotherm.broker.metadata.quorum.controller_channel import Send
 from isotherm.broker.partitions.replication.cluster_view import OnIsrAnswer
 from isotherm.broker.partitions.replication.in_sync_replicas import IsrAnswer, IsrChange
+from isotherm.broker.threads.step_thread import UNTIL_WOKEN_S, StepThread
 from isotherm.clock import Clock
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, request_class
@@ -66,7 +67,6 @@ class AlterPartitionManager:
         self._broker_id = broker_id
         self._send = send
         self._broker_epoch = broker_epoch
-        self._clock = clock
         self._outage = Outage(
             logger,
             clock,
@@ -74,11 +74,8 @@ class AlterPartitionManager:
             working="AlterPartition is accepted again",
         )
         self._waiting: dict[TopicIdPartition, _Asked] = {}
-        self._has_work = threading.Condition()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="isotherm-alter-partition", daemon=True
-        )
+        self._guard = threading.Lock()
+        self._thread = StepThread("isotherm-alter-partition", self._step, clock)
 
     def start(self) -> None:
         self._thread.start()
@@ -89,11 +86,7 @@ class AlterPartitionManager:
 
         Stop the channel first; otherwise this call waits for the channel's answer.
         """
-        self._stopped.set()
-        with self._has_work:
-            self._has_work.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.stop()
 
     def submit(
         self, partition: TopicIdPartition, change: IsrChange, on_answer: OnIsrAnswer
@@ -103,32 +96,33 @@ class AlterPartitionManager:
         If an earlier change of the partition is not answered yet, `on_answer` is called at once, on
         the caller's thread, with OPERATION_NOT_ATTEMPTED.
         """
-        with self._has_work:
+        with self._guard:
             is_first = partition not in self._waiting
             if is_first:
                 self._waiting[partition] = _Asked(change, on_answer)
-                self._has_work.notify()
         # Without the lock: it waits for the partition's lock, which appends hold while they write.
-        if not is_first:
+        if is_first:
+            self._thread.wake()
+        else:
             on_answer(IsrAnswer(ErrorCode.operation_not_attempted))
 
-    def _run(self) -> None:
-        while True:
-            with self._has_work:
-                self._has_work.wait_for(lambda: self._waiting or self._stopped.is_set())
-                # A copy. Changes stay in `_waiting` until they are answered, so a failed request
-                # sends them again, together with those that were submitted meanwhile.
-                asked = dict(self._waiting)
-            if self._stopped.is_set():
-                return
-            try:
-                is_clean = self._ask(asked)
-            # The boundary of the thread: if it ended, no ISR would change any more.
-            except Exception:
-                logger.exception("AlterPartition failed, and is tried again")
-                is_clean = False
-            if not is_clean:
-                self._clock.wait(self._stopped, PAUSE_S)
+    def _step(self) -> float:
+        with self._guard:
+            # A copy. Changes stay in `_waiting` until they are answered, so a failed request sends
+            # them again, together with those that were submitted meanwhile.
+            asked = dict(self._waiting)
+        if not asked:
+            return UNTIL_WOKEN_S
+        try:
+            is_clean = self._ask(asked)
+        # The boundary of the thread: if it ended, no ISR would change any more.
+        except Exception:
+            logger.exception("AlterPartition failed, and is tried again")
+            is_clean = False
+        if not is_clean:
+            # New changes do not shorten the pause.
+            self._thread.pause(PAUSE_S)
+        return 0
 
     def _ask(self, asked: dict[TopicIdPartition, _Asked]) -> bool:
         """Send all of `asked` and pass the answers on; returns whether there was no error."""
@@ -155,7 +149,7 @@ class AlterPartitionManager:
             # Sent again, as in Kafka: the controller may have changed the ISR.
             if answer is None:
                 continue
-            with self._has_work:
+            with self._guard:
                 # Removed before the call, because `on_answer` may submit another change.
                 del self._waiting[partition]
             is_clean = is_clean and answer.error is ErrorCode.none

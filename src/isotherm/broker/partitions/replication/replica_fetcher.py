@@ -43,6 +43,7 @@ from isotherm.broker.partitions.replication.leader_endpoint import (
     LookUpError,
 )
 from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
+from isotherm.broker.threads.step_thread import StepThread
 from isotherm.clock import Clock
 from isotherm.config.replication import ReplicationConfig
 from isotherm.errors import CorruptRecordError, RetriableError
@@ -178,9 +179,7 @@ class ReplicaFetcher:
         # them.
         self._followed: dict[_Key, _Followed] = {}
         self._failed: set[TopicPartition] = set()
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = StepThread(name, self._step, context.clock)
 
     # ---- any thread
 
@@ -189,15 +188,12 @@ class ReplicaFetcher:
 
     def stop(self) -> None:
         """Begin to stop. A request that waits is aborted; an append in progress finishes."""
-        self._stopping.set()
-        self._wake.set()
+        self._thread.begin_stop()
         self._leader.close()
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the thread; returns whether it has ended."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._thread.join(timeout_s)
 
     def add(self, partitions: Iterable[FollowedPartition]) -> None:
         """Fetch these partitions in their current leader epoch. A partition that is already fetched
@@ -212,7 +208,7 @@ class ReplicaFetcher:
                 # answer in flight.
                 if known is None or known.partition is not partition or known.leader_epoch != epoch:
                     self._followed[key] = _Followed(partition, epoch)
-        self._wake.set()
+        self._thread.wake()
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop fetching these partitions. Waits for an append in progress."""
@@ -250,19 +246,15 @@ class ReplicaFetcher:
 
     # ---- the thread: requests
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            # Before the look at the partitions: an `add` after it wakes the wait below.
-            self._wake.clear()
-            # The boundary of the thread: if it ended, all of its partitions would fall out of sync.
-            try:
-                has_asked = self._fetch_once()
-            except Exception:
-                logger.exception("replica fetcher met an unexpected error fetcher=%s", self.name)
-                self._on_failed_request()
-                has_asked = False
-            if not has_asked and not self._stopping.is_set():
-                self._clock.wait(self._wake, self._config.replica_fetch_backoff_ms / 1000)
+    def _step(self) -> float:
+        # The boundary of the thread: if it ended, all of its partitions would fall out of sync.
+        try:
+            has_asked = self._fetch_once()
+        except Exception:
+            logger.exception("replica fetcher met an unexpected error fetcher=%s", self.name)
+            self._on_failed_request()
+            has_asked = False
+        return 0 if has_asked else self._config.replica_fetch_backoff_ms / 1000
 
     def _fetch_once(self) -> bool:
         """Send one request and process its answer. Returns False if no partition is ready."""
@@ -274,7 +266,7 @@ class ReplicaFetcher:
         try:
             response = self._leader.fetch(self._fetch_request(request))
         except RetriableError as error:
-            if not self._stopping.is_set():
+            if not self._thread.is_stopping:
                 self._outage.failed(error)
             self._on_failed_request()
             return True
@@ -291,7 +283,7 @@ class ReplicaFetcher:
         # append.
         for topic in response.topics:
             for answer in topic.partitions:
-                if not self._stopping.is_set():
+                if not self._thread.is_stopping:
                     self._process(_Key(topic.topic_id, answer.partition), answer)
         return True
 

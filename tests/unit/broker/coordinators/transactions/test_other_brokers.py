@@ -42,6 +42,7 @@ from isotherm.broker.node import BrokerNode
 from isotherm.broker.peers.peer_batches import PeerBatches
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_connection import NodeConnection
+from isotherm.clock import SystemClock
 from isotherm.config.layers import embedded_defaults
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import (
@@ -83,12 +84,12 @@ class Brokers:
         self.metadata = metadata
         self.update()
         markers = PeerBatches[Any, MarkerOutcome](
-            "markers", connect, send_markers, queued_max=100, batch_max=100
+            "markers", connect, send_markers, SystemClock(), queued_max=100, batch_max=100
         )
         self.local: list[Any] = []
         self.sender = MarkerSender(metadata, self, markers, "PLAINTEXT")
         questions = PeerBatches[Question, ErrorCode](
-            "questions", connect, ask_coordinator, queued_max=100, batch_max=100
+            "questions", connect, ask_coordinator, SystemClock(), queued_max=100, batch_max=100
         )
         self._batches = (markers, questions)
         self.admission = RemoteAdmission(metadata, questions, "PLAINTEXT")
