@@ -34,7 +34,7 @@ from isotherm.client.sasl_login import log_in
 from isotherm.client.tls_stream import Stream, TlsStream
 from isotherm.clock import Clock, SystemClock
 from isotherm.errors import PeerDisconnectedError, PeerTimeoutError, SaslAuthenticationError
-from isotherm.protocol.api_keys import api_name
+from isotherm.protocol.api_keys import ApiKey, VersionRange, api_name, request_class
 from isotherm.protocol.errors import ProtocolError
 
 _CORRELATION_IDS = 2**31
@@ -303,3 +303,13 @@ class NodeConnection:
 
     def _lost(self, reason: str) -> PeerDisconnectedError:
         return PeerDisconnectedError(f"no connection peer={self.address} reason='{reason}'")
+
+
+def served_versions(connection: NodeConnection) -> dict[int, VersionRange]:
+    """The API versions that the node serves, by API key. Raises what `NodeConnection.send` does."""
+    # Each broker and controller serves version 0.
+    response = connection.send(request_class(ApiKey.API_VERSIONS, 0)())
+    return {
+        int(each.api_key): VersionRange(int(each.min_version), int(each.max_version))
+        for each in response.api_keys
+    }

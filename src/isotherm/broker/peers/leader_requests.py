@@ -6,20 +6,16 @@ moved, the request fails, and the caller retries later with a newer image.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
 from isotherm.client.node_address import NodeAddress
-from isotherm.client.node_connection import NodeConnection
 from isotherm.client.node_security import PLAINTEXT, NodeSecurity
+from isotherm.client.shared_connections import SharedConnections
 from isotherm.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from isotherm.types import BrokerId, TopicPartition
-
-CONNECT_TIMEOUT_S = 30.0
-RESPONSE_BYTES_MAX = 64 * 1024 * 1024
 
 
 def partition_image(image: MetadataImage, topic_partition: TopicPartition) -> PartitionImage:
@@ -48,15 +44,6 @@ def leader_endpoint(
     return leader, endpoint
 
 
-class _Peer:
-    """A connection to one broker. `lock` is held during a request, as only one can be in flight."""
-
-    def __init__(self, address: NodeAddress, connection: NodeConnection) -> None:
-        self.address = address
-        self.connection = connection
-        self.lock = threading.Lock()
-
-
 class LeaderRequests:
     """One connection per broker. Thread-safe; requests to the same broker wait for each other."""
 
@@ -71,12 +58,9 @@ class LeaderRequests:
     ) -> None:
         self._find_image = find_image
         self._listener_name = listener_name
-        self._client_id = client_id
-        self._request_timeout_s = request_timeout_s
-        self._security = security
-        self._peers: dict[BrokerId, _Peer] = {}
-        self._guard = threading.Lock()
-        self._is_closed = False
+        self._connections = SharedConnections[BrokerId](
+            client_id=client_id, request_timeout_s=request_timeout_s, security=security
+        )
 
     def send(self, topic_partition: TopicPartition, request: Any) -> Any:
         """The leader's response.
@@ -86,38 +70,10 @@ class LeaderRequests:
         """
         image = self._find_image()
         leader, endpoint = leader_endpoint(image, topic_partition, self._listener_name)
-        peer = self._peer(leader, NodeAddress(endpoint.host, endpoint.port))
-        # Not under `_guard`: a broker that does not answer must not hold
-        # up the requests to others.
-        with peer.lock:
-            return peer.connection.send(request)
+        shared = self._connections.to(leader, NodeAddress(endpoint.host, endpoint.port))
+        with shared.lock:
+            return shared.connection.send(request)
 
     def close(self) -> None:
         """End the requests in flight, and refuse later ones, with PeerDisconnectedError."""
-        with self._guard:
-            self._is_closed = True
-            peers = tuple(self._peers.values())
-        # Without the peers' locks: a request in flight holds its lock until this ends it.
-        for peer in peers:
-            peer.connection.close()
-
-    def _peer(self, broker: BrokerId, address: NodeAddress) -> _Peer:
-        with self._guard:
-            known = self._peers.get(broker)
-            if known is not None and known.address == address:
-                return known
-            if known is not None:
-                # The broker has another address now. Requests to the old one fail at once.
-                known.connection.close()
-            connection = NodeConnection(
-                address,
-                client_id=self._client_id,
-                connect_timeout_s=CONNECT_TIMEOUT_S,
-                request_timeout_s=self._request_timeout_s,
-                response_bytes_max=RESPONSE_BYTES_MAX,
-                security=self._security,
-            )
-            if self._is_closed:
-                connection.close()
-            peer = self._peers[broker] = _Peer(address, connection)
-            return peer
+        self._connections.close()

@@ -9,21 +9,39 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.quorum.controller_discovery import QuorumLeader
 from isotherm.client.node_address import NodeAddress
-from isotherm.client.node_connection import NodeConnection
+from isotherm.client.node_connection import NodeConnection, served_versions
 from isotherm.clock import Clock
 from isotherm.errors import PeerDisconnectedError, PeerTimeoutError
-from isotherm.protocol.api_keys import api_name
+from isotherm.protocol.api_keys import VersionRange, api_name
 
 logger = logging.getLogger(__name__)
 
 RETRY_INTERVAL_S = 0.1  # Kafka: NodeToControllerRequestThread.doWork
+
+
+class ControllerVersions:
+    """The API versions that the active controller serves. They limit the versions of forwarded
+    requests that clients may use. Source: Kafka ForwardingManager.controllerApiVersions.
+
+    Learned on the first connection for forwarding, and on each later one: the controller may
+    differ.
+    """
+
+    def __init__(self) -> None:
+        self.known: Mapping[int, VersionRange] | None = None
+        """Version ranges by API key; None before the first connection. `learn` replaces the
+        mapping, so any thread may read it."""
+
+    def learn(self, connection: NodeConnection) -> None:
+        """Request the versions. Raises what `NodeConnection.send` raises."""
+        self.known = served_versions(connection)
 
 
 class ControllerConnection:

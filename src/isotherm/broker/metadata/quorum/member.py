@@ -42,9 +42,11 @@ from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import MetadataImage
 from isotherm.broker.metadata.metadata_records import METADATA_VERSION_FEATURE
 from isotherm.broker.metadata.quorum.controller_channel import ControllerChannel
-from isotherm.broker.metadata.quorum.controller_connection import ControllerConnection
+from isotherm.broker.metadata.quorum.controller_connection import (
+    ControllerConnection,
+    ControllerVersions,
+)
 from isotherm.broker.metadata.quorum.controller_discovery import QuorumLeader
-from isotherm.broker.metadata.quorum.controller_versions import ControllerVersions
 from isotherm.broker.metadata.quorum.directory_assignments import DirectoryAssignments
 from isotherm.broker.metadata.quorum.followed_log import FollowedLog
 from isotherm.broker.metadata.quorum.heartbeats import BrokerHeartbeats

@@ -10,9 +10,11 @@ from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsReque
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.quorum.controller_channel import ControllerChannel
-from isotherm.broker.metadata.quorum.controller_connection import ControllerConnection
+from isotherm.broker.metadata.quorum.controller_connection import (
+    ControllerConnection,
+    ControllerVersions,
+)
 from isotherm.broker.metadata.quorum.controller_discovery import QuorumLeader
-from isotherm.broker.metadata.quorum.controller_versions import ControllerVersions
 from isotherm.client.node_connection import NodeConnection
 from isotherm.clock import SystemClock
 from isotherm.errors import NotEnoughMemoryError, PeerDisconnectedError, PeerTimeoutError
