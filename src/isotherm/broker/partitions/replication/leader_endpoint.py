@@ -25,7 +25,7 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 from isotherm.client.node_connection import NodeConnection
 from isotherm.client.requests import EncodedRequest, ReceiveBuffer
 from isotherm.errors import PeerDisconnectedError, RetriableError
-from isotherm.protocol import fetch_client
+from isotherm.protocol import follower_fetch
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.code_names import code_name
 from isotherm.protocol.errors import ProtocolError
@@ -43,8 +43,8 @@ _LOOK_UP_TIMEOUT = datetime.timedelta(seconds=30)
 _ANY_RECORD = 0
 
 
-_fetch_writer = functools.cache(fetch_client.request_writer)
-_fetch_reader = functools.cache(fetch_client.response_reader)
+_fetch_writer = functools.cache(follower_fetch.request_writer)
+_fetch_reader = functools.cache(follower_fetch.response_reader)
 
 
 class LookUpError(RetriableError):

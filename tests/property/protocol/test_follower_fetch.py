@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isotherm.protocol import fetch, fetch_client
+from isotherm.protocol import fetch, follower_fetch
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.errors import ProtocolError
 from tests.property.protocol.test_produce_fetch import MS, diverging_epoch, kio_bytes, leader
@@ -83,7 +83,7 @@ def test_request_is_what_kio_writes(version, entities, data):
     )
     epoch = entity.replica_state.replica_epoch if version >= 15 else -1
     out = bytearray()
-    fetch_client.request_writer(version)(request, epoch, out)
+    follower_fetch.request_writer(version)(request, epoch, out)
     assert bytes(out) == kio_bytes(entity)
 
 
@@ -93,7 +93,7 @@ def test_request_is_what_kio_writes(version, entities, data):
 def test_response_reads_what_kio_wrote_and_copies_no_records(version, entities, data):
     entity = data.draw(entities(response_class(ApiKey.FETCH, version)))
     encoded = kio_bytes(entity)
-    response, position = fetch_client.response_reader(version)(memoryview(encoded), 0)
+    response, position = follower_fetch.response_reader(version)(memoryview(encoded), 0)
     assert position == len(encoded)
     assert response == fetch.FetchResponse(
         [
@@ -136,7 +136,7 @@ def test_damaged_response_gives_value_or_protocol_error(entities, data):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(encoded)))
     try:
-        _, position = fetch_client.response_reader(version)(memoryview(encoded)[:cut], 0)
+        _, position = follower_fetch.response_reader(version)(memoryview(encoded)[:cut], 0)
     except ProtocolError:
         return
     assert position <= cut
