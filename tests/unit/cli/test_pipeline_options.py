@@ -11,8 +11,12 @@ from pyspark.status import SparkStageInfo
 from rich.console import Console
 
 from isotherm.cli import pipeline_options
-from isotherm.cli.pipeline_options import progress, source_texts, spark_session
-from isotherm.cli.spark_progress import tasks_of_running_stages
+from isotherm.cli.pipeline_options import (
+    progress,
+    source_texts,
+    spark_session,
+    tasks_of_running_stages,
+)
 from isotherm.errors import ConfigError
 from isotherm.spark.option_parsing import parse_options
 

@@ -36,15 +36,15 @@ from isotherm.broker.metadata.quorum.member import QuorumMember
 from isotherm.broker.metadata.quorum.quorum_metadata import QuorumMetadata
 from isotherm.broker.metadata.quorum.registration import DECLARED_FEATURES
 from isotherm.broker.metadata.quorum.topic_creation import MemberTopicCreator
-from isotherm.broker.partitions.isr_shrinking import isr_shrinking_task
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replica_roles import LeaderToFetch
+from isotherm.broker.partitions.replica_tasks import (
+    high_watermark_checkpoint,
+    isr_shrinking,
+)
 from isotherm.broker.partitions.replication.alter_partition import AlterPartitionManager
 from isotherm.broker.partitions.replication.cluster_view import ClusterView
 from isotherm.broker.partitions.replication.configured_quotas import follower_quota
-from isotherm.broker.partitions.replication.high_watermark_checkpoint import (
-    high_watermark_checkpoint,
-)
 from isotherm.broker.partitions.replication.leader_endpoint import Leader
 from isotherm.broker.partitions.replication.replica_fetcher import (
     FetcherContext,
@@ -254,7 +254,7 @@ class MemberCluster:
         self.metadata.add_listener(resize)
         tasks = (
             high_watermark_checkpoint(self.log_manager, config, self._clock),
-            isr_shrinking_task(replica_manager, config.replica_lag_time_max_ms, self._clock),
+            isr_shrinking(replica_manager, config.replica_lag_time_max_ms, self._clock),
         )
         for task in tasks:
             task.start()

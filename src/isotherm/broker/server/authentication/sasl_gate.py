@@ -31,7 +31,6 @@ from typing import Any, Protocol
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.access.principal import USER, Principal
-from isotherm.broker.server.authentication.sasl_mechanism import SaslExchange
 from isotherm.broker.server.net.connection import (
     SIZE_FIELD,
     Answer,
@@ -45,12 +44,33 @@ from isotherm.protocol.api_keys import ApiKey, response_class
 from isotherm.protocol.entities import entity_of
 from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.framing import REQUEST_KIND, RequestHeader, read_request_frame, version_codec
+from isotherm.types import TimestampMs
 
 logger = logging.getLogger(__name__)
 
 _HANDSHAKE_VERSIONS = (0, 1)
 _AUTHENTICATE_VERSIONS = (0, 2)
 FIRST_SESSION_VERSION = 1
+
+
+class SaslExchange(Protocol):
+    """The server's side of one exchange: a state machine without I/O."""
+
+    @property
+    def user(self) -> str | None:
+        """The user, once the exchange has succeeded."""
+
+    @property
+    def expires_ms(self) -> TimestampMs | None:
+        """The wall-clock time at which the user's session ends; None if it does not end."""
+
+    def respond(self, token: bytes) -> bytes:
+        """The answer to the client's next token.
+
+        Raises SaslAuthenticationError, which ends the exchange. Its message goes to the client,
+        which is not authenticated, so it must not reveal anything.
+        """
+
 
 NewExchange = Callable[[], SaslExchange]
 

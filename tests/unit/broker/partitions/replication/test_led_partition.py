@@ -19,8 +19,8 @@ from isotherm.broker.apis import delete_records, list_offsets
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.image import ConfigResource, MetadataImage, TopicImage
 from isotherm.broker.metadata.metadata_records import TOPIC_RESOURCE
-from isotherm.broker.partitions.isr_shrinking import isr_shrinking_task
 from isotherm.broker.partitions.replica_metrics import ReplicaMetrics
+from isotherm.broker.partitions.replica_tasks import isr_shrinking
 from isotherm.broker.partitions.replication.configured_quotas import leader_quota
 from isotherm.broker.partitions.replication.replica_state import ANY_BROKER_EPOCH
 from isotherm.broker.server.requests.later_response import LaterResponse
@@ -191,7 +191,7 @@ def test_periodic_task_finds_late_followers(leader: Leader) -> None:
     async def scenario() -> None:
         leader.produce(b"a", acks=1)
         leader.parts.clock.advance(30_001)
-        task = isr_shrinking_task(leader.parts.replica_manager, 2, SystemClock())
+        task = isr_shrinking(leader.parts.replica_manager, 2, SystemClock())
         task.start()
         try:
             assert await asyncio.to_thread(leader.controller.was_asked.wait, 25)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isotherm.broker.partitions.replication.high_watermark_checkpoint import (
+from isotherm.broker.partitions.replica_tasks import (
     high_watermark_checkpoint,
 )
 from isotherm.config.replication import ReplicationConfig
