@@ -49,6 +49,28 @@ LAG_MS = 1000
 WAIT_S = 300
 
 
+class _LeadersView(ClusterView):
+    def __init__(self, isr_changed: threading.Condition) -> None:
+        super().__init__(LEADER, SystemClock(), lag_time_max_ms=LAG_MS)
+        self._isr_changed = isr_changed
+
+    def find_broker(self, broker_id: int) -> BrokerImage | None:
+        if broker_id not in (LEADER, FOLLOWER):
+            return None
+        return BrokerImage(broker_id, FOLLOWER_EPOCH, uuid.UUID(int=broker_id), None, fenced=False)
+
+    def alter_isr(
+        self, partition: TopicIdPartition, change: IsrChange, on_answer: OnIsrAnswer
+    ) -> None:
+        def accept() -> None:
+            epoch = change.partition_epoch + 1
+            on_answer(IsrAnswer(ErrorCode.none, change.isr, change.leader_epoch, epoch))
+            with self._isr_changed:
+                self._isr_changed.notify_all()
+
+        threading.Thread(target=accept).start()
+
+
 class Pair:
     """Partition t-0 of a broker, and a follower in this process."""
 
@@ -58,16 +80,7 @@ class Pair:
         manager = broker.node.services.replica_manager
         self.leader = manager.find_partition("t", None, 0)
         self.place = self.leader.topic_id_partition
-        self.leader._cluster = ClusterView(
-            broker_id=LEADER,
-            clock=SystemClock(),
-            lag_time_max_ms=LAG_MS,
-            find_broker={
-                each: BrokerImage(each, FOLLOWER_EPOCH, uuid.UUID(int=each), None, fenced=False)
-                for each in (LEADER, FOLLOWER)
-            }.get,
-            alter_isr=self._alter_isr,
-        )
+        self.leader._cluster = _LeadersView(self.isr_changed)
         self.leader.make_leader(self.image())
         config = BrokerConfig(log_dirs=(directory,))
         self.log_manager = LogManager(
@@ -82,7 +95,7 @@ class Pair:
         log = self.log_manager.create_log(
             self.place.topic_partition, self.place.topic_id, TopicConfig()
         )
-        view = ClusterView(broker_id=FOLLOWER, clock=SystemClock())
+        view = ClusterView(FOLLOWER, SystemClock())
         self.follower = Partition(self.place, log, view, NobodyWaits())
         self.follower.make_follower(self.image())
         replication = ReplicationConfig(replica_fetch_backoff_ms=50)
@@ -109,15 +122,6 @@ class Pair:
             "partition_epoch": 5,
         }
         return PartitionImage(0, **{**values, **more})
-
-    def _alter_isr(self, _: TopicIdPartition, change: IsrChange, answer: OnIsrAnswer) -> None:
-        def accept() -> None:
-            epoch = change.partition_epoch + 1
-            answer(IsrAnswer(ErrorCode.none, change.isr, change.leader_epoch, epoch))
-            with self.isr_changed:
-                self.isr_changed.notify_all()
-
-        threading.Thread(target=accept).start()
 
     def wait_for_isr(self, *isr: int) -> None:
         with self.isr_changed:

@@ -17,7 +17,7 @@ BROKER_ID = 1
 
 
 def alone(clock: Clock) -> ClusterView:
-    return ClusterView(broker_id=BROKER_ID, clock=clock)
+    return ClusterView(BROKER_ID, clock)
 
 
 def led(index: int = 0, leader_epoch: int = 0, **more: Any) -> PartitionImage:

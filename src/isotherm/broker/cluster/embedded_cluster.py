@@ -54,9 +54,7 @@ class EmbeddedCluster:
         self._controller.register_broker(endpoints)
 
     def view(self) -> ClusterView:
-        return ClusterView(
-            broker_id=self._controller.broker_config.node_id, clock=self._surroundings.clock
-        )
+        return ClusterView(self._controller.broker_config.node_id, self._surroundings.clock)
 
     def open_fetchers(self, replica_manager: ReplicaManager) -> NothingToStop:
         return NothingToStop()

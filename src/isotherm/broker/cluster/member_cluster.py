@@ -28,6 +28,7 @@ from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertio
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
 from isotherm.broker.metadata.directory_ids import MIGRATING
 from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.image import BrokerImage, TopicImage
 from isotherm.broker.metadata.internal_topics import TopicCreator
 from isotherm.broker.metadata.metadata_records import METADATA_VERSION_FEATURE
 from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
@@ -43,8 +44,9 @@ from isotherm.broker.partitions.replica_tasks import (
     isr_shrinking,
 )
 from isotherm.broker.partitions.replication.alter_partition import AlterPartitionManager
-from isotherm.broker.partitions.replication.cluster_view import ClusterView
+from isotherm.broker.partitions.replication.cluster_view import ClusterView, OnIsrAnswer
 from isotherm.broker.partitions.replication.configured_quotas import follower_quota
+from isotherm.broker.partitions.replication.in_sync_replicas import IsrChange
 from isotherm.broker.partitions.replication.leader_endpoint import Leader
 from isotherm.broker.partitions.replication.replica_fetcher import (
     FetcherContext,
@@ -204,26 +206,14 @@ class MemberCluster:
             for each in self.log_manager.log_dirs()
             if each.path in self._directory_ids
         }
-        return ClusterView(
-            broker_id=self._config.node_id,
-            clock=self._clock,
-            lag_time_max_ms=self._config.replication.replica_lag_time_max_ms,
-            broker_epoch=lambda: self.member.broker_epoch,
-            find_broker=lambda broker_id: self.metadata.image.brokers.get(broker_id),
-            find_topic=lambda topic: self.metadata.image.topic(topic),
-            find_log_dir=lambda directory_id: _online(directories.get(directory_id)),
-            alter_isr=self._alter_partition.submit,
-            note_directory=lambda place, log_dir: self.member.note_directory(place, log_dir.path),
-            is_recorded=self._is_recorded,
+        return _MemberView(
+            self._config,
+            self._clock,
+            self.member,
+            self.metadata,
+            self._alter_partition,
+            directories,
         )
-
-    def _is_recorded(self, place: TopicIdPartition, log_dir: LogDir) -> bool:
-        topic = self.metadata.image.topic(place.topic_id)
-        if topic is None or place.partition >= len(topic.partitions):
-            return False
-        recorded = topic.partitions[place.partition].directory(self._config.node_id)
-        # None: a metadata.version before 3.7 has no directories, so there is nothing to record.
-        return recorded in (None, MIGRATING, self._directory_ids.get(log_dir.path))
 
     def open_fetchers(self, replica_manager: ReplicaManager) -> Fetchers:
         config = self._config.replication
@@ -417,6 +407,57 @@ class _ReplicaFetchers:
             task.stop()
 
 
+class _MemberView(ClusterView):
+    """`directories` are this broker's log directories by id."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        member: QuorumMember,
+        metadata: QuorumMetadata,
+        alter_partition: AlterPartitionManager,
+        directories: Mapping[uuid.UUID, LogDir],
+    ) -> None:
+        super().__init__(
+            config.node_id, clock, lag_time_max_ms=config.replication.replica_lag_time_max_ms
+        )
+        self._member = member
+        self._metadata = metadata
+        self._directories = directories
+        self._ids = {log_dir.path: directory_id for directory_id, log_dir in directories.items()}
+        self._alter_partition = alter_partition
+
+    def broker_epoch(self) -> int:
+        return self._member.broker_epoch
+
+    def find_broker(self, broker_id: BrokerId) -> BrokerImage | None:
+        return self._metadata.image.brokers.get(broker_id)
+
+    def find_topic(self, topic: str | uuid.UUID) -> TopicImage | None:
+        return self._metadata.image.topic(topic)
+
+    def find_log_dir(self, directory_id: uuid.UUID) -> LogDir | None:
+        log_dir = self._directories.get(directory_id)
+        return log_dir if log_dir is not None and log_dir.is_online else None
+
+    def alter_isr(
+        self, partition: TopicIdPartition, change: IsrChange, on_answer: OnIsrAnswer
+    ) -> None:
+        self._alter_partition.submit(partition, change, on_answer)
+
+    def note_directory(self, place: TopicIdPartition, log_dir: LogDir) -> None:
+        self._member.note_directory(place, log_dir.path)
+
+    def is_recorded(self, place: TopicIdPartition, log_dir: LogDir) -> bool:
+        topic = self.find_topic(place.topic_id)
+        if topic is None or place.partition >= len(topic.partitions):
+            return False
+        recorded = topic.partitions[place.partition].directory(self.broker_id)
+        # None: a metadata.version before 3.7 has no directories, so there is nothing to record.
+        return recorded in (None, MIGRATING, self._ids.get(log_dir.path))
+
+
 class _Catalog:
     """Implements PartitionCatalog with the metadata image."""
 
@@ -438,10 +479,6 @@ class _Catalog:
     def is_elsewhere(self, topic_partition: TopicPartition) -> bool:
         topic = self._metadata().image.topics_by_name[topic_partition.topic]
         return self._broker_id not in topic.partitions[topic_partition.partition].replicas
-
-
-def _online(log_dir: LogDir | None) -> LogDir | None:
-    return log_dir if log_dir is not None and log_dir.is_online else None
 
 
 def _sender(channel: ControllerChannel) -> Callable[[Any, float], Future[Any]]:

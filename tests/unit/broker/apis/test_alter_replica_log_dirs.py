@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +13,8 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.partitions.log_dir_moves import LogDirMoves
+from isotherm.broker.partitions.replication.cluster_view import ClusterView
+from isotherm.clock import SystemClock
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.types import TopicPartition
 
@@ -110,11 +112,15 @@ def test_partition_that_does_not_exist_is_unknown(
     assert found is ErrorCode.unknown_topic_or_partition
 
 
+class _OneTopicElsewhere(ClusterView):
+    def find_topic(self, topic: str | uuid.UUID) -> Any:
+        del topic
+        return SimpleNamespace(partitions=[1])
+
+
 def test_replica_of_other_brokers_is_not_available(hosted: Hosted) -> None:
     """Kafka answers REPLICA_NOT_AVAILABLE where its internal error is NotLeaderOrFollower."""
-    hosted.replicas._cluster = dataclasses.replace(
-        hosted.replicas._cluster, find_topic=lambda _: cast("Any", SimpleNamespace(partitions=[1]))
-    )
+    hosted.replicas._cluster = _OneTopicElsewhere(1, SystemClock())
     found = hosted.alter(hosted.there, topic="elsewhere")
     assert found is ErrorCode.replica_not_available
 

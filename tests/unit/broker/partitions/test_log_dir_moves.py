@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import threading
 import uuid
@@ -14,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.partitions.replication.cluster_view import ClusterView
 from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
@@ -26,7 +26,11 @@ from isotherm.log.log_manager import LogManager
 from isotherm.record.batch import build_batch
 from isotherm.types import TopicIdPartition, TopicPartition
 from tests.support.conditions import wait_until
-from tests.support.led_topic import NobodyWaits, alone, delete_topic, lead_topic
+from tests.support.led_topic import NobodyWaits
+from tests.support.led_topic import alone
+from tests.support.led_topic import delete_topic
+from tests.support.led_topic import lead_topic
+from tests.support.led_topic import BROKER_ID
 
 TOPIC_ID = uuid.UUID(int=7)
 PLACE = TopicPartition("t", 0)
@@ -50,6 +54,21 @@ class CountingClock(SystemClock):
         return super().wait(event, timeout_s)
 
 
+class _View(ClusterView):
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(BROKER_ID, broker.clock)
+        self._broker = broker
+
+    def is_recorded(self, place: TopicIdPartition, log_dir: LogDir) -> bool:
+        return self._broker.is_recorded
+
+    def find_topic(self, topic: str | uuid.UUID) -> Any:
+        return self._broker.topics.get(topic)
+
+    def note_directory(self, place: TopicIdPartition, log_dir: LogDir) -> None:
+        self._broker.noted.append((place, log_dir))
+
+
 class Broker:
     """A leader of t-0 with two log directories, and its control thread."""
 
@@ -60,6 +79,7 @@ class Broker:
         self.control = ThreadPoolExecutor(1)
         self.noted: list[tuple[TopicIdPartition, LogDir]] = []
         self.is_recorded = True
+        self.topics: dict[str | uuid.UUID, Topic] = {}
         self.bytes_per_second = 2**62
         self.quota_reads = 0
         self.log_manager = LogManager(
@@ -71,12 +91,7 @@ class Broker:
             rng=random.Random(),
         )
         self.log_manager.startup()
-        view = dataclasses.replace(
-            alone(self.clock),
-            is_recorded=lambda place, log_dir: self.is_recorded,
-            note_directory=lambda *noted: self.noted.append(noted),
-        )
-        self.replicas = ReplicaManager(self.log_manager, cast("Any", NobodyWaits()), view)
+        self.replicas = ReplicaManager(self.log_manager, cast("Any", NobodyWaits()), _View(self))
         lead_topic(self.replicas, "t", TOPIC_ID, dict.fromkeys(range(partitions), 0), CONFIG)
         self.noted.clear()
         self.one, self.two = self.log_manager.log_dirs()
@@ -254,9 +269,7 @@ def test_failed_target_leaves_the_replica_where_it_is(broker: Broker) -> None:
 
 def test_new_replica_begins_in_the_directory_that_was_asked_for(broker: Broker) -> None:
     """Kafka's reassignment names directories before the replicas exist."""
-    broker.replicas._cluster = dataclasses.replace(
-        broker.replicas._cluster, find_topic=lambda _: cast("Any", Topic())
-    )
+    broker.topics = {"later": Topic()}
     with pytest.raises(NotLeaderOrFollowerError):
         broker.replicas.move_replica(TopicPartition("later", 0), broker.two)
     assert broker.replicas._wanted_log_dir(TopicPartition("later", 0)) is broker.two

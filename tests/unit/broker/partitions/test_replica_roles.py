@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -274,6 +274,21 @@ def test_topic_made_again_has_an_empty_log_of_its_own(parts: Parts) -> None:
     parts.run(scenario)
 
 
+class _Directories(ClusterView):
+    """A view with these log directories by id."""
+
+    def __init__(self, parts: Parts, log_dirs: Mapping[uuid.UUID, LogDir]) -> None:
+        super().__init__(ME, parts.clock)
+        self._log_dirs = log_dirs
+        self.noted: list[tuple[TopicIdPartition, LogDir]] = []
+
+    def find_log_dir(self, directory_id: uuid.UUID) -> LogDir | None:
+        return self._log_dirs.get(directory_id)
+
+    def note_directory(self, place: TopicIdPartition, log_dir: LogDir) -> None:
+        self.noted.append((place, log_dir))
+
+
 @pytest.mark.parametrize(
     ("directory", "is_known", "is_served"),
     [
@@ -289,11 +304,7 @@ def test_log_is_not_made_anew_while_its_directory_may_be_offline(
     async def scenario() -> None:
         (log_dir,) = parts.log_manager.log_dirs()
         manager = parts.replica_manager
-        manager._cluster = ClusterView(
-            broker_id=ME,
-            clock=parts.clock,
-            find_log_dir=lambda asked: log_dir if is_known and asked == directory else None,
-        )
+        manager._cluster = _Directories(parts, {directory: log_dir} if is_known else {})
         parts.log_manager.offline_log_dirs = lambda: (object(),)  # type: ignore[method-assign]
         followed = part(0, ME, OTHER, directories=(directory, uuid.UUID(int=2000)))
         member = Member(parts, topic("a", A, followed))
@@ -315,16 +326,11 @@ def test_controller_gets_the_directory_of_a_log_if_the_metadata_lacks_it(
 ) -> None:
     async def scenario() -> None:
         (log_dir,) = parts.log_manager.log_dirs()
-        noted: list[tuple[TopicIdPartition, LogDir]] = []
-        parts.replica_manager._cluster = ClusterView(
-            broker_id=ME,
-            clock=parts.clock,
-            find_log_dir=lambda asked: None if asked == UNASSIGNED else log_dir,
-            note_directory=lambda *place_and_directory: noted.append(place_and_directory),
-        )
+        view = _Directories(parts, {uuid.UUID(int=1000): log_dir})
+        parts.replica_manager._cluster = view
         member = Member(parts, topic("a", A, part(0, ME, directories=(recorded,))))
         member.start()
-        assert noted == ([(TopicIdPartition(A, "a", 0), log_dir)] if is_noted else [])
+        assert view.noted == ([(TopicIdPartition(A, "a", 0), log_dir)] if is_noted else [])
 
     parts.run(scenario)
 

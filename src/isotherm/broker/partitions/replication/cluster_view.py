@@ -18,34 +18,6 @@ from isotherm.types import BrokerId, TopicIdPartition
 OnIsrAnswer: TypeAlias = Callable[[IsrAnswer], None]
 
 
-def _no_broker(_: BrokerId) -> BrokerImage | None:
-    return None
-
-
-def _no_topic(_: str | uuid.UUID) -> TopicImage | None:
-    return None
-
-
-def _no_log_dir(_: uuid.UUID) -> LogDir | None:
-    return None
-
-
-def _no_epoch() -> int:
-    return ANY_BROKER_EPOCH
-
-
-def _no_controller(partition: TopicIdPartition, change: IsrChange, _: OnIsrAnswer) -> None:
-    raise AssertionError(f"no controller is available partition={partition} change={change}")
-
-
-def _no_registration(place: TopicIdPartition, log_dir: LogDir) -> None:
-    """Do nothing: the metadata of a broker with the embedded controller names no directories."""
-
-
-def _recorded(place: TopicIdPartition, log_dir: LogDir) -> bool:
-    return True
-
-
 @dataclass(slots=True)
 class IsrCounts:
     """The answers to ISR changes since the start, by outcome. Those of the controller come on one
@@ -66,31 +38,49 @@ class IsrCounts:
                 self.expands += 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """Functions that answer from the newest metadata image or reach the controller.
+    """Answers from the newest metadata image, and reaches the controller. Thread-safe.
 
-    The defaults suit a broker with the embedded controller, where no partition has a follower.
-
-    - `find_broker`, `find_topic`: look-ups in the newest image.
-    - `broker_epoch`: the epoch of this broker's registration.
-    - `find_log_dir`: an online log directory of this broker, by id.
-    - `note_directory`: reports the directory where the log of a replica lies or will lie.
-    - `is_recorded`: whether the metadata has that directory.
-    - `alter_isr`: proposes a change to the controller (`AlterPartitionManager.submit`). The answer
-      may come on another thread. No lock may be held during the call.
-
-    All may be called on any thread.
+    The answers suit a broker with the embedded controller, where no partition has a follower. A
+    member of a cluster overrides them.
     """
 
-    broker_id: BrokerId
-    clock: Clock
-    lag_time_max_ms: int = 30_000
-    broker_epoch: Callable[[], int] = _no_epoch
-    find_broker: Callable[[BrokerId], BrokerImage | None] = _no_broker
-    find_topic: Callable[[str | uuid.UUID], TopicImage | None] = _no_topic
-    find_log_dir: Callable[[uuid.UUID], LogDir | None] = _no_log_dir
-    alter_isr: Callable[[TopicIdPartition, IsrChange, OnIsrAnswer], None] = _no_controller
-    note_directory: Callable[[TopicIdPartition, LogDir], None] = _no_registration
-    is_recorded: Callable[[TopicIdPartition, LogDir], bool] = _recorded
-    isr_counts: IsrCounts = field(default_factory=IsrCounts)
+    def __init__(self, broker_id: BrokerId, clock: Clock, *, lag_time_max_ms: int = 30_000) -> None:
+        self.broker_id = broker_id
+        self.clock = clock
+        self.lag_time_max_ms = lag_time_max_ms
+        self.isr_counts = IsrCounts()
+
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration."""
+        return ANY_BROKER_EPOCH
+
+    def find_broker(self, broker_id: BrokerId) -> BrokerImage | None:
+        del broker_id
+        return None
+
+    def find_topic(self, topic: str | uuid.UUID) -> TopicImage | None:
+        del topic
+        return None
+
+    def find_log_dir(self, directory_id: uuid.UUID) -> LogDir | None:
+        """An online log directory of this broker."""
+        del directory_id
+        return None
+
+    def alter_isr(
+        self, partition: TopicIdPartition, change: IsrChange, on_answer: OnIsrAnswer
+    ) -> None:
+        """Propose a change to the controller, as `AlterPartitionManager.submit` does. The answer
+        may come on another thread. No lock may be held during the call."""
+        del on_answer
+        raise AssertionError(f"no controller is available partition={partition} change={change}")
+
+    def note_directory(self, place: TopicIdPartition, log_dir: LogDir) -> None:
+        """Report the directory where the log of a replica lies or will lie. The metadata of a
+        broker with the embedded controller names no directories."""
+
+    def is_recorded(self, place: TopicIdPartition, log_dir: LogDir) -> bool:
+        """Whether the metadata has that directory."""
+        del place, log_dir
+        return True

@@ -65,6 +65,26 @@ class ModelController:
         self.asked.pop(0)[1](IsrAnswer(error))
 
 
+class _View(ClusterView):
+    def __init__(self, leader: Leader) -> None:
+        super().__init__(ME, leader.parts.clock)
+        self._leader = leader
+
+    def broker_epoch(self) -> int:
+        return 101
+
+    def find_broker(self, broker_id: int) -> BrokerImage | None:
+        return self._leader.brokers.get(broker_id)
+
+    def find_topic(self, topic: str | uuid.UUID) -> TopicImage | None:
+        return self._leader.topics.get(topic)
+
+    def alter_isr(
+        self, partition: TopicIdPartition, change: IsrChange, on_answer: OnIsrAnswer
+    ) -> None:
+        self._leader.controller.alter_isr(partition, change, on_answer)
+
+
 class Leader:
     """Partition t-0 with replicas on brokers 1 (this one), 2 and 3; leader epoch 5."""
 
@@ -83,14 +103,7 @@ class Leader:
             for each in (ME, FIRST, SECOND)
         }
         self.topics: dict[str | uuid.UUID, TopicImage] = {}
-        parts.cluster = ClusterView(
-            broker_id=ME,
-            clock=parts.clock,
-            broker_epoch=lambda: 101,
-            find_broker=self.brokers.get,
-            find_topic=lambda asked: self.topics.get(asked),
-            alter_isr=self.controller.alter_isr,
-        )
+        parts.cluster = _View(self)
 
     @property
     def partition(self) -> Partition:
