@@ -87,6 +87,7 @@ def test_errors_of_the_last_hour_lead_to_their_topic(
     metrics.topics.mark(TopicMeter.REMOTE_COPY_ERRORS, TOPIC, 1234)
     browser.wait(lambda: "1,234" in browser.text("#sums"))
     assert f"{TOPIC}\tRemoteCopyErrors" in browser.text("#errors")
+    browser.wait(lambda: "1,234 copies failed" in browser.text("#problems"))
     browser.click("#errors a")
     browser.wait(lambda: browser.text("h1") == TOPIC)
 

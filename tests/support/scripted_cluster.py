@@ -75,7 +75,9 @@ class ScriptedCluster:
         owner = TopicIdPartition(uuid.uuid5(_TOPIC_IDS, topic), topic, len(partitions))
         columns = RemoteSegments.of_metadata(segments)
         state = PartitionState(owner, 1, (1,), (1,), {1: local.size_in_bytes}, local, None)
-        sums = partition_sums(local, columns, Retention(), NOW_MS, is_tiered=True)
+        sums = partition_sums(
+            local, columns, Retention(), NOW_MS, is_tiered=True, segment_bytes=1 << 20
+        )
         partitions.append(PartitionStorage(state, columns, last_tiered_offset(columns), sums))
         self._segments[owner] = list(segments)
 

@@ -169,7 +169,7 @@ def _cells(topic: TopicStorage, price: float, bar_width: int) -> dict[str, Text 
         "local": human_size(sums.local_bytes),
         "remote": human_size(sums.remote_bytes),
         "copy lag": human_size(sums.copy_lag_bytes) if is_tiered else "not tiered",
-        "newest copy": age_text(sums.copy_lag_s) if is_tiered else "",
+        "behind by": age_text(sums.copy_lag_s) if is_tiered else "",
         "deletion lag": human_size(sums.deletion_lag_bytes),
         "missing": Text(str(sums.missing_offsets), "bold red" if sums.missing_offsets else ""),
         "a month": f"${monthly_cost(sums.remote_bytes, price):.2f}",

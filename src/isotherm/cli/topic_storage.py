@@ -68,8 +68,9 @@ def describe_storage(
     the cost.
 
     Works with Isotherm and with any Kafka cluster with tiered storage. A byte that both tiers hold
-    is in `local`, in `remote` and in `overlap`, and once in `total`. The copy lag includes the
-    active segment, which is never copied; its age is that of the newest record in the remote tier.
+    is in `local`, in `remote` and in `overlap`, and once in `total`. The copy lag leaves out
+    up to segment.bytes for the active segment, which is never copied. Its age is that of the newest
+    record in the remote tier.
     """
     from isotherm.storage_view.cluster_storage import StorageReader
     from isotherm.storage_view.rows import partition_row, topic_row

@@ -47,9 +47,9 @@ from isotherm.console.openapi import (
     openapi_document,
 )
 from isotherm.console.records import RecordBrowser, RecordsWanted, TooManyScansError
-from isotherm.console.topic_answers import topic_answers
+from isotherm.console.topic_answers import storage_problems, topic_answers, topic_problems
 from isotherm.console.watched_cluster import WatchedCluster
-from isotherm.console.watched_metrics import WatchedMetrics
+from isotherm.console.watched_metrics import MetricsLook, WatchedMetrics
 from isotherm.errors import IsothermError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.storage_view.cluster_storage import (
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 
     from isotherm.clock import Clock
     from isotherm.remote.storage.layout.segment_layout import Layout
+    from isotherm.storage_view.copy_signs import CopySigns
     from isotherm.storage_view.prices import PriceList
     from isotherm.storage_view.registered_values import RegisteredValues
     from isotherm.storage_view.rows import Row
@@ -237,21 +238,33 @@ class _Pages:
 
     def overview(self, _: Request) -> Response:
         metrics = self._settings.metrics.look()
-        return self._answer(lambda storage: overview(storage, self._settings.prices, metrics))
+        signs = self._copy_signs(metrics)
+        return self._answer(
+            lambda storage: {
+                **overview(storage, self._settings.prices, metrics),
+                "problems": storage_problems(storage, signs),
+            }
+        )
 
     def answers(self, _: Request) -> Response:
         settings = self._settings
+        signs = self._copy_signs(settings.metrics.look())
         return self._answer(
-            lambda storage: topic_answers(storage, settings.prices, settings.sweep_command)
+            lambda storage: topic_answers(storage, settings.prices, settings.sweep_command, signs)
         )
+
+    def _copy_signs(self, metrics: MetricsLook | None) -> Mapping[str, CopySigns]:
+        return {} if metrics is None else metrics.copy_signs
 
     def _price(self, storage: ClusterStorage) -> float:
         return self._settings.prices.mean_price(storage.remote_bytes)
 
     def topic(self, request: Request) -> Response:
+        signs = self._copy_signs(self._settings.metrics.look())
         return self._answer(
             lambda storage: {
                 **topic_detail(_topic(storage, request), self._price(storage)),
+                "problems": topic_problems(_topic(storage, request), storage.read_at_ms, signs),
                 "reads_bucket": self._browser.reads_bucket,
             }
         )

@@ -4,18 +4,21 @@ future cost. Pure."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from isotherm.console.answers import metadata_topic_row
 from isotherm.storage_view.cluster_storage import ClusterStorage, PartitionStorage, TopicStorage
+from isotherm.storage_view.copy_signs import CopySigns
 from isotherm.storage_view.growth import DAY_MS, MONTH_MS, forecast_bytes, growth
 from isotherm.storage_view.leftovers import Leftover, leftovers
-from isotherm.storage_view.local_holds import Hold, HoldCause, local_holds
+from isotherm.storage_view.local_holds import PROBLEMS, Hold, HoldCause, local_holds
 from isotherm.storage_view.prices import PriceList, monthly_cost
 from isotherm.storage_view.rows import Row
 from isotherm.types import TimestampMs
 
 FORECAST_MONTHS = (1, 3, 12)
+PARTITIONS_NAMED_MAX = 5
 _REMEDIES = {
     HoldCause.NOT_TIERED: "The topic is not tiered: set remote.storage.enable=true.",
     HoldCause.LOCAL_RETENTION: "Copied, and kept for fast reads: lower local.retention.ms or"
@@ -29,17 +32,33 @@ _REMEDIES = {
     HoldCause.OPEN_TRANSACTION: "Above the last stable offset: an open transaction delays copies."
     " Find it with kafka-transactions.sh find-hanging, and abort it.",
     HoldCause.COPYING: "An upload is in progress.",
-    HoldCause.COPY_FAILED: "Uploads were started and not finished: the leader's log has the reason"
-    " (RemoteCopyErrorsPerSec counts them). Check the rights to the bucket, and that it answers.",
-    HoldCause.COPY_WAITS: "Closed segments without an upload yet: the copier lags. See"
+    HoldCause.COPY_FAILED: "The leader tries again for ever; nothing is lost. Its log has the"
+    " reason (remote tier task failed task=copy). Check that the bucket answers, and that the"
+    " broker may write to it: isotherm doctor.",
+    HoldCause.COPY_HALTED: "The storage manager's custom metadata is larger than"
+    " remote.log.metadata.custom.metadata.max.bytes: raise that, and copying goes on. The leader's"
+    " log has the size.",
+    HoldCause.COPY_WAITS: "Closed segments without an upload, and without a failed one: the copier"
+    " lags, or the broker still reads __remote_log_metadata. See"
     " remote.log.manager.copier.thread.pool.size and remote.log.manager.copy.max.bytes.per.second.",
 }
+_WAITS_FOR_AN_UNKNOWN_REASON = (
+    "Closed segments without an upload: the copier lags, or each copy fails and leaves nothing"
+    " behind. The leader's log tells which, and so does --metrics."
+)
+Signs = Mapping[str, CopySigns]
+"""By topic. Empty without metrics."""
 
 
-def topic_answers(storage: ClusterStorage, prices: PriceList, sweep_command: str) -> Row:
-    """The answers for all topics with bytes, the largest local tier first."""
+def topic_answers(
+    storage: ClusterStorage, prices: PriceList, sweep_command: str, signs: Signs
+) -> Row:
+    """The answers for all topics with bytes: those with a problem first, then the largest local
+    tier."""
     price = prices.mean_price(storage.remote_bytes)
-    topics = [_topic_row(each, price, storage.read_at_ms) for each in storage.topics.values()]
+    topics = [
+        _topic_row(each, price, storage.read_at_ms, signs) for each in storage.topics.values()
+    ]
     return {
         "price_per_gib_month": price,
         "forecast_months": FORECAST_MONTHS,
@@ -47,7 +66,7 @@ def topic_answers(storage: ClusterStorage, prices: PriceList, sweep_command: str
         "metadata_topic": metadata_topic_row(storage),
         "topics": sorted(
             (each for each in topics if each["local_bytes"] or each["remote_bytes"]),
-            key=lambda each: -each["local_bytes"],
+            key=lambda each: (not _has_problem(each["holds"]), -each["local_bytes"]),
         ),
         "leftovers": [
             row for topic in storage.topics.values() for row in _leftover_rows(topic, storage)
@@ -55,25 +74,78 @@ def topic_answers(storage: ClusterStorage, prices: PriceList, sweep_command: str
     }
 
 
-def _topic_row(topic: TopicStorage, price: float, now_ms: TimestampMs) -> Row:
+def storage_problems(storage: ClusterStorage, signs: Signs) -> list[Row]:
+    """What somebody has to act on: brokers that do not answer, partitions without a leader, copies
+    that fail or have halted. `topic` is null for a broker, `bytes` unless copies are the problem.
+    """
+    return [
+        *(
+            {
+                "topic": None,
+                "cause": f"broker {each.broker_id} does not answer",
+                "bytes": None,
+                "failures": 0,
+                "text": f"{each.error}. The numbers leave out what only it knows.",
+            }
+            for each in storage.brokers
+            if each.error is not None
+        ),
+        *(
+            row
+            for each in storage.topics.values()
+            for row in topic_problems(each, storage.read_at_ms, signs)
+        ),
+    ]
+
+
+def topic_problems(topic: TopicStorage, now_ms: TimestampMs, signs: Signs) -> list[Row]:
+    """The part of `storage_problems` for one topic."""
+    name = topic.state.name
+    lost = [each.state for each in topic.partitions if each.sums is None]
+    rows: list[Row] = []
+    if lost:
+        numbers = ", ".join(str(each.partition.partition) for each in lost[:PARTITIONS_NAMED_MAX])
+        more = ", ..." if len(lost) > PARTITIONS_NAMED_MAX else ""
+        rows.append(
+            {
+                "topic": name,
+                "cause": "partitions do not answer",
+                "bytes": None,
+                "failures": 0,
+                "text": f"Partition {numbers}{more}: {lost[0].error}. The sums leave them out.",
+            }
+        )
+    for hold in _hold_rows(topic, now_ms, signs):
+        if hold["cause"] in PROBLEMS:
+            sizes = {"bytes": hold["bytes"], "failures": hold["failures"]}
+            rows.append({"topic": name, "cause": hold["cause"], **sizes, "text": hold["remedy"]})
+    return rows
+
+
+def _has_problem(holds: Iterable[Row]) -> bool:
+    return any(hold["cause"] in PROBLEMS for hold in holds)
+
+
+def _topic_row(topic: TopicStorage, price: float, now_ms: TimestampMs, signs: Signs) -> Row:
     return {
         "topic": topic.state.name,
         "is_internal": topic.state.is_internal,
         "local_bytes": topic.sums.local_bytes,
         "remote_bytes": topic.sums.remote_bytes,
-        "holds": _hold_rows(topic, now_ms),
+        "holds": _hold_rows(topic, now_ms, signs),
         "cost_per_month": monthly_cost(topic.sums.remote_bytes, price),
         **_forecast_row(topic, price, now_ms),
     }
 
 
-def _hold_rows(topic: TopicStorage, now_ms: TimestampMs) -> list[Row]:
+def _hold_rows(topic: TopicStorage, now_ms: TimestampMs, signs: Signs) -> list[Row]:
     """The sums over all partitions by cause, each with the partition that has the most bytes of
-    it.
+    it. Problems come first, then the largest sum.
     """
     found: dict[HoldCause, list[tuple[Hold, int]]] = defaultdict(list)
-    for each in topic.partitions:
-        for hold in _holds(topic, each, now_ms):
+    seen = signs.get(topic.state.name)
+    for each, of_partition in zip(topic.partitions, _shared(seen, topic), strict=True):
+        for hold in _holds(topic, each, now_ms, of_partition):
             found[hold.cause].append((hold, each.state.partition.partition))
     rows = []
     for cause, held in found.items():
@@ -88,13 +160,38 @@ def _hold_rows(topic: TopicStorage, now_ms: TimestampMs) -> list[Row]:
                 "since_ms": min(since, default=None),
                 "worst_partition": partition,
                 "first_offset": worst.first_offset,
-                "remedy": _REMEDIES[cause],
+                "failures": seen.failures if seen and cause is HoldCause.COPY_FAILED else 0,
+                "remedy": _remedy(cause, seen),
             }
         )
-    return sorted(rows, key=lambda row: -row["bytes"])
+    return sorted(rows, key=lambda row: (row["cause"] not in PROBLEMS, -row["bytes"]))
 
 
-def _holds(topic: TopicStorage, partition: PartitionStorage, now_ms: TimestampMs) -> list[Hold]:
+def _remedy(cause: HoldCause, seen: CopySigns | None) -> str:
+    if cause is HoldCause.COPY_WAITS and seen is None:
+        return _WAITS_FOR_AN_UNKNOWN_REASON
+    return _REMEDIES[cause]
+
+
+def _shared(seen: CopySigns | None, topic: TopicStorage) -> list[CopySigns | None]:
+    """The signs of each partition. Metrics have the lag of the topic alone, and each partition gets
+    its share by the bytes that are not copied."""
+    if seen is None or seen.lag_bytes is None:
+        return [seen] * len(topic.partitions)
+    uncopied = [
+        0 if each.sums is None else each.sums.local_bytes - each.sums.overlap_bytes
+        for each in topic.partitions
+    ]
+    whole = max(1, sum(uncopied))
+    return [replace(seen, lag_bytes=round(seen.lag_bytes * each / whole)) for each in uncopied]
+
+
+def _holds(
+    topic: TopicStorage,
+    partition: PartitionStorage,
+    now_ms: TimestampMs,
+    signs: CopySigns | None,
+) -> list[Hold]:
     local = partition.state.local
     if local is None or partition.sums is None:
         return []
@@ -105,6 +202,7 @@ def _holds(topic: TopicStorage, partition: PartitionStorage, now_ms: TimestampMs
         topic.state.tier_settings,
         now_ms,
         is_tiered=topic.state.is_tiered,
+        signs=signs,
     )
 
 

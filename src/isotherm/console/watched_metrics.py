@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from isotherm.client.https_exchange import https_answer
@@ -18,11 +18,13 @@ from isotherm.config.http_credentials import read_credentials
 from isotherm.console.watched_cluster import Newest
 from isotherm.errors import ConfigError
 from isotherm.printable import without_passwords
+from isotherm.storage_view.copy_signs import CopySigns, copy_signs, read_copy_gauges
 from isotherm.storage_view.meter_counts import (
     ERRORS,
     HOUR_MS,
     CountsSeen,
     MeterHistory,
+    MeterKey,
     read_meter_counts,
 )
 from isotherm.storage_view.rows import Row
@@ -69,12 +71,14 @@ def metrics_addresses(urls: Sequence[str], login_file: str | None) -> MetricsAdd
 class MetricsLook:
     """`errors` are those of the last hour. `traffic` by topic is the mean over some minutes,
     `hourly_traffic`, from which costs are computed, over the hour. Both are None before the second
-    reading. `since_ms` is the time at which the hour's counts begin."""
+    reading. `since_ms` is the time at which the hour's counts begin. `copy_signs` by topic are
+    those of the last minutes."""
 
     errors: Row
     traffic: Mapping[str, Traffic] | None
     hourly_traffic: Mapping[str, Traffic] | None
     since_ms: TimestampMs | None
+    copy_signs: Mapping[str, CopySigns] = field(default_factory=dict)
 
 
 class WatchedMetrics:
@@ -85,6 +89,7 @@ class WatchedMetrics:
         self._addresses = addresses
         self._clock = clock
         self._histories = {url: MeterHistory() for url in addresses.urls}
+        self._gauges: dict[str, Mapping[MeterKey, int]] = {}
         self._context = https_context()
         self._executor = ThreadPoolExecutor(READS_AT_ONCE, "console-metrics")
         self._newest = Newest(self._read, threading.Lock(), clock, interval_s)
@@ -97,14 +102,17 @@ class WatchedMetrics:
         self._executor.shutdown()
 
     def _read(self) -> MetricsLook:
-        failed = list(self._executor.map(self._note, self._addresses.urls))
+        results = list(self._executor.map(self._note, self._addresses.urls))
+        failed = [each for each in results if each is not None]
         hour = _all_seen(self._histories, HOUR_MS)
+        minutes = _all_seen(self._histories, TRAFFIC_WINDOW_MS)
         since_ms = min((each.since_ms for each in hour.values()), default=None)
         return MetricsLook(
-            _errors_row(hour, since_ms, [each for each in failed if each is not None]),
-            traffic_by_topic(_all_seen(self._histories, TRAFFIC_WINDOW_MS).values()),
+            _errors_row(hour, since_ms, failed),
+            traffic_by_topic(minutes.values()),
             traffic_by_topic(hour.values()),
             since_ms,
+            copy_signs(minutes.values(), self._gauges.values(), is_whole=not failed),
         )
 
     def _note(self, url: str) -> Row | None:
@@ -119,10 +127,12 @@ class WatchedMetrics:
                 size_max=ANSWER_SIZE_MAX,
                 timeout_s=ANSWER_TIMEOUT_S,
             )
-            counts = read_meter_counts(text)
+            counts, gauges = read_meter_counts(text), read_copy_gauges(text)
         except (OSError, ValueError) as error:
+            self._gauges.pop(url, None)
             return {"url": without_passwords(url), "reason": without_passwords(str(error))}
         self._histories[url].note(counts, self._clock.now_ms())
+        self._gauges[url] = gauges
         return None
 
 

@@ -255,7 +255,12 @@ def _partition_storage(
         None
         if state.local is None
         else partition_sums(
-            state.local, segments, topic.retention, now_ms, is_tiered=topic.is_tiered
+            state.local,
+            segments,
+            topic.retention,
+            now_ms,
+            is_tiered=topic.is_tiered,
+            segment_bytes=topic.tier_settings.segment_bytes,
         )
     )
     return PartitionStorage(state, segments, last_tiered_offset(segments), sums)

@@ -11,25 +11,22 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.storage_view.copy_signs import CopySigns
 from isotherm.storage_view.partition_storage import (
     LocalTier,
     Retention,
     StorageSums,
+    UnfinishedUploads,
+    closed_bytes,
     last_tiered_offset,
+    unfinished_uploads,
 )
 from isotherm.storage_view.remote_segments import RemoteSegments
-from isotherm.storage_view.tier_map import ORPHAN_GRACE_MS
 from isotherm.types import Offset, TimestampMs
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 SEGMENT_BYTES_DEFAULT = 1024**3  # Kafka's
 _STATE = RemoteLogSegmentState
@@ -43,8 +40,13 @@ class HoldCause(enum.StrEnum):
     COPY_DISABLED = "copying is disabled"
     OPEN_TRANSACTION = "open transaction"
     COPYING = "being copied"
-    COPY_FAILED = "copies failed"
+    COPY_FAILED = "copies fail"
+    COPY_HALTED = "copying has halted"
     COPY_WAITS = "copying is behind"
+
+
+PROBLEMS = (HoldCause.COPY_HALTED, HoldCause.COPY_FAILED)
+"""The causes that somebody has to act on before records are copied again, the first one first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +82,16 @@ def local_holds(
     now_ms: TimestampMs,
     *,
     is_tiered: bool,
+    signs: CopySigns | None = None,
 ) -> list[Hold]:
     """The causes of a partition's local bytes, the largest first. The partition's leader must have
-    answered."""
+    answered. `signs` are those of this partition, None without metrics."""
     if not is_tiered:
         held = [Hold(HoldCause.NOT_TIERED, local.size_in_bytes, local.log_start_offset)]
     else:
         held = [
             *_copied(local, segments, sums, settings, now_ms),
-            *_uncopied(local, segments, sums, settings, now_ms),
+            *_uncopied(local, segments, sums, settings, now_ms, signs or CopySigns()),
         ]
     return sorted(
         (each for each in held if each.size_in_bytes > 0), key=lambda each: -each.size_in_bytes
@@ -127,47 +130,37 @@ def _uncopied(
     sums: StorageSums,
     settings: TierSettings,
     now_ms: TimestampMs,
+    signs: CopySigns,
 ) -> Iterator[Hold]:
     left = local.size_in_bytes - sums.overlap_bytes
     first = max(local.log_start_offset, last_tiered_offset(segments) + 1)
     if settings.is_copy_disabled:
         yield Hold(HoldCause.COPY_DISABLED, left, first)
         return
-    attempted = segments.in_state(_STATE.COPY_SEGMENT_STARTED) & (segments.end_offset >= first)
-    uploads = _attempts(segments, np.flatnonzero(attempted), now_ms)
-    if uploads is not None:
-        size = min(uploads.size_in_bytes, left)
-        yield Hold(uploads.cause, size, first, uploads.since_ms, uploads.attempts)
-        left -= size
-    active = min(left, settings.segment_bytes)
-    yield Hold(HoldCause.ACTIVE_SEGMENT, active, first)
-    behind = left - active
+    uploads = unfinished_uploads(segments, first, now_ms)
+    closed = closed_bytes(left, uploads.size_in_bytes, settings.segment_bytes)
+    if signs.lag_bytes is not None:
+        closed = min(left, signs.lag_bytes)
+    elif signs.failures and not closed:
+        closed = left  # a closed segment is smaller than `segment.bytes` if `segment.ms` rolled it
+    yield Hold(HoldCause.ACTIVE_SEGMENT, left - closed, first)
+    begun = min(uploads.size_in_bytes, closed)
     # A segment is copied only if it lies below the last stable offset.
     unstable = max(0, local.high_watermark - max(local.last_stable_offset, first))
     share = unstable / max(1, local.high_watermark - first)
-    blocked = min(behind, round(share * (behind + active)))
+    blocked = min(closed - begun, round(share * (left - begun)))
     yield Hold(HoldCause.OPEN_TRANSACTION, blocked, max(local.last_stable_offset, first))
-    yield Hold(HoldCause.COPY_WAITS, behind - blocked, first)
+    problem = _problem(uploads, signs)
+    if problem is not None:
+        # Copies go from the oldest segment on, so the segments behind a failed one wait for it.
+        size = closed - blocked
+        yield Hold(problem, size, first, uploads.since_ms, uploads.attempts)
+        return
+    yield Hold(HoldCause.COPYING, begun, first, uploads.since_ms, uploads.attempts)
+    yield Hold(HoldCause.COPY_WAITS, closed - begun - blocked, first)
 
 
-def _attempts(segments: RemoteSegments, attempted: Int64Array, now_ms: TimestampMs) -> Hold | None:
-    """The bytes of unfinished uploads, where several attempts for the same start offset count once.
-
-    If there are several attempts for it, the earlier ones have failed. Otherwise the copy is in
-    progress, unless the last attempt is older than the grace period.
-    """
-    if not len(attempted):
-        return None
-    start, size = segments.start_offset[attempted], segments.size_in_bytes[attempted]
-    begun_ms = segments.event_timestamp_ms[attempted]
-    largest = {int(at): 0 for at in start}
-    for at, bytes_ in zip(start.tolist(), size.tolist(), strict=True):
-        largest[at] = max(largest[at], bytes_)
-    has_failed = len(largest) < len(attempted) or begun_ms.max() < now_ms - ORPHAN_GRACE_MS
-    return Hold(
-        HoldCause.COPY_FAILED if has_failed else HoldCause.COPYING,
-        sum(largest.values()),
-        int(start.min()),
-        int(begun_ms.max()),
-        len(attempted),
-    )
+def _problem(uploads: UnfinishedUploads, signs: CopySigns) -> HoldCause | None:
+    if signs.halted_partitions:
+        return HoldCause.COPY_HALTED
+    return HoldCause.COPY_FAILED if signs.failures or uploads.has_failed else None

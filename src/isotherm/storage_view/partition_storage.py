@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
 
+UPLOAD_GRACE_MS = 3_600_000
+"""An unfinished upload that is older has failed. It is the default of `isotherm pipeline audit`."""
 _UNLIMITED = -1
 _STATE = RemoteLogSegmentState
 
@@ -53,9 +55,10 @@ class StorageSums:
     overlap_bytes     bytes of the local log that are also in finished segments
     total_bytes       bytes of the log, each offset once
     missing_offsets   offsets of the log that neither tier has
-    copy_lag_*        records that are not in the remote tier yet, the active segment included; 0 if
-                      the topic is not tiered. `_s` is the age of the newest tiered record, None
-                      before the first copy
+    copy_lag_*        closed segments that are not in the remote tier yet, as Kafka's
+                      RemoteCopyLagBytes; 0 if the topic is not tiered. No request tells where the
+                      active segment begins, so up to `segment.bytes` count as active. `_s` is the
+                      age of the newest tiered record, None before the first copy
     deletion_lag_*    segments that retention or the log start has passed, or whose deletion has
                       begun. `_s` is the seconds since then, None if only the size limit has passed
     """
@@ -83,6 +86,7 @@ def partition_sums(
     now_ms: TimestampMs,
     *,
     is_tiered: bool,
+    segment_bytes: int,
 ) -> StorageSums:
     finished = segments.in_state(_STATE.COPY_SEGMENT_FINISHED)
     start, end = segments.start_offset[finished], segments.end_offset[finished]
@@ -96,6 +100,11 @@ def partition_sums(
     last_tiered = last_tiered_offset(segments)
     first_uncopied = max(local.log_start_offset, last_tiered + 1)
     lag_offsets = max(0, local.high_watermark - first_uncopied) if is_tiered else 0
+    uncopied = local.size_in_bytes - overlap if lag_offsets else 0
+    uploads = unfinished_uploads(segments, first_uncopied, now_ms)
+    lag_bytes = closed_bytes(uncopied, uploads.size_in_bytes, segment_bytes)
+    if lag_bytes < uncopied:
+        lag_offsets = round(lag_offsets * lag_bytes / uncopied)
     has_copies = is_tiered and len(end) > 0
     newest_ms = int(segments.max_timestamp_ms[finished].max()) if has_copies else None
     late = _deletion_lag(local, segments, retention, now_ms, distinct - overlap)
@@ -109,12 +118,58 @@ def partition_sums(
         deleting_segments=int(segments.in_state(_STATE.DELETE_SEGMENT_STARTED).sum()),
         missing_offsets=_missing_offsets(local, start, end) if is_tiered else 0,
         copy_lag_offsets=lag_offsets,
-        copy_lag_bytes=local.size_in_bytes - overlap if lag_offsets else 0,
+        copy_lag_bytes=lag_bytes,
         copy_lag_s=_copy_lag_s(lag_offsets, newest_ms, now_ms),
         deletion_lag_segments=late[0],
         deletion_lag_bytes=late[1],
         deletion_lag_s=late[2],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedUploads:
+    """The uploads above the finished segments. Several for the same start offset count once in
+    `size_in_bytes`. `since_ms` is the time of the last one, None without any. `has_failed` tells
+    that one was given up, was tried again, or is older than the grace period."""
+
+    attempts: int = 0
+    size_in_bytes: int = 0
+    since_ms: TimestampMs | None = None
+    has_failed: bool = False
+
+
+def unfinished_uploads(
+    segments: RemoteSegments, first_uncopied: Offset, now_ms: TimestampMs
+) -> UnfinishedUploads:
+    """The uploads that begin above the finished segments."""
+    # A copy that failed is deleted at once: if that fails too, its deletion stays unfinished.
+    given_up = segments.in_state(_STATE.DELETE_SEGMENT_STARTED)
+    unfinished = segments.in_state(_STATE.COPY_SEGMENT_STARTED) | given_up
+    attempted = np.flatnonzero(unfinished & (segments.end_offset >= first_uncopied))
+    if not len(attempted):
+        return UnfinishedUploads()
+    begun_ms = segments.event_timestamp_ms[attempted]
+    largest: dict[int, int] = {}
+    starts, sizes = segments.start_offset[attempted], segments.size_in_bytes[attempted]
+    for at, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        largest[at] = max(largest.get(at, 0), size)
+    return UnfinishedUploads(
+        len(attempted),
+        sum(largest.values()),
+        int(begun_ms.max()),
+        bool(
+            given_up[attempted].any()
+            or len(largest) < len(attempted)
+            or begun_ms.max() < now_ms - UPLOAD_GRACE_MS
+        ),
+    )
+
+
+def closed_bytes(uncopied: int, uploads: int, segment_bytes: int) -> int:
+    """The bytes of `uncopied` that are in closed segments: those of unfinished uploads, and of the
+    rest what does not fit into one active segment."""
+    begun = min(uploads, uncopied)
+    return begun + max(0, uncopied - begun - segment_bytes)
 
 
 def added(sums: Iterable[StorageSums]) -> StorageSums:

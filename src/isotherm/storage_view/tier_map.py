@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
-from isotherm.storage_view.partition_storage import LocalTier
+from isotherm.storage_view.partition_storage import UPLOAD_GRACE_MS, LocalTier
 from isotherm.storage_view.remote_segments import RemoteSegments
 from isotherm.types import Offset, TimestampMs
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
 
-# The default of `isotherm pipeline audit`.
-ORPHAN_GRACE_MS = 3_600_000
 NO_SEGMENT = -1
 _STATE = RemoteLogSegmentState
 
@@ -100,7 +98,7 @@ def tier_spans(
     local: LocalTier,
     segments: RemoteSegments,
     now_ms: TimestampMs,
-    grace_ms: int = ORPHAN_GRACE_MS,
+    grace_ms: int = UPLOAD_GRACE_MS,
 ) -> Spans:
     finished = np.flatnonzero(segments.in_state(_STATE.COPY_SEGMENT_FINISHED))
     end = segments.end_offset[finished] + 1

@@ -16,10 +16,12 @@ from isotherm.config.http_credentials import FAILURES_FREE
 from isotherm.console.answers import GroupReading, group_detail, group_rows, overview
 from isotherm.console.app import STATIC
 from isotherm.console.openapi import openapi_document
+from isotherm.console.topic_answers import storage_problems, topic_answers, topic_problems
 from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.console.watched_metrics import MetricsLook
 from isotherm.errors import BrokerUnreachableError
 from isotherm.storage_view.cluster_storage import ClusterStorage
+from isotherm.storage_view.copy_signs import CopySigns
 from isotherm.storage_view.group_progress import GroupProgress
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.prices import price_list
@@ -27,7 +29,7 @@ from isotherm.storage_view.traffic import ALL_TOPICS, Traffic
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
 from tests.support.console_server import SWEEP_COMMAND, running_console
-from tests.support.scripted_cluster import ScriptedCluster, damaged_cluster, local_tier
+from tests.support.scripted_cluster import NOW_MS, ScriptedCluster, damaged_cluster, local_tier
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -240,6 +242,45 @@ def test_answers_say_why_what_is_left_and_what_it_costs(address: str) -> None:
     # All copies are a minute old, so no growth can be forecast.
     assert orders["forecast_cost_per_month"] == [None, None, None]
     assert orders["cost_per_month"] == pytest.approx(orders["remote_bytes"] / 2**30 * 0.023)
+
+
+def test_failed_copies_are_the_first_thing_that_is_said() -> None:
+    cluster = damaged_cluster(1)
+    mib = 1 << 20
+    cluster.add("stuck", [], local_tier(0, 0, 4000, 3 * mib))
+    signs = {"stuck": CopySigns(failures=18, lag_bytes=2 * mib)}
+    (problem,) = storage_problems(cluster.read(), signs)
+    assert (problem["topic"], problem["cause"]) == ("stuck", "copies fail")
+    assert (problem["bytes"], problem["failures"]) == (2 * mib, 18)
+    assert topic_problems(cluster.read().topics["orders"], NOW_MS, signs) == []
+    answers = topic_answers(cluster.read(), price_list("0.02"), SWEEP_COMMAND, signs)
+    assert answers["topics"][0]["topic"] == "stuck"
+    assert [hold["cause"] for hold in answers["topics"][0]["holds"]] == [
+        "copies fail",
+        "active segment",
+    ]
+    # Without metrics nothing tells a failure from a lag, and that is what is said.
+    unknown = topic_answers(cluster.read(), price_list("0.02"), SWEEP_COMMAND, {})
+    stuck = next(each for each in unknown["topics"] if each["topic"] == "stuck")
+    waits = next(each for each in stuck["holds"] if each["cause"] == "copying is behind")
+    assert "--metrics" in waits["remedy"]
+    sure = {"stuck": CopySigns(lag_bytes=2 * mib)}
+    known = topic_answers(cluster.read(), price_list("0.02"), SWEEP_COMMAND, sure)
+    stuck = next(each for each in known["topics"] if each["topic"] == "stuck")
+    waits = next(each for each in stuck["holds"] if each["cause"] == "copying is behind")
+    assert "without a failed one" in waits["remedy"]
+
+
+def test_lag_of_a_topic_is_shared_among_its_partitions() -> None:
+    cluster = ScriptedCluster()
+    for size in (100, 300):
+        cluster.add("t", [], local_tier(0, 0, 40, size))
+    signs = {"t": CopySigns(failures=1, lag_bytes=200)}
+    (topic,) = topic_answers(cluster.read(), price_list("1"), SWEEP_COMMAND, signs)["topics"]
+    assert {hold["cause"]: hold["bytes"] for hold in topic["holds"]} == {
+        "copies fail": 200,
+        "active segment": 200,
+    }
 
 
 @pytest.mark.slow

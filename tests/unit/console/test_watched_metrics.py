@@ -13,7 +13,8 @@ from isotherm.console.watched_metrics import (
     metrics_addresses,
 )
 from isotherm.errors import ConfigError
-from isotherm.metrics.broker_topic_metrics import TopicMeter
+from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
+from isotherm.storage_view.copy_signs import CopySigns
 from isotherm.storage_view.traffic import Traffic
 from isotherm.testing.sim_clock import SimClock
 from tests.support.metrics_server import LOGIN, TOPIC, MetricsServer
@@ -64,6 +65,38 @@ def test_errors_are_those_since_the_first_look(broker: MetricsServer, login: str
     ]
     read = Traffic(reads=10 / INTERVAL_S, read_bytes=500 / INTERVAL_S)
     assert found.traffic == found.hourly_traffic == {"": read, TOPIC: read}
+
+
+def test_signs_of_copies_are_the_last_minutes_errors_and_the_lag(
+    broker: MetricsServer, login: str
+) -> None:
+    clock = SimClock()
+    broker.topics.set(TopicGauge.REMOTE_COPY_LAG_BYTES, TOPIC, 0, 700)
+    watched = WatchedMetrics(metrics_addresses([broker.url], login), clock, INTERVAL_S)
+    first = watched.look()
+    assert first is not None
+    assert first.copy_signs == {TOPIC: CopySigns(0, 700, 0)}
+    broker.topics.mark(TopicMeter.REMOTE_COPY_ERRORS, TOPIC, 18)
+    broker.topics.set(TopicGauge.COPY_HALTED_PARTITIONS, TOPIC, 0, 1)
+    clock.advance(INTERVAL_S * 1000)
+    second = watched.look()
+    for _ in range(20):
+        clock.advance(60_000)
+        last = watched.look()
+    watched.close()
+    assert second is not None
+    assert second.copy_signs == {TOPIC: CopySigns(18, 700, 1)}
+    assert last is not None
+    assert last.copy_signs == {TOPIC: CopySigns(0, 700, 1)}
+
+
+def test_lag_is_unknown_while_a_broker_is_silent(broker: MetricsServer, login: str) -> None:
+    gone = "http://127.0.0.1:1/metrics"
+    watched = WatchedMetrics(metrics_addresses([broker.url, gone], login), SimClock(), 0)
+    found = watched.look()
+    watched.close()
+    assert found is not None
+    assert found.copy_signs == {TOPIC: CopySigns(0, None, 0)}
 
 
 def test_login_that_is_refused_is_a_reason_without_the_password(broker: MetricsServer) -> None:

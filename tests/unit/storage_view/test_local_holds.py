@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from isotherm.storage_view.copy_signs import CopySigns
 from isotherm.storage_view.local_holds import Hold, HoldCause, TierSettings, local_holds
 from isotherm.storage_view.partition_storage import LocalTier, Retention, partition_sums
 from isotherm.storage_view.remote_segments import RemoteSegments
@@ -38,7 +39,9 @@ def holds(
     is_tiered: bool = True,
 ) -> list[Hold]:
     segments = RemoteSegments.of_metadata(listed)
-    sums = partition_sums(local, segments, Retention(), NOW_MS, is_tiered=is_tiered)
+    sums = partition_sums(
+        local, segments, Retention(), NOW_MS, is_tiered=is_tiered, segment_bytes=0
+    )
     return local_holds(local, segments, sums, settings, NOW_MS, is_tiered=is_tiered)
 
 
@@ -124,3 +127,45 @@ def test_causes_add_up_to_the_local_log(
     settings = replace(KEPT, local_retention=limit)
     found = holds(local, [*finished(copied), *uploads], settings)
     assert sum(each.size_in_bytes for each in found) == size
+
+
+def with_signs(
+    local: LocalTier, listed: Sequence[RemoteLogSegmentMetadata], signs: CopySigns | None
+) -> dict[HoldCause, int]:
+    segments = RemoteSegments.of_metadata(listed)
+    sums = partition_sums(local, segments, Retention(), NOW_MS, is_tiered=True, segment_bytes=0)
+    return causes(local_holds(local, segments, sums, KEPT, NOW_MS, is_tiered=True, signs=signs))
+
+
+def test_failed_copy_that_left_nothing_behind_is_known_from_metrics() -> None:
+    local = local_tier(0, 20, 60, 3 * SIZE + 500)
+    failing = with_signs(local, finished(2), CopySigns(failures=18, lag_bytes=3 * SIZE))
+    assert failing == {HoldCause.COPY_FAILED: 3 * SIZE, HoldCause.ACTIVE_SEGMENT: 500}
+    waiting = with_signs(local, finished(2), CopySigns(lag_bytes=3 * SIZE))
+    assert waiting == {HoldCause.COPY_WAITS: 3 * SIZE, HoldCause.ACTIVE_SEGMENT: 500}
+    halted = with_signs(local, finished(2), CopySigns(9, 3 * SIZE, halted_partitions=1))
+    assert halted == {HoldCause.COPY_HALTED: 3 * SIZE, HoldCause.ACTIVE_SEGMENT: 500}
+
+
+def test_small_segment_that_time_has_rolled_is_none_that_is_active() -> None:
+    local = local_tier(0, 20, 30, 300)
+    assert with_signs(local, finished(2), None) == {HoldCause.ACTIVE_SEGMENT: 300}
+    assert with_signs(local, finished(2), CopySigns(failures=1)) == {HoldCause.COPY_FAILED: 300}
+    known = with_signs(local, finished(2), CopySigns(failures=1, lag_bytes=200))
+    assert known == {HoldCause.COPY_FAILED: 200, HoldCause.ACTIVE_SEGMENT: 100}
+    # The copies failed a moment ago, and have caught up since.
+    assert with_signs(local, finished(2), CopySigns(failures=1, lag_bytes=0)) == {
+        HoldCause.ACTIVE_SEGMENT: 300
+    }
+
+
+def test_copy_whose_remains_cannot_be_deleted_has_failed() -> None:
+    local = local_tier(0, 20, 60, 3 * SIZE + 500)
+    given_up = remote_segment(
+        9, 20, 29, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, size=SIZE, age_ms=1000
+    )
+    # The segments behind the failed one wait for it.
+    assert causes(holds(local, [*finished(2), given_up])) == {
+        HoldCause.COPY_FAILED: 2 * SIZE + 500,
+        HoldCause.ACTIVE_SEGMENT: SIZE,
+    }

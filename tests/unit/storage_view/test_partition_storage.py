@@ -73,7 +73,7 @@ def local_tier(log_start: int, local_start: int, end: int) -> LocalTier:
 
 def sums_of(shapes: Iterable[Shape], local: LocalTier, retention: Retention) -> StorageSums:
     segments = RemoteSegments.of_metadata(metadata_of(shapes))
-    return partition_sums(local, segments, retention, NOW_MS, is_tiered=True)
+    return partition_sums(local, segments, retention, NOW_MS, is_tiered=True, segment_bytes=0)
 
 
 @given(shapes, st.tuples(*[st.integers(0, 90)] * 3))
@@ -158,7 +158,12 @@ def test_copy_lag_is_the_age_of_the_newest_copied_record() -> None:
 
 def test_topic_that_is_not_tiered_has_no_lag() -> None:
     found = partition_sums(
-        local_tier(5, 5, 20), RemoteSegments.of_metadata([]), Retention(), NOW_MS, is_tiered=False
+        local_tier(5, 5, 20),
+        RemoteSegments.of_metadata([]),
+        Retention(),
+        NOW_MS,
+        is_tiered=False,
+        segment_bytes=0,
     )
     assert (found.copy_lag_offsets, found.copy_lag_bytes, found.copy_lag_s) == (0, 0, 0)
 
@@ -199,3 +204,25 @@ def test_last_tiered_offset_is_of_finished_segments() -> None:
     ]
     assert last_tiered_offset(RemoteSegments.of_metadata(metadata_of(shapes))) == 9
     assert last_tiered_offset(RemoteSegments.of_metadata([])) == -1
+
+
+def test_active_segment_of_an_idle_topic_is_no_lag() -> None:
+    """Kafka's RemoteCopyLagBytes leaves the active segment out."""
+    copied: Shape = (0, 10, STATE.COPY_SEGMENT_FINISHED, NOW_MS - 90_000)
+    begun: Shape = (10, 4, STATE.COPY_SEGMENT_STARTED, NOW_MS)
+
+    def lag(shapes: list[Shape], end: int) -> tuple[int, int, float | None]:
+        found = partition_sums(
+            local_tier(0, 0, end),
+            RemoteSegments.of_metadata(metadata_of(shapes)),
+            Retention(),
+            NOW_MS,
+            is_tiered=True,
+            segment_bytes=5,
+        )
+        return found.copy_lag_offsets, found.copy_lag_bytes, found.copy_lag_s
+
+    assert lag([copied], 15) == (0, 0, 0)
+    assert lag([copied], 17) == (2, 2, 90)
+    # An upload has begun, so its segment is closed, however small.
+    assert lag([copied, begun], 15) == (4, 4, 90)

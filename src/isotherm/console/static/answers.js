@@ -32,7 +32,8 @@ function reasons(topic, opened, isFirst) {
     element("ul", {}, topic.holds.map((hold) => element("li", {},
       element("strong", {}, `${hold.cause}: ${bytes(hold.bytes)}`), ` in ${plural(hold.partitions, "partition")}`,
       hold.since_ms === null ? "" : `, since ${time(hold.since_ms)}`,
-      hold.attempts ? `, ${plural(hold.attempts, "upload")} begun` : "", ". ", hold.remedy,
+      hold.attempts ? `, ${plural(hold.attempts, "upload")} begun` : "",
+      hold.failures ? `, ${plural(hold.failures, "copy", "copies")} failed in the last minutes` : "", ". ", hold.remedy,
       ` Most is in partition ${hold.worst_partition}, from offset ${count(hold.first_offset)}.`))),
     element("p", {}, element("a", { href: `#/topics/${encodeURIComponent(topic.topic)}` }, `The tier map of ${topic.topic}`)));
   // The page is made anew with each look; what was opened stays open.

@@ -12,7 +12,7 @@ export function bytes(size) {
   return `${unit ? size.toFixed(1) : size} ${UNITS[unit]}`;
 }
 
-export const plural = (number, one) => `${count(number)} ${one}${number === 1 ? "" : "s"}`;
+export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 
 export const count = (number) => number.toLocaleString("en-US");
 
@@ -44,8 +44,18 @@ export function element(name, attributes = {}, ...children) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
     else if (value !== false && value !== null) made.setAttribute(key, value === true ? "" : value);
   }
-  made.append(...children.flat().filter((child) => child !== null));
+  made.append(...children.flat(2).filter((child) => child !== null));
   return made;
+}
+
+// What somebody has to act on; nothing if nothing is wrong.
+export function problemList(problems) {
+  if (!problems.length) return [];
+  return [element("section", { class: "card problems", "aria-label": "Problems" }, element("ul", {}, problems.map((each) => element("li", {},
+    element("strong", { class: "bad" }, each.cause),
+    each.topic === null ? "" : [" in ", element("a", { href: `#/topics/${encodeURIComponent(each.topic)}` }, each.topic)], ": ",
+    each.bytes === null ? "" : `${bytes(each.bytes)} of closed segments are not copied. `,
+    each.failures ? `${plural(each.failures, "copy", "copies")} failed in the last minutes. ` : "", each.text))))];
 }
 
 export const figure = (name, value, note = "", isBad = false) =>

@@ -1,6 +1,6 @@
 // The cluster: its brokers, its topics, what each tier holds.
 
-import { age, bytes, count, dollars, element, figure, plural, rate, table } from "./format.js";
+import { age, bytes, count, dollars, element, figure, plural, problemList, rate, table } from "./format.js";
 
 const ROWS_MAX = 500;
 
@@ -27,11 +27,12 @@ export function overviewPage() {
           withInternal = event.target.checked;
           showTopics();
         } }), " internal topics too"));
-      main.replaceChildren(element("h1", {}, "Overview"), element("div", { id: "sums" }),
+      main.replaceChildren(element("h1", {}, "Overview"), element("div", { id: "problems" }), element("div", { id: "sums" }),
         element("section", { class: "card" }, element("h2", {}, "Topics"), legend(), tools, list),
         element("section", { class: "card", id: "brokers" }),
         element("section", { class: "card", id: "errors", hidden: !data.errors }));
     }
+    main.querySelector("#problems").replaceChildren(...problemList(data.problems));
     main.querySelector("#sums").replaceChildren(sums(data));
     main.querySelector("#brokers").replaceChildren(element("h2", {}, "Brokers"), brokers(data));
     if (data.errors) {

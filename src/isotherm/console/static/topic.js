@@ -1,6 +1,6 @@
 // One topic: the tier map of each partition, and the numbers behind it.
 
-import { age, bytes, count, dollars, element, figure, plural, table, time } from "./format.js";
+import { age, bytes, count, dollars, element, figure, plural, problemList, table, time } from "./format.js";
 import { fetchJson, topicPath } from "./requests.js";
 import { KINDS, TierMap, wordsOf } from "./tier_map.js";
 import { TimeLapse } from "./time_lapse.js";
@@ -74,14 +74,18 @@ export function topicPage(name, query) {
       page.isShown = true;
       main.replaceChildren(element("h1", {}, name),
         element("p", {}, element("a", { href: `#/records/${encodeURIComponent(name)}` }, "Its records")),
-        element("div", { id: "sums" }),
-        element("section", { class: "card" }, element("h2", {}, "Tier map"), legend(),
+        element("div", { id: "problems" }), element("div", { id: "sums" }),
+        element("section", { class: "card" }, element("h2", {}, "Tier map"), element("p", { id: "map-problems", class: "bad", hidden: true }), legend(),
           element("p", { class: "quiet" }, "Keys on a bar: ← → moves, + and − zoom, Home and End jump, Enter shows the segment."),
           lapse.element, element("div", { id: "more", class: "tools" }), element("div", { id: "maps" })),
         element("section", { class: "card", id: "partitions" }));
     }
     if (data.isOvertaken) return;
     lapse.tell(data.maps.reduce((sum, map) => sum + (map.unknown_segments ?? 0), 0));
+    main.querySelector("#problems").replaceChildren(...problemList(sums.problems));
+    const causes = main.querySelector("#map-problems");
+    causes.textContent = `${sums.problems.map((each) => each.cause).join(", ")}: see above.`;
+    causes.hidden = !sums.problems.length;
     main.querySelector("#sums").replaceChildren(topicSums(sums));
     main.querySelector("#partitions").replaceChildren(element("h2", {}, "Partitions"), partitionTable(sums.by_partition));
     const host = main.querySelector("#maps");
@@ -131,7 +135,7 @@ function topicSums(sums) {
     figure("Local", bytes(sums.local_bytes), `${bytes(sums.overlap_bytes)} also remote`),
     figure("Remote", bytes(sums.remote_bytes), plural(sums.remote_segments, "segment")),
     figure("Not copied yet", bytes(sums.copy_lag_bytes), sums.is_tiered
-      ? `${count(sums.copy_lag_offsets)} offsets · newest copy ${age(sums.copy_lag_s)} old` : "not tiered"),
+      ? `${count(sums.copy_lag_offsets)} offsets${sums.copy_lag_s ? ` · newest copy ${age(sums.copy_lag_s)} old` : ""}` : "not tiered"),
     figure("Not deleted yet", bytes(sums.deletion_lag_bytes), `${plural(sums.deletion_lag_segments, "segment")} · ${age(sums.deletion_lag_s)}`),
     figure("Missing", count(sums.missing_offsets), "offsets in no tier", sums.missing_offsets > 0),
     figure("Cost a month", dollars(sums.cost_per_month), "list price of storage"));
