@@ -69,6 +69,7 @@ from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.member_metadata import member_metadata
 from isotherm.broker.tier.remote_tier import OwnMetadata
 from isotherm.client.listener_security import inter_broker_security
+from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import RemoteStorageNotReadyError
 from isotherm.log.log_dir import LogDir

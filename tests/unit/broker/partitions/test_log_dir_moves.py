@@ -26,11 +26,7 @@ from isotherm.log.log_manager import LogManager
 from isotherm.record.batch import build_batch
 from isotherm.types import TopicIdPartition, TopicPartition
 from tests.support.conditions import wait_until
-from tests.support.led_topic import NobodyWaits
-from tests.support.led_topic import alone
-from tests.support.led_topic import delete_topic
-from tests.support.led_topic import lead_topic
-from tests.support.led_topic import BROKER_ID
+from tests.support.led_topic import BROKER_ID, NobodyWaits, delete_topic, lead_topic
 
 TOPIC_ID = uuid.UUID(int=7)
 PLACE = TopicPartition("t", 0)
