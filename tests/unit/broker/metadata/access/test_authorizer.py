@@ -202,6 +202,7 @@ def test_topic_that_becomes_known_is_checked(metadata: Metadata) -> None:
     metadata.add(resource_name="open", operation=Operation.WRITE)
     handled = []
     api: Any = SimpleNamespace(
+        is_asked_without_items=False,
         handle=lambda context, request: handled.append(request),
         refuse=lambda *arguments: pytest.fail("the whole request is refused"),
         refuse_by=None,
