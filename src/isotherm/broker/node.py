@@ -29,6 +29,7 @@ from isotherm.broker.coordinators.coordinator_elections import (
     open_group_coordinator,
     open_transaction_coordinator,
 )
+from isotherm.broker.coordinators.coordinator_metrics import CoordinatorMetrics
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
 from isotherm.broker.metadata.access.authorizer import configured_authorizer
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata, MetadataChange
@@ -301,6 +302,9 @@ class BrokerNode:
             self._transaction_peers.markers,
             cluster.new_producer_id(control_executor),
             clock=self._clock,
+        )
+        self.metrics.registry.register(
+            CoordinatorMetrics(group_coordinator.shards, transaction_coordinator)
         )
         return BrokerServices(
             config=self._config,

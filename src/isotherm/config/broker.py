@@ -261,6 +261,28 @@ class BrokerConfig:
         check=at_least(1),
         dynamic=True,
     )
+    cluster_partitions_max: int = key(
+        INT,
+        200_000,
+        "Partitions of the cluster, of all topics but internal ones, if this broker is its own"
+        " controller; further ones are refused with POLICY_VIOLATION. Isotherm's own key. (Kafka"
+        " has no bound.)",
+        check=at_least(1),
+    )
+    cluster_acls_max: int = key(
+        INT,
+        100_000,
+        "ACLs of the cluster, if this broker is its own controller; further ones are refused with"
+        " POLICY_VIOLATION. Isotherm's own key. (Kafka has no bound.)",
+        check=at_least(1),
+    )
+    producer_ids_per_partition_max: int = key(
+        INT,
+        1_000_000,
+        "Producer ids that a partition remembers; records of a further one are refused with"
+        " POLICY_VIOLATION until others expire. Isotherm's own key. (Kafka has no bound.)",
+        check=at_least(1),
+    )
     log_retention_check_interval_ms: int = key(
         LONG, 300_000, "Time between two checks of retention.", check=at_least(1)
     )

@@ -20,6 +20,13 @@ class TransactionConfig:
         "Time without a transaction after which a transactional id is forgotten.",
         check=at_least(1),
     )
+    transaction_coordinator_transactional_ids_max: int = key(
+        INT,
+        1_000_000,
+        "Transactional ids that this broker coordinates; a further one is refused with"
+        " POLICY_VIOLATION. Isotherm's own key. (Kafka has no bound.)",
+        check=at_least(1),
+    )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = key(
         INT,
         3_600_000,

@@ -38,7 +38,8 @@ def keep_no_checkpoint(log: StartedLog) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LogEnvironment:
-    """producer_id_expiration_ms is producer.id.expiration.ms. remote_storage_system_enable is
+    """producer_id_expiration_ms is producer.id.expiration.ms, producer_ids_max is
+    producer.ids.per.partition.max. remote_storage_system_enable is
     remote.log.storage.system.enable."""
 
     cache: FileCache
@@ -46,4 +47,5 @@ class LogEnvironment:
     rng: random.Random
     remote_storage_system_enable: bool = False
     producer_id_expiration_ms: int = 86_400_000
+    producer_ids_max: int = 1_000_000
     checkpoint_log_start: CheckpointLogStart = keep_no_checkpoint

@@ -384,7 +384,9 @@ class _LogLoader:
 
     def _new_producers(self) -> ProducerStateManager:
         return ProducerStateManager(
-            self._topic_partition, self._environment.producer_id_expiration_ms
+            self._topic_partition,
+            self._environment.producer_id_expiration_ms,
+            self._environment.producer_ids_max,
         )
 
     def _index_sound_batches(

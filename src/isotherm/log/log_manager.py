@@ -100,6 +100,7 @@ class LogManager:
             rng,
             config.remote.remote_log_storage_system_enable,
             config.producer_id_expiration_ms,
+            config.producer_ids_per_partition_max,
             self._locked.checkpoint_log_start,
         )
         self.broker_epoch = NO_BROKER_EPOCH

@@ -10,6 +10,7 @@ written. Source: Kafka ProducerStateManager.java, ProducerAppendInfo.java; KIP-9
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from isotherm.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
+    PolicyViolationError,
     TransactionCoordinatorFencedError,
 )
 from isotherm.record.batch import BatchHeader
@@ -89,10 +91,14 @@ class ProducerState:
 
 
 class ProducerStateManager:
-    def __init__(self, topic_partition: TopicPartition, expiration_ms: int) -> None:
-        """`expiration_ms` is producer.id.expiration.ms. It may be changed later."""
+    def __init__(
+        self, topic_partition: TopicPartition, expiration_ms: int, ids_max: int = sys.maxsize
+    ) -> None:
+        """`expiration_ms` is producer.id.expiration.ms. It may be changed later. `ids_max` bounds
+        what clients add (`check`), not what is replayed or copied from a leader."""
         self._topic_partition = topic_partition
         self.expiration_ms = expiration_ms
+        self._ids_max = ids_max
         self._producers: dict[ProducerId, ProducerState] = {}
         # First offsets of open transactions, in rising order: they open in the order of the log.
         self._ongoing: dict[ProducerId, Offset] = {}
@@ -106,6 +112,11 @@ class ProducerStateManager:
     @property
     def is_empty(self) -> bool:
         return not self._producers and not self._unreplicated
+
+    @property
+    def id_count(self) -> int:
+        """Producer ids that are remembered. Any thread."""
+        return len(self._producers)
 
     def producer(self, producer_id: ProducerId) -> ProducerState | None:
         return self._producers.get(producer_id)
@@ -140,12 +151,14 @@ class ProducerStateManager:
 
         Raises InvalidProducerEpochError for an older epoch (the producer was replaced),
         OutOfOrderSequenceError for a gap, and InvalidTxnStateError for a batch outside the open
-        transaction of its producer.
+        transaction of its producer. Raises PolicyViolationError for a new producer if there are as
+        many as producer.ids.per.partition.max.
         """
         state = self._producers.get(header.producer_id)
         # A producer that is new here, or whose state has expired, may begin with any sequence, as
         # in Kafka.
         if state is None:
+            self._check_room(header)
             return
         if header.producer_epoch != state.epoch:
             self._check_epoch(state, header)
@@ -155,6 +168,14 @@ class ProducerStateManager:
             raise InvalidTxnStateError(
                 "batch is not transactional within a transaction"
                 f" partition={self._topic_partition} producer_id={header.producer_id}"
+            )
+
+    def _check_room(self, header: BatchHeader) -> None:
+        if len(self._producers) >= self._ids_max:
+            raise PolicyViolationError(
+                f"the partition has as many producer ids as it may have"
+                f" partition={self._topic_partition} producer_id={header.producer_id}"
+                f" count={len(self._producers)} key=producer.ids.per.partition.max"
             )
 
     def check_marker(self, header: BatchHeader, marker: ControlRecord) -> None:

@@ -10,6 +10,7 @@ from isotherm.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
+    PolicyViolationError,
     TransactionCoordinatorFencedError,
 )
 from isotherm.log.producer_state import ProducerStateManager
@@ -346,3 +347,20 @@ def test_control_batch_that_is_no_marker_changes_nothing() -> None:
     assert state.apply(read_batch_header(data), data, 0) is None
     assert state.snapshot_entries() == before
     assert state.first_unstable_offset == 0
+
+
+def test_producer_ids_of_clients_are_bounded() -> None:
+    state = ProducerStateManager(TopicPartition("topic", 0), DAY, 2)
+    for producer in (1, 2):
+        header = batch(producer, 0, producer=producer)
+        state.check(header)
+        state.apply_batch(header)
+    third = batch(3, 0, producer=3)
+    with pytest.raises(PolicyViolationError, match=r"key=producer\.ids\.per\.partition\.max"):
+        state.check(third)
+    state.check(batch(3, 1, producer=2))
+    # A replica copies what its leader has.
+    state.apply_batch(third)
+    assert state.id_count == 3
+    state.remove_expired(NOW + DAY + 1)
+    state.check(third)

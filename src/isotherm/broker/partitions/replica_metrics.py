@@ -55,6 +55,14 @@ class ReplicaMetrics(Collector):
         yield GaugeMetricFamily(
             f"{_PREFIX}offlinereplicacount", "Kafka's OfflineReplicaCount.", offline
         )
+        ids = [each.log.producers.id_count for each in partitions]
+        yield GaugeMetricFamily(f"{_PREFIX}produceridcount", "Kafka's ProducerIdCount.", sum(ids))
+        yield GaugeMetricFamily(
+            "isotherm_partition_producer_ids_max",
+            "Producer ids of the partition with most of them; producer.ids.per.partition.max bounds"
+            " it.",
+            max(ids, default=0),
+        )
         counts: Mapping[str, int] = {
             "IsrShrinks": self._isr_counts.shrinks,
             "IsrExpands": self._isr_counts.expands,

@@ -77,12 +77,17 @@ class GroupShards:
             self._config.group_consumer_max_size,
         )
 
+    @property
+    def count(self) -> int:
+        """Groups of both protocols that this broker coordinates. Any thread."""
+        return sum(len(shard.groups) + len(shard.consumer_groups) for shard in self.loaded())
+
     def check_room(self, group_id: str) -> None:
         """To be called before a group is created.
 
         Raises PolicyViolationError if there are as many as group.coordinator.groups.max.
         """
-        count = sum(len(shard.groups) + len(shard.consumer_groups) for shard in self.loaded())
+        count = self.count
         if count >= self._config.group_coordinator_groups_max:
             raise PolicyViolationError(
                 f"this broker has as many groups as it may have group_id={group_id} count={count}"

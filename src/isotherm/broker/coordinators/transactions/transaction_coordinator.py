@@ -45,6 +45,7 @@ from isotherm.errors import (
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
     IsothermError,
+    PolicyViolationError,
     TransactionalIdNotFoundError,
 )
 from isotherm.remote.outages import Outages, log_failure
@@ -160,6 +161,8 @@ class TransactionCoordinator:
         await self.ensure_topic()
         known = self._shard_of(transactional_id).by_id.get(transactional_id)
         fresh = None
+        if known is None:
+            self._check_room(transactional_id)
         if known is None or known.is_epoch_exhausted:
             fresh = await self.new_producer_id()
         # Looked up again, because other requests may have run during the await above.
@@ -169,6 +172,7 @@ class TransactionCoordinator:
         if known is None:
             # Without an await above nothing has run since a look-up that found the id's metadata.
             assert fresh is not None
+            self._check_room(transactional_id)
             known = new_transaction_metadata(transactional_id, fresh, timeout_ms, now_ms)
         begun = begin_producer(
             known, timeout_ms=timeout_ms, expected=expected, fresh_producer_id=fresh, now_ms=now_ms
@@ -284,7 +288,22 @@ class TransactionCoordinator:
         for shard in self._shards.active():
             yield from shard.by_id.values()
 
+    @property
+    def id_count(self) -> int:
+        """Transactional ids that this broker coordinates. Any thread."""
+        return sum(len(shard.by_id) for shard in self._shards.active())
+
     # ---- state
+
+    def _check_room(self, transactional_id: str) -> None:
+        """Raise PolicyViolationError if there is no room for a further transactional id."""
+        count = self.id_count
+        if count >= self._config.transaction_coordinator_transactional_ids_max:
+            raise PolicyViolationError(
+                "this broker has as many transactional ids as it may have"
+                f" transactional_id={transactional_id} count={count}"
+                " key=transaction.coordinator.transactional.ids.max"
+            )
 
     async def ensure_topic(self) -> None:
         """Create the topic unless it exists; see `TopicCreator`."""

@@ -21,7 +21,7 @@ from isotherm.broker.metadata.metadata_records import (
     AccessControlEntryRecord,
     RemoveAccessControlEntryRecord,
 )
-from isotherm.errors import InvalidRequestError, RejectedError
+from isotherm.errors import InvalidRequestError, PolicyViolationError, RejectedError
 
 RECORDS_MAX = 10_000  # Kafka: QuorumController.MAX_RECORDS_PER_USER_OP
 
@@ -96,9 +96,13 @@ class PlannedAcls(NamedTuple):
 
 
 def plan_creations(
-    bindings: Sequence[AclBinding], existing: Acls, new_id: Callable[[], uuid.UUID]
+    bindings: Sequence[AclBinding],
+    existing: Acls,
+    new_id: Callable[[], uuid.UUID],
+    count_max: int,
 ) -> PlannedAcls:
-    """Plan the creation of ACLs. Raises InvalidRequestError for more than RECORDS_MAX."""
+    """Plan the creation of ACLs. Raises InvalidRequestError for more than RECORDS_MAX. `count_max`
+    is cluster.acls.max; a new ACL beyond it has a PolicyViolationError."""
     if len(bindings) > RECORDS_MAX:
         raise InvalidRequestError(f"too many ACLs in one request count_max={RECORDS_MAX}")
     known = {binding_of(acl) for acl in existing.values()}
@@ -108,6 +112,14 @@ def plan_creations(
             _check(binding)
         except RejectedError as error:
             planned.errors.append(error)
+            continue
+        if binding not in known and len(known) >= count_max:
+            planned.errors.append(
+                PolicyViolationError(
+                    f"the cluster has as many ACLs as it may have count={len(known)}"
+                    " key=cluster.acls.max"
+                )
+            )
             continue
         planned.errors.append(None)
         if binding not in known:

@@ -63,6 +63,7 @@ from isotherm.broker.metadata.controller.topic_rules import (
     CreatedTopic,
     DeletedTopic,
     NewTopic,
+    check_partition_count,
     check_request_size,
     collision_key,
     config_records,
@@ -217,6 +218,7 @@ class Controller(ClusterMetadata):
         check_request_size(topics, self._config)
         counts = Counter(topic.name for topic in topics)
         taken = {collision_key(name): name for name in self._image.topics_by_name}
+        partition_count = self._partition_count()
         results = []
         for topic in topics:
             try:
@@ -229,11 +231,14 @@ class Controller(ClusterMetadata):
                     brokers=self._image.brokers,
                     broker=self._config,
                 )
+                added = len(plan.replicas)
+                check_partition_count(topic.name, partition_count + added, self._config)
                 # Last, so that a topic that is refused for another reason uses none of the quota.
-                charge(len(plan.replicas))
+                charge(added)
             except RejectedError as error:
                 results.append(CreatedTopic(topic.name, None, error))
             else:
+                partition_count += added
                 taken[collision_key(topic.name)] = topic.name
                 results.append(CreatedTopic(topic.name, plan, None))
         plans = [result.plan for result in results if result.plan is not None]
@@ -243,6 +248,9 @@ class Controller(ClusterMetadata):
             logger.info("topics created topics=%s", ",".join(topic.name for topic in created))
             self._notify_listeners(MetadataChange(self._image, created=created))
         return results
+
+    def _partition_count(self) -> int:
+        return sum(len(topic.partitions) for topic in self._image.topics_by_name.values())
 
     def delete_topics(
         self,
@@ -289,6 +297,7 @@ class Controller(ClusterMetadata):
         order.
         """
         counts = Counter(asked.topic for asked in topics)
+        partition_count = self._partition_count()
         results: list[RejectedError | None] = []
         records: list[MetadataRecord] = []
         grown = []
@@ -303,6 +312,8 @@ class Controller(ClusterMetadata):
                         f"too many partitions in one request topic={asked.topic}"
                         f" count_max={PARTITIONS_PER_REQUEST_MAX}"
                     )
+                after = partition_count + len(records) + len(planned)
+                check_partition_count(asked.topic, after, self._config)
                 charge(len(planned))
             except RejectedError as error:
                 results.append(error)
@@ -436,7 +447,8 @@ class Controller(ClusterMetadata):
 
     def create_acls(self, bindings: Sequence[AclBinding]) -> list[RejectedError | None]:
         """Create the legal ACLs in one batch; returns None or the error of each, in order."""
-        planned = plan_creations(bindings, self._image.acls, self._new_id)
+        count_max = self._config.cluster_acls_max
+        planned = plan_creations(bindings, self._image.acls, self._new_id, count_max)
         if planned.records:
             self._commit(planned.records)
             logger.info("ACLs created count=%d", len(planned.records))

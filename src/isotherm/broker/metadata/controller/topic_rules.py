@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from isotherm.broker.metadata.image import TopicImage
+from isotherm.broker.metadata.internal_topics import is_internal
 from isotherm.broker.metadata.metadata_records import (
     TOPIC_RESOURCE,
     ConfigRecord,
@@ -205,6 +206,16 @@ def check_request_size(topics: Iterable[NewTopic], broker: BrokerConfig) -> None
         raise PolicyViolationError(
             f"too many partitions in one request count={count}"
             f" count_max={PARTITIONS_PER_REQUEST_MAX}"
+        )
+
+
+def check_partition_count(topic: str, count: int, broker: BrokerConfig) -> None:
+    """Raise PolicyViolationError if the cluster would have more partitions than it may have.
+    Internal topics are created in any case: groups and transactions need them."""
+    if count > broker.cluster_partitions_max and not is_internal(topic):
+        raise PolicyViolationError(
+            f"the cluster would have too many partitions topic={topic} count={count}"
+            f" count_max={broker.cluster_partitions_max} key=cluster.partitions.max"
         )
 
 

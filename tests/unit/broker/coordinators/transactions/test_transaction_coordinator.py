@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from isotherm.broker.coordinators.coordinator_metrics import CoordinatorMetrics
 from isotherm.broker.coordinators.transactions import transaction_coordinator, transaction_endings
 from isotherm.broker.coordinators.transactions.transaction_endings import (
     MARKERS_PER_TURN,
@@ -30,6 +31,7 @@ from isotherm.errors import (
     InvalidTxnStateError,
     NotCoordinatorError,
     NotLeaderOrFollowerError,
+    PolicyViolationError,
     ProducerFencedError,
     TransactionalIdNotFoundError,
 )
@@ -67,6 +69,22 @@ def test_two_producers_that_begin_at_once_get_different_epochs(broker: Any) -> N
         assert {first.epoch, second.epoch} == {0, 1}
 
     broker.run(scenario)
+
+
+def test_transactional_ids_are_bounded(broker: Any) -> None:
+    async def scenario() -> None:
+        first = await broker.begin("a")
+        await broker.begin("b")
+        named = r"count=2 key=transaction\.coordinator\.transactional\.ids\.max"
+        with pytest.raises(PolicyViolationError, match=named):
+            await broker.begin("c")
+        assert broker.coordinator.id_count == 2
+        # Those that exist go on.
+        assert await broker.begin("a") == (first.producer_id, 1)
+        (groups, ids) = CoordinatorMetrics(SimpleNamespace(count=7), broker.coordinator).collect()
+        assert (groups.samples[0].value, ids.samples[0].value) == (7, 2)
+
+    broker.run(scenario, transaction_coordinator_transactional_ids_max=2)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])

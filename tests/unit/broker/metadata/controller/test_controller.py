@@ -7,9 +7,11 @@ import uuid
 
 import pytest
 
+from isotherm.broker.metadata.access.acl_changes import AclBinding
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
 from isotherm.broker.metadata.controller.config_changes import ConfigChange, ConfigOperation
 from isotherm.broker.metadata.controller.controller import PRODUCER_ID_BLOCK_SIZE
+from isotherm.broker.metadata.controller.partition_growth import NewPartitions
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.metadata.features import FeatureUpdate, UpgradeType
 from isotherm.broker.metadata.image import ConfigResource
@@ -489,3 +491,30 @@ def test_damaged_record_is_named_by_its_offset(cluster_metadata):
     append_raw(cluster_metadata, b"\x01\x63\x00\x00")
     with pytest.raises(CorruptMetadataError, match=f"{METADATA_TOPIC_PARTITION} offset=7"):
         cluster_metadata.replayed()
+
+
+def test_partitions_and_acls_of_the_cluster_are_bounded(cluster_metadata):
+    file = parse_broker_config({"cluster.partitions.max": "5", "cluster.acls.max": "2"})
+    controller = cluster_metadata.start(file)
+    new = [NewTopic(name=name, num_partitions=2) for name in ("a", "b", "c")]
+    *kept, refused = controller.create_topics(new)
+    assert [each.error for each in kept] == [None, None]
+    named = r"count_max=5 key=cluster\.partitions\.max"
+    with pytest.raises(PolicyViolationError, match=named):
+        raise refused.error
+    more, one = controller.create_partitions(
+        [NewPartitions(topic="a", total_count=4), NewPartitions(topic="b", total_count=3)]
+    )
+    with pytest.raises(PolicyViolationError, match=named):
+        raise more
+    assert one is None
+    # Groups need their topic.
+    (internal,) = controller.create_topics([NewTopic(name="__consumer_offsets", num_partitions=3)])
+    assert internal.error is None
+    bindings = [AclBinding(2, topic, 3, "User:a", "*", 3, 3) for topic in ("a", "b", "c")]
+    assert controller.create_acls(bindings[:2]) == [None, None]
+    # Those that exist are no more.
+    (again, acl) = controller.create_acls(bindings[1:])
+    assert again is None
+    with pytest.raises(PolicyViolationError, match=r"count=2 key=cluster\.acls\.max"):
+        raise acl

@@ -708,6 +708,7 @@ def test_metrics_count_partitions_by_their_replicas(leader: Leader) -> None:
                 for sample in family.samples
             }[f"kafka_server_replicamanager_{name}"]
 
+        assert value("produceridcount") == 0
         # t-1 has one replica.
         assert (value("partitioncount"), value("leadercount")) == (2, 2)
         assert (value("underreplicatedpartitions"), value("underminisrpartitioncount")) == (0, 0)
