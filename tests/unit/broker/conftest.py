@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from isotherm.broker.loop_turns import _NextTurn
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
 from isotherm.broker.partitions.partition import Partition
@@ -167,3 +168,17 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
     made = Parts(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One entry for each turn that is left to others."""
+    taken: list[None] = []
+    wait = _NextTurn.__await__
+
+    def counted(awaitable: _NextTurn) -> Any:
+        taken.append(None)
+        return wait(awaitable)
+
+    monkeypatch.setattr(_NextTurn, "__await__", counted)
+    return taken

@@ -16,11 +16,14 @@ KIPs      113 · 827 volume sizes · 1066
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.loop_turns import Turns
 from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.partitions.log_dir_moves import FutureReplica
 from isotherm.broker.server.requests.access_checks import on_cluster
@@ -28,49 +31,52 @@ from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import LogDirFailedError
 from isotherm.log.log_dir import LogDir
+from isotherm.log.partition_log import PartitionLog
 from isotherm.protocol.api_keys import ApiKey, VersionRange
-from isotherm.types import CLUSTER_METADATA_TOPIC, REMOTE_LOG_DIR, Offset, TopicPartition
+from isotherm.protocol.entities import entity_of, item_class
+from isotherm.types import CLUSTER_METADATA_TOPIC, REMOTE_LOG_DIR, TopicPartition
+
+# Each with the fields of its answer, which are read in its turn.
+Replicas: TypeAlias = Sequence[tuple[TopicPartition, Callable[[], dict[str, Any]]]]
 
 
-def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: Any) -> Any:
     replica_manager = context.services.replica_manager
     asked = _asked(request)
-    logs = [
-        log
+    logs = {
+        log.topic_partition: log
         for log in replica_manager.logs()
         if log.topic_partition.topic != CLUSTER_METADATA_TOPIC
         and (asked is None or log.topic_partition in asked)
-    ]
+    }
     copies = [
         copy
         for copy in replica_manager.future_replicas()
         if asked is None or copy.topic_partition in asked
     ]
-    ends = {log.topic_partition: log.log_end_offset for log in logs}
-    results = [
-        _directory_fields(
-            log_dir,
-            [
-                *(
-                    (
-                        log.topic_partition,
-                        _replica_fields(log.topic_partition, log.size_in_bytes),
-                    )
-                    for log in logs
-                    if log.log_dir is log_dir
-                ),
-                *(
-                    (copy.topic_partition, _future_fields(copy, ends.get(copy.topic_partition, -1)))
-                    for copy in copies
-                    if copy.log_dir is log_dir
-                ),
-            ],
-        )
-        for log_dir in replica_manager.log_dirs()
-    ]
+    # A request of a few bytes may be about all replicas, so others are served meanwhile.
+    turns = Turns()
+    results = []
+    for log_dir in replica_manager.log_dirs():
+        replicas = [
+            *(
+                (partition, partial(_log_fields, log))
+                for partition, log in logs.items()
+                if log.log_dir is log_dir
+            ),
+            *(
+                (
+                    copy.topic_partition,
+                    partial(_future_fields, copy, logs.get(copy.topic_partition)),
+                )
+                for copy in copies
+                if copy.log_dir is log_dir
+            ),
+        ]
+        results.append(await _directory_fields(context, log_dir, replicas, turns))
     remote = context.services.remote_log_manager
     if asked is None and remote is not None and (sizes := remote.sizes()):
-        results.append(_remote_fields(remote.location, sizes))
+        results.append(await _remote_fields(context, remote.location, sizes, turns))
     return context.response({"error_code": ErrorCode.none, "results": results})
 
 
@@ -80,8 +86,8 @@ def _asked(request: Any) -> set[tuple[str, int]] | None:
     return {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
 
 
-def _directory_fields(
-    log_dir: LogDir, replicas: list[tuple[TopicPartition, dict[str, Any]]]
+async def _directory_fields(
+    context: RequestContext, log_dir: LogDir, replicas: Replicas, turns: Turns
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {"log_dir": str(log_dir.path.absolute()), "topics": ()}
     try:
@@ -93,27 +99,40 @@ def _directory_fields(
         "error_code": ErrorCode.none,
         "total_bytes": volume.total_bytes,
         "usable_bytes": volume.usable_bytes,
-        "topics": _by_topic(replicas),
+        "topics": await _topics(context, replicas, turns),
     }
 
 
-def _remote_fields(location: str, sizes: Mapping[TopicPartition, int]) -> dict[str, Any]:
+async def _remote_fields(
+    context: RequestContext, location: str, sizes: Mapping[TopicPartition, int], turns: Turns
+) -> dict[str, Any]:
+    replicas = [
+        (partition, partial(_replica_fields, partition, size)) for partition, size in sizes.items()
+    ]
     return {
         "log_dir": REMOTE_LOG_DIR + location,
         "error_code": ErrorCode.none,
-        "topics": _by_topic(
-            (partition, _replica_fields(partition, size)) for partition, size in sizes.items()
-        ),
+        "topics": await _topics(context, replicas, turns),
     }
 
 
-def _by_topic(
-    replicas: Iterable[tuple[TopicPartition, dict[str, Any]]],
-) -> list[dict[str, Any]]:
-    by_topic: dict[str, list[dict[str, Any]]] = {}
-    for topic_partition, fields in sorted(replicas, key=lambda each: each[0]):
-        by_topic.setdefault(topic_partition.topic, []).append(fields)
-    return [{"name": topic, "partitions": partitions} for topic, partitions in by_topic.items()]
+async def _topics(context: RequestContext, replicas: Replicas, turns: Turns) -> list[Any]:
+    topic_type = item_class(item_class(context.response_type, "results"), "topics")
+    partition_type = item_class(topic_type, "partitions")
+    by_topic: dict[str, list[Any]] = {}
+    for topic_partition, fields in sorted(replicas, key=itemgetter(0)):
+        await turns.take()
+        partitions = by_topic.setdefault(topic_partition.topic, [])
+        partitions.append(entity_of(partition_type, fields()))
+    topics = []
+    for topic, partitions in by_topic.items():
+        await turns.take()
+        topics.append(entity_of(topic_type, {"name": topic, "partitions": partitions}))
+    return topics
+
+
+def _log_fields(log: PartitionLog) -> dict[str, Any]:
+    return _replica_fields(log.topic_partition, log.size_in_bytes)
 
 
 def _replica_fields(partition: TopicPartition, size_in_bytes: int) -> dict[str, Any]:
@@ -125,7 +144,8 @@ def _replica_fields(partition: TopicPartition, size_in_bytes: int) -> dict[str, 
     }
 
 
-def _future_fields(copy: FutureReplica, log_end_offset: Offset) -> dict[str, Any]:
+def _future_fields(copy: FutureReplica, log: PartitionLog | None) -> dict[str, Any]:
+    log_end_offset = -1 if log is None else log.log_end_offset
     return {
         "partition_index": copy.topic_partition.partition,
         "partition_size": copy.size_in_bytes,

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from isotherm.broker.apis import create_topics
-from isotherm.broker.loop_turns import PART_SIZE, Turns, _NextTurn
+from isotherm.broker.loop_turns import PART_SIZE, Turns
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
+from isotherm.broker.partitions.log_dir_moves import FutureReplica
+from isotherm.log.log_dir import LogDir
 from isotherm.protocol.api_keys import ApiKey
+from isotherm.types import TopicPartition
 
 NO_OPERATIONS = {
     "allow_auto_topic_creation": False,
     "include_topic_authorized_operations": False,
 }
-
-
-@pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One entry for each turn that is left to others."""
-    taken: list[None] = []
-    wait = _NextTurn.__await__
-
-    def counted(awaitable: _NextTurn) -> Any:
-        taken.append(None)
-        return wait(awaitable)
-
-    monkeypatch.setattr(_NextTurn, "__await__", counted)
-    return taken
 
 
 def test_a_turn_has_as_many_items_as_are_allowed(turns: list[None]) -> None:
@@ -89,3 +78,38 @@ def test_created_topics_leave_turns_and_have_their_own_settings(broker, turns) -
     ]
     assert values == [str(number) for number in range(count)]
     assert len(turns) >= 3
+
+
+def test_log_directories_of_all_replicas_leave_turns(broker, turns, tmp_path) -> None:
+    count = 4 * PART_SIZE
+    here = LogDir(tmp_path)
+    logs = [
+        SimpleNamespace(
+            topic_partition=TopicPartition(f"t{number % 2}", number // 2),
+            log_dir=here,
+            size_in_bytes=number,
+            log_end_offset=7,
+        )
+        for number in reversed(range(count))
+    ]
+    copy = FutureReplica(logs[0].topic_partition, here, 5, 3)
+    hosted = SimpleNamespace(
+        logs=lambda: logs, future_replicas=lambda: [copy], log_dirs=lambda: [here]
+    )
+    tier = SimpleNamespace(location="s3://b", sizes=lambda: {TopicPartition("t0", 0): 9})
+    broker.services = dataclasses.replace(
+        broker.services, replica_manager=hosted, remote_log_manager=tier
+    )
+    local, remote = broker.call(ApiKey.DESCRIBE_LOG_DIRS, 4, topics=None).results
+    sizes = {
+        (topic.name, each.partition_index): each.partition_size
+        for topic in local.topics
+        for each in topic.partitions
+        if not each.is_future_key
+    }
+    assert sizes == {log.topic_partition: log.size_in_bytes for log in logs}
+    assert list(sizes) == sorted(sizes)
+    (future,) = (each for topic in local.topics for each in topic.partitions if each.is_future_key)
+    assert (future.partition_size, future.offset_lag) == (5, 4)
+    assert remote.topics[0].partitions[0].partition_size == 9
+    assert len(turns) >= count / PART_SIZE - 1

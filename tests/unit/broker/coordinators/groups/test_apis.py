@@ -7,17 +7,20 @@ import datetime
 import inspect
 import uuid
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.apis import offset_fetch
 from isotherm.broker.apis.api_register import APIS, SERVED
 from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import Producer
 from isotherm.broker.error_mapping import error_code
+from isotherm.broker.loop_turns import Turns
 from isotherm.broker.metadata.access.acl_changes import AclBinding
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.node import BrokerNode
@@ -283,6 +286,22 @@ def test_member_leaves_in_every_version(live: Live, version: int) -> None:
         else:
             assert (left.error_code, again.error_code) == (E.none, E.unknown_member_id)
         assert live.coordinator.find("g").is_empty
+
+    live.run(scenario)
+
+
+@pytest.mark.parametrize("version", [2, 9])
+def test_all_offsets_of_a_group_leave_turns(
+    live: Live, turns: list[None], monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.setattr(offset_fetch, "Turns", partial(Turns, 1))
+
+    async def scenario() -> None:
+        await live.commit(9, 5)
+        del turns[:]
+        assert await live.fetch(version, everything=True) == {0: 5, 1: 6}
+        # One for each offset but the first, and one for the topic.
+        assert len(turns) >= 2
 
     live.run(scenario)
 

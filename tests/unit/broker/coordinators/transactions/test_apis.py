@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import threading
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.apis import produce
+from isotherm.broker.apis import list_transactions, produce
 from isotherm.broker.apis.api_register import SERVED
+from isotherm.broker.loop_turns import PART_SIZE
 from isotherm.errors import CoordinatorLoadInProgressError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.produce import (
@@ -126,6 +128,20 @@ async def producer_of_next(broker: Any) -> dict[str, int]:
     epoch."""
     assert (await init(broker)).error_code is E.concurrent_transactions
     return await producer_of(broker)
+
+
+@pytest.mark.parametrize("version", [3, 5])
+def test_answers_about_many_partitions_leave_turns(
+    broker: Any, turns: list[None], version: int
+) -> None:
+    async def scenario() -> None:
+        broker.create_topic()
+        producer = await producer_of(broker)
+        del turns[:]
+        await add(broker, version, producer, *range(5 * PART_SIZE))
+        assert len(turns) >= 4
+
+    broker.run(scenario)
 
 
 def test_add_partitions_of_several_transactions_answers_each(broker: Any) -> None:
@@ -390,6 +406,27 @@ def test_list_transactions_filters(
         assert [each.transactional_id for each in response.transaction_states] == ["open"]
 
     broker.run(scenario)
+
+
+def test_patterns_of_list_transactions_have_a_thread_of_their_own(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    match = list_transactions.matching_names
+
+    def noted(pattern: str, names: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return match(pattern, names)
+
+    monkeypatch.setattr(list_transactions, "matching_names", noted)
+
+    async def scenario() -> None:
+        await producer_of(broker)
+        response = await broker.call(ApiKey.LIST_TRANSACTIONS, 2, transactional_id_pattern="t.")
+        assert [each.transactional_id for each in response.transaction_states] == ["tx"]
+
+    broker.run(scenario)
+    assert [name.rpartition("_")[0] for name in threads] == ["isotherm-transaction-patterns"]
 
 
 def test_list_transactions_with_a_pattern_that_is_none(broker: Any) -> None:
