@@ -24,7 +24,7 @@ from isotherm.config.layers import (
     parse_override,
     read_properties,
 )
-from isotherm.config.secret_files import warn_of_readers
+from isotherm.config.secret_files import close_to_others, warn_of_readers
 from isotherm.config.security import is_secret
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.printable import HIDDEN, LineFormatter, without_passwords
@@ -48,8 +48,6 @@ DataDir = Annotated[
     ),
 ]
 DEFAULT_DATA_DIR = Path("isotherm-data")
-CLOSED_TO_OTHERS = 0o007
-"""The umask, besides the bits that it has. The group's rights are the operator's choice."""
 
 
 def serve(
@@ -90,8 +88,7 @@ def serve(
         _print_settings(settings(), as_json=as_json)
         return
     lines = _start_logging(log_level, log_lines_per_s)
-    # Files and folders that the broker makes are not for other users of the machine.
-    os.umask(os.umask(CLOSED_TO_OTHERS) | CLOSED_TO_OTHERS)
+    close_to_others()
     # The import of a broker takes half a second, so other commands do not do it. Garbage
     # collections would take a tenth of that and free nothing, because modules stay.
     gc.disable()

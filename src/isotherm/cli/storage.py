@@ -10,6 +10,7 @@ import typer
 
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.layers import read_properties
+from isotherm.config.secret_files import closed_to_others
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import LogDirFailedError
 
@@ -71,17 +72,18 @@ def format_storage(
     credentials = parse_scram_arguments(add_scram or (), lambda: rng.randbytes(SALT_SIZE))
     metadata_dir = broker.metadata_log_dir
     try:
-        formatted = format_directories(
-            OsFileSystem(),
-            broker.log_dirs,
-            cluster_id,
-            broker.node_id,
-            lambda: new_id(rng),
-            ignore_formatted=ignore_formatted,
-            first_credentials=(metadata_dir, credentials)
-            if broker.has_embedded_controller and credentials
-            else None,
-        )
+        with closed_to_others():
+            formatted = format_directories(
+                OsFileSystem(),
+                broker.log_dirs,
+                cluster_id,
+                broker.node_id,
+                lambda: new_id(rng),
+                ignore_formatted=ignore_formatted,
+                first_credentials=(metadata_dir, credentials)
+                if broker.has_embedded_controller and credentials
+                else None,
+            )
     except OSError as error:
         raise LogDirFailedError("a log directory cannot be formatted") from error
     for path in formatted:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from isotherm.config.secret_files import warn_of_writers
+from isotherm.config.secret_files import warn_of_open_folder
 from isotherm.log.checkpoints import NO_BROKER_EPOCH, save_clean_shutdown
 from isotherm.log.environment import StartedLog
 from isotherm.log.fs import FileSystem
@@ -63,7 +63,7 @@ class LockedDirs:
                 if log_dir.is_online and log_dir.path not in self._locked:
                     try:
                         self._locked[log_dir.path] = lock_directory(self._fs, log_dir)
-                        warn_of_writers(log_dir.path)
+                        warn_of_open_folder(log_dir.path)
                     except OSError as error:
                         log_dir.fail(error, "open")
 

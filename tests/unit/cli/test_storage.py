@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,17 @@ def test_format_gives_every_directory_an_id_of_its_own(tmp_path, properties):
     ids = {uuid_from_text(each.directory_id) for each in owners}
     assert len(ids) == 2
     assert all(map(is_directory, ids))
+
+
+def test_formatted_directories_are_closed_to_other_users(tmp_path, properties):
+    before = os.umask(0o022)
+    try:
+        run("format", "-t", CLUSTER, "-c", properties)
+        assert os.umask(0o022) == 0o022, "that of the process is as before"
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "a", tmp_path / "a" / "meta.properties"):
+        assert path.stat().st_mode & 0o007 == 0
 
 
 def test_format_of_what_is_formatted_is_refused_unless_it_is_to_be_ignored(tmp_path, properties):

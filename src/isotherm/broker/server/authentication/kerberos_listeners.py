@@ -14,6 +14,7 @@ KerberosLogin.
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isotherm.broker.server.authentication.gssapi import (
@@ -26,6 +27,7 @@ from isotherm.broker.server.authentication.sasl_gate import NewExchange
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.jaas import KERBEROS_MODULE, parse_login_module
 from isotherm.config.listener import Listener
+from isotherm.config.secret_files import warn_of_readers
 from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ def _credentials(key_tab: str, principal: str, listener: Listener) -> gssapi.Cre
             f"GSSAPI needs a library that is not installed mechanism=GSSAPI listener={listener}"
             " hint=\"pip install 'isotherm[kerberos]', beside libkrb5-dev\""
         ) from error
+    warn_of_readers(Path(key_tab))
     name = gssapi.Name(principal, gssapi.NameType.kerberos_principal)
     try:
         credentials = gssapi.Credentials(

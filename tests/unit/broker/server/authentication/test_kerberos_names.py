@@ -3,8 +3,13 @@ KerberosShortNamer."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
+from isotherm.broker.server.authentication import kerberos_listeners
 from isotherm.broker.server.authentication.kerberos_names import KerberosNames
 from isotherm.errors import ConfigError
 
@@ -64,3 +69,22 @@ def test_costly_rule_ends() -> None:
     """RE2 is linear; a backtracking engine would take 2**4000 steps for this name."""
     names = KerberosNames(["RULE:[1:$1]s/([a-z]+)+!/x/"], REALM)
     assert names.user_of("a" * 4000 + "@EXAMPLE.COM") == "a" * 4000
+
+
+def test_key_of_the_broker_that_others_may_read_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    library = SimpleNamespace(
+        Name=lambda *_: None,
+        NameType=SimpleNamespace(kerberos_principal=0),
+        MechType=SimpleNamespace(kerberos=0),
+        Credentials=lambda **_: "credentials",
+        raw=SimpleNamespace(misc=SimpleNamespace(GSSError=OSError)),
+    )
+    monkeypatch.setitem(sys.modules, "gssapi", library)
+    path = tmp_path / "key tab"
+    path.touch()
+    for mode, warns in ((0o600, False), (0o644, True)):
+        path.chmod(mode)
+        assert kerberos_listeners._credentials(str(path), "kafka/b@R", "CLIENTS") == "credentials"
+        assert ("can be read by others" in caplog.text) == warns
