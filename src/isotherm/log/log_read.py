@@ -91,15 +91,15 @@ def read_log(
     isolation: FetchIsolation,
     *,
     min_one_message: bool,
-) -> LogRead:
+) -> LogRead | None:
     """Batches of one segment, from the one that contains `start_offset` on.
 
     At most `max_bytes`, but at least the first batch if `min_one_message`. Empty at the end of the
-    offsets that `isolation` allows. Raises OffsetOutOfRangeError outside [local log start, log
-    end].
+    offsets that `isolation` allows. None if `start_offset` is outside [local log start, log end],
+    or retention has deleted its segment since the view was taken.
     """
     if not view.local_log_start_offset <= start_offset <= view.log_end_offset:
-        raise _out_of_range(view, start_offset)
+        return None
     is_committed = isolation is FetchIsolation.TXN_COMMITTED
     if isolation is FetchIsolation.HIGH_WATERMARK:
         end_offset = view.high_watermark
@@ -134,9 +134,8 @@ def read_log(
                 upper_bound = read.upper_bound_offset or view.segment_end_offset(index)
                 aborted = aborted_transactions(view.segments[index:], start_offset, upper_bound)
             break
-    except FileNotFoundError as error:
-        # Retention deleted the segment's files after the snapshot was taken.
-        raise _out_of_range(view, start_offset) from error
+    except FileNotFoundError:
+        return None
     return LogRead(
         records,
         segment_base,
@@ -194,7 +193,8 @@ def _end_position(view: LogView, index: int, end_offset: Offset) -> Position:
     return view.segment_size(index) if batch is None else batch.position
 
 
-def _out_of_range(view: LogView, offset: Offset) -> OffsetOutOfRangeError:
+def out_of_range(view: LogView, offset: Offset) -> OffsetOutOfRangeError:
+    """The error for an offset that `read_log` cannot read."""
     return OffsetOutOfRangeError(
         f"offset is outside the local log partition={view.topic_partition} offset={offset}"
         f" local_log_start_offset={view.local_log_start_offset}"

@@ -48,6 +48,7 @@ from isotherm.log.log_read import (
     LogView,
     offset_for_timestamp,
     offset_of_largest_timestamp,
+    out_of_range,
     read_log,
 )
 from isotherm.log.log_segment import LogSegment, TimestampAndOffset
@@ -425,15 +426,40 @@ class PartitionLog:
         isolation: FetchIsolation = FetchIsolation.LOG_END,
         min_one_message: bool = True,
     ) -> LogRead:
-        """See `log_read.read_log`."""
+        """See `read_local`. Raises OffsetOutOfRangeError for an offset of the remote tier too."""
+        read = self.read_local(
+            start_offset, max_bytes, isolation=isolation, min_one_message=min_one_message
+        )
+        if read is None:
+            raise out_of_range(self.view(), start_offset)
+        return read
+
+    def read_local(
+        self,
+        start_offset: Offset,
+        max_bytes: int,
+        *,
+        isolation: FetchIsolation,
+        min_one_message: bool,
+    ) -> LogRead | None:
+        """See `log_read.read_log`. None if only the remote tier should have the offset. Raises
+        OffsetOutOfRangeError for an offset that neither tier should have."""
         if self._is_closed or self.log_dir.failure is not None:
             self._check_usable()
+        view = self.view()
         try:
-            return read_log(
-                self.view(), start_offset, max_bytes, isolation, min_one_message=min_one_message
+            read = read_log(
+                view, start_offset, max_bytes, isolation, min_one_message=min_one_message
             )
         except OSError as error:
             raise self.log_dir.failed_by(error, "read") from error
+        # As it is now: retention may have moved the local log start during the read.
+        if read is None and not (
+            self.remote_log_enabled
+            and self._log_start_offset <= start_offset < self.local_log_start_offset
+        ):
+            raise out_of_range(view, start_offset)
+        return read
 
     def offset_for_timestamp(self, timestamp_ms: TimestampMs) -> TimestampAndOffset | None:
         """See `log_read.offset_for_timestamp`."""

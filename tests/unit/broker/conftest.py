@@ -55,7 +55,7 @@ class FakeReaderPool:
         self.wait: ReadWait | None = None
 
     def read_now(self, asked: ReadRequest) -> Any:
-        return self.in_memory.get(asked.offset)
+        return self.in_memory.get(asked.offset, asked)
 
     def read(self, asked: ReadRequest) -> Future[Any]:
         self.wait = asked.wait

@@ -334,6 +334,8 @@ def test_reader_of_a_segment_that_retention_deletes_goes_on(directory: Path) -> 
     assert view.segments[0] is held
     with pytest.raises(OffsetOutOfRangeError):
         log.read(3, 100)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read_local(3, 100, isolation=FetchIsolation.LOG_END, min_one_message=True)
 
 
 def test_producers_do_not_wait_for_files_that_go(directory: Path) -> None:
@@ -387,6 +389,13 @@ def test_tiered_log_keeps_segments_until_they_are_copied(directory: Path) -> Non
     assert list(log.leader_epochs.entries) == [(0, 0)]
     with pytest.raises(OffsetOutOfRangeError, match="local_log_start_offset=5"):
         log.read(0, 100)
+    where = {"isolation": FetchIsolation.LOG_END, "min_one_message": True}
+    for offset in (0, 4):
+        assert log.read_local(offset, 100, **where) is None
+    for offset in (-1, log.log_end_offset + 1):
+        with pytest.raises(OffsetOutOfRangeError, match=f"offset={offset} "):
+            log.read_local(offset, 100, **where)
+    assert log.read_local(5, 100, **where) == log.read(5, 100)
     log.update_highest_offset_in_remote_storage(3)
     assert log.highest_offset_in_remote_storage == 4
 

@@ -36,8 +36,6 @@ from isotherm.broker.partitions.fetch import (
     FetchReads,
     FollowerFetch,
     PartitionRead,
-    read_from_memory,
-    read_remote,
 )
 from isotherm.broker.partitions.fetch_sessions import FetchContext, FetchTerms
 from isotherm.broker.partitions.fetch_target import FetchTarget, PartitionKey
@@ -145,10 +143,9 @@ def _finish(
     """The response, after a remote read for the partitions that need one."""
     remote_log_manager = context.services.remote_log_manager
     if found.needs_remote and remote_log_manager is not None:
-        readers = remote_log_manager.readers
-        found = found.replaced(read_from_memory(found.reads, reader.isolation, readers))
+        found.read_from_memory(remote_log_manager.readers)
         if found.needs_remote:
-            return _respond_with_remote(context, fetch, reader, found, readers)
+            return _respond_with_remote(context, fetch, reader, found, remote_log_manager.readers)
     return _respond(context, fetch, reader, found)
 
 
@@ -160,8 +157,8 @@ async def _respond_with_remote(
     readers: RemoteReaderPool,
 ) -> FetchResponse:
     wait_s_max = context.services.config.remote.remote_fetch_max_wait_ms / 1000
-    reads = await read_remote(found.reads, reader.isolation, readers, wait_s_max)
-    return _respond(context, fetch, reader, found.replaced(reads))
+    await found.read_remote(readers, wait_s_max)
+    return _respond(context, fetch, reader, found)
 
 
 def _respond(

@@ -3,9 +3,10 @@ ReplicaManager).
 
     read_partitions ──> answered at once if min.bytes are available
           │               else DelayedFetch waits in the purgatory, then everything is read again
-          └─ a partition whose offset lies below the local log start is read from the remote tier:
-             from memory if it was read ahead, else in other threads, in parallel with other
-             partitions, for at most remote.fetch.max.wait.ms
+          └─ a partition whose offset lies below the local log start has a request to the remote
+             tier (`PartitionRead.remote`): `read_from_memory` completes it if its bytes were read
+             ahead, else `read_remote` does in other threads, in parallel with other partitions,
+             for at most remote.fetch.max.wait.ms
 
 Budget (KIP-74): partitions are read in the order of the request. Each is read up to its own limit
 and to the remaining limit of the request. The first batch found is returned even if it exceeds both
@@ -35,7 +36,7 @@ from isotherm.protocol.fetch import (
     FetchPartitionResponse,
 )
 from isotherm.remote.reading.read_request import ReadRequest, RemoteRead
-from isotherm.remote.reading.read_wait import NO_WAIT, ReadWait
+from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.types import (
     NO_LEADER_EPOCH,
@@ -53,26 +54,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class RemoteNeed(NamedTuple):
-    """The remote read that a target needs."""
-
-    partition: Partition
-    offset: Offset
-    max_bytes: int
-    min_one_message: bool
-
-
 class PartitionRead(NamedTuple):
     """The result for one partition.
 
-    `size` counts towards min.bytes; for a remote read it is the expected size. `is_at_end`: the
-    fetch offset was at the end of the readable records, so the result stays the same until the
-    partition changes.
+    `size` counts towards min.bytes. `remote` is the request that the remote tier must answer yet;
+    then `size` is the expected size. `is_at_end`: the fetch offset was at the end of the readable
+    records, so the result stays the same until the partition changes.
     """
 
     response: FetchPartitionResponse
     size: int = 0
-    remote: RemoteNeed | None = None
+    remote: ReadRequest | None = None
     is_at_end: bool = False
 
     @property
@@ -100,10 +92,75 @@ class FetchReads:
     is_decided: bool = False
     needs_remote: bool = False
 
-    def replaced(self, reads: list[PartitionRead]) -> FetchReads:
-        """A copy with `reads`, in which some or all remote reads are completed."""
-        needs_remote = any(read.remote is not None for read in reads)
-        return FetchReads(self.targets, reads, self.size, self.is_decided, needs_remote)
+    def read_from_memory(self, readers: RemoteReaderPool) -> None:
+        """Complete the remote reads whose bytes are in memory."""
+        # Bytes in memory count for the fetch quota too, so no read begins while it is exceeded
+        # (KIP-956).
+        if readers.fetch_quota.throttle_s() > 0:
+            return
+        self.needs_remote = False
+        for index, read in enumerate(self.reads):
+            if read.remote is None:
+                continue
+            found = readers.read_now(read.remote)
+            if isinstance(found, ReadRequest):
+                self.reads[index] = read._replace(remote=found)
+                self.needs_remote = True
+            else:
+                self.reads[index] = _answered_read(read, found)
+
+    async def read_remote(self, readers: RemoteReaderPool, wait_s_max: float) -> None:
+        """Complete the remote reads in parallel.
+
+        A read that takes longer than `wait_s_max` returns no records and no error. The client
+        retries while the fetch from the bucket continues. The result is the same if the fetch quota
+        blocks the start. A disconnect of the client cancels this call, and with it the fetches that
+        no other read waits for.
+        """
+        pending = {
+            index: read.remote for index, read in enumerate(self.reads) if read.remote is not None
+        }
+        if await self._are_held_up(readers.fetch_quota, wait_s_max):
+            for index in pending:
+                self.reads[index] = PartitionRead(self.reads[index].response)
+            return
+        futures: dict[int, asyncio.Future[RemoteRead]] = {}
+        wait = ReadWait()
+        for index, request in pending.items():
+            try:
+                futures[index] = asyncio.wrap_future(readers.read(request._replace(wait=wait)))
+            except IsothermError as error:
+                self.reads[index] = _failed_read(self.reads[index], error)
+        # Stays True if the call is cancelled because the client has disconnected: the fetches for
+        # it end then. After a timeout they continue, because the client asks again.
+        has_left = True
+        try:
+            if futures:
+                _, late = await asyncio.wait(futures.values(), timeout=wait_s_max)
+                if late:
+                    readers.expirations.count_fetch()
+            for index, future in futures.items():
+                self.reads[index] = _finished_read(self.reads[index], future)
+            has_left = False
+        finally:
+            for future in futures.values():
+                future.cancel()
+            wait.stop(has_left=has_left)
+
+    async def _are_held_up(self, quota: RemoteQuota, wait_s_max: float) -> bool:
+        """Whether the fetch quota (KIP-956) blocks remote reads now.
+
+        Waits for the quota first, unless there are local records to return: after an empty response
+        the client would retry at once.
+        """
+        throttle_s = quota.throttle_s()
+        if throttle_s == 0:
+            return False
+        has_records = any(read.size and read.remote is None for read in self.reads)
+        wait_s = 0.0 if has_records else min(throttle_s, wait_s_max)
+        quota.note_throttled(wait_s)
+        await asyncio.sleep(wait_s)  # noqa: TID251 - the loop must not block, and a Clock would block it
+        return quota.throttle_s() > 0
 
 
 class FollowerFetch(NamedTuple):
@@ -209,22 +266,16 @@ class FetchReader(NamedTuple):
             if elsewhere is not None:
                 # A diverging follower's fetch is not recorded: its offset is of another history.
                 return elsewhere
-        try:
-            read = partition.log.read(
-                asked.fetch_offset,
-                max_bytes,
-                isolation=self.isolation,
-                min_one_message=min_one_message,
-            )
-        except OffsetOutOfRangeError:
-            # As in Kafka, the remote tier is considered only after the local read has failed: an
-            # offset that only the remote tier has is rare.
-            if not is_remote_offset(partition, asked.fetch_offset):
-                raise
-            if follower is not None:
-                return _moved_read(partition, asked)
-            need = RemoteNeed(partition, asked.fetch_offset, max_bytes, min_one_message)
-            return _remote_read(need, asked)
+        read = partition.log.read_local(
+            asked.fetch_offset,
+            max_bytes,
+            isolation=self.isolation,
+            min_one_message=min_one_message,
+        )
+        if read is None and follower is not None:
+            return _moved_read(partition, asked)
+        if read is None:
+            return self._remote_read(partition, asked, max_bytes, min_one_message)
         if follower is not None:
             # After the read, as in Kafka: an offset that cannot be read does not show which
             # records the follower has.
@@ -241,6 +292,24 @@ class FetchReader(NamedTuple):
         )
         return PartitionRead(response, size, None, asked.fetch_offset >= read.end_offset)
 
+    def _remote_read(
+        self, partition: Partition, asked: FetchPartition, max_bytes: int, min_one_message: bool
+    ) -> PartitionRead:
+        """A pending remote read. Its expected size is the partition's limit, as in Kafka."""
+        response = _response(partition, asked)
+        if max_bytes == 0 and not min_one_message:
+            return PartitionRead(response)
+        request = ReadRequest(
+            partition.log,
+            partition.topic_id_partition,
+            asked.fetch_offset,
+            max_bytes,
+            self.isolation,
+            min_one_message,
+        )
+        # At least 1, so that it counts as data even if no budget is left.
+        return PartitionRead(response, max(1, max_bytes), request)
+
 
 def _hidden_from(read: PartitionRead) -> Offset | None:
     """The offset from which open transactions hide records from read_committed;
@@ -250,12 +319,6 @@ def _hidden_from(read: PartitionRead) -> Offset | None:
     response = read.response
     stable = response.last_stable_offset
     return stable if stable < response.high_watermark else None
-
-
-def is_remote_offset(partition: Partition, offset: Offset) -> bool:
-    """Whether `offset` is in the remote tier only."""
-    log = partition.log
-    return log.remote_log_enabled and log.log_start_offset <= offset < log.local_log_start_offset
 
 
 def _elsewhere(
@@ -353,111 +416,6 @@ def _moved_read(partition: Partition, asked: FetchPartition) -> PartitionRead:
 
 def _aborted(transactions: Sequence[AbortedTransaction]) -> list[tuple[ProducerId, Offset]]:
     return [(transaction.producer_id, transaction.first_offset) for transaction in transactions]
-
-
-def _remote_read(need: RemoteNeed, asked: FetchPartition) -> PartitionRead:
-    """A pending remote read. Its expected size is the partition's limit, as in Kafka."""
-    response = _response(need.partition, asked)
-    if need.max_bytes == 0 and not need.min_one_message:
-        return PartitionRead(response)
-    # At least 1, so that it counts as data even if no budget is left.
-    return PartitionRead(response, max(1, need.max_bytes), need)
-
-
-def _request(need: RemoteNeed, isolation: FetchIsolation, wait: ReadWait = NO_WAIT) -> ReadRequest:
-    return ReadRequest(
-        need.partition.log,
-        need.partition.topic_id_partition,
-        need.offset,
-        need.max_bytes,
-        isolation,
-        need.min_one_message,
-        wait,
-    )
-
-
-def read_from_memory(
-    reads: Sequence[PartitionRead],
-    isolation: FetchIsolation,
-    readers: RemoteReaderPool,
-) -> list[PartitionRead]:
-    """Complete the remote reads whose bytes are in memory; returns all of `reads`."""
-    # Bytes in memory count for the fetch quota too, so no read begins while it is exceeded
-    # (KIP-956).
-    if readers.fetch_quota.throttle_s() > 0:
-        return list(reads)
-    answered = list(reads)
-    for index, read in enumerate(reads):
-        need = read.remote
-        if need is None:
-            continue
-        found = readers.read_now(_request(need, isolation))
-        if found is not None:
-            answered[index] = _answered_read(read, found)
-    return answered
-
-
-async def read_remote(
-    reads: Sequence[PartitionRead],
-    isolation: FetchIsolation,
-    readers: RemoteReaderPool,
-    wait_s_max: float,
-) -> list[PartitionRead]:
-    """Complete the remote reads in parallel; returns all of `reads`.
-
-    A read that takes longer than `wait_s_max` returns no records and no error. The client retries
-    while the fetch from the bucket continues. The result is the same if the fetch quota blocks the
-    start. A disconnect of the client cancels this call, and with it the fetches that no other read
-    waits for.
-    """
-    futures: dict[int, asyncio.Future[RemoteRead]] = {}
-    answered = list(reads)
-    if await _held_up_by_quota(reads, readers.fetch_quota, wait_s_max):
-        return [PartitionRead(each.response) if each.remote else each for each in reads]
-    wait = ReadWait()
-    for index, read in enumerate(reads):
-        if read.remote is None:
-            continue
-        try:
-            futures[index] = asyncio.wrap_future(
-                readers.read(_request(read.remote, isolation, wait))
-            )
-        except IsothermError as error:
-            answered[index] = _failed_read(read, error)
-    # Stays True if the call is cancelled because the client has disconnected: the fetches for it
-    # end then. After a timeout they continue, because the client asks again.
-    has_left = True
-    try:
-        if futures:
-            _, late = await asyncio.wait(futures.values(), timeout=wait_s_max)
-            if late:
-                readers.expirations.count_fetch()
-        for index, future in futures.items():
-            answered[index] = _finished_read(reads[index], future)
-        has_left = False
-    finally:
-        for future in futures.values():
-            future.cancel()
-        wait.stop(has_left=has_left)
-    return answered
-
-
-async def _held_up_by_quota(
-    reads: Sequence[PartitionRead], quota: RemoteQuota, wait_s_max: float
-) -> bool:
-    """Whether the fetch quota (KIP-956) blocks remote reads now.
-
-    Waits for the quota first, unless there are local records to return: after an empty response
-    the client would retry at once.
-    """
-    throttle_s = quota.throttle_s() if any(read.remote for read in reads) else 0.0
-    if throttle_s == 0:
-        return False
-    has_records = any(read.size and read.remote is None for read in reads)
-    wait_s = 0.0 if has_records else min(throttle_s, wait_s_max)
-    quota.note_throttled(wait_s)
-    await asyncio.sleep(wait_s)  # noqa: TID251 - the loop must not block, and a Clock would block it
-    return quota.throttle_s() > 0
 
 
 def _failed_read(read: PartitionRead, error: BaseException) -> PartitionRead:

@@ -9,9 +9,17 @@ from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
 from isotherm.remote.history.lineage import first_recorded_offset
 from isotherm.remote.reading.read_wait import NO_WAIT, ReadWait
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.types import Offset, Position, TopicIdPartition
+
+
+class SegmentSpan(NamedTuple):
+    """A segment's part of one epoch of the lineage, from an offset on."""
+
+    metadata: RemoteLogSegmentMetadata
+    end_offset: Offset
 
 
 class ReadRequest(NamedTuple):
@@ -19,8 +27,8 @@ class ReadRequest(NamedTuple):
 
     If the first batch is larger, it is returned with `min_one_message`; otherwise the answer is
     empty. With NO_WAIT only bytes in memory are read. The offsets of `log` bound the read. The
-    reader sets `lineage`, the leader epochs of `log` when the read begins. Source: Kafka
-    RemoteStorageFetchInfo.
+    reader's look-up sets `lineage`, the leader epochs of `log` when the read begins, and `span`,
+    where it begins. Source: Kafka RemoteStorageFetchInfo.
     """
 
     log: PartitionLog
@@ -31,6 +39,7 @@ class ReadRequest(NamedTuple):
     min_one_message: bool
     wait: ReadWait = NO_WAIT
     lineage: Sequence[EpochEntry] = ()
+    span: SegmentSpan | None = None
 
     @property
     def first_offset(self) -> Offset:

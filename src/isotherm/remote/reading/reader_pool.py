@@ -11,7 +11,6 @@ pool could wait for ever. Source: Kafka RemoteLogManager.asyncRead and asyncOffs
 from __future__ import annotations
 
 from concurrent.futures import Future
-from contextlib import suppress
 
 from isotherm.clock import Clock
 from isotherm.config.remote import RemoteLogManagerConfig
@@ -123,20 +122,22 @@ class RemoteReaderPool:
 
         return self._pool.submit(work)
 
-    def read_now(self, asked: ReadRequest) -> RemoteRead | None:
+    def read_now(self, asked: ReadRequest) -> RemoteRead | ReadRequest:
         """Same as `read`, but only from memory and in the caller's thread, in about 0.1 ms.
 
-        None if the bytes are not in memory, or for an error, which `read` will raise.
+        If the bytes are not in memory, the request for `read` is returned, which repeats no
+        look-up. An error returns it too, and `read` will raise the error.
         """
         began_s = self._times.begin()
-        found = None
-        with suppress(IsothermError):
+        try:
+            asked = self._reader.look_up(asked)
             found = self._reader.read(asked._replace(wait=NO_WAIT))
+        except IsothermError:
+            return asked
         # Counted only if it answers: otherwise `read` follows and counts the request.
-        if found is not None:
-            self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, asked.partition.topic)
-            self._times.end(began_s)
-            self._note_read(asked.partition, found)
+        self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, asked.partition.topic)
+        self._times.end(began_s)
+        self._note_read(asked.partition, found)
         return found
 
     def _note_read(self, partition: TopicIdPartition, found: RemoteRead) -> None:

@@ -39,7 +39,7 @@ from isotherm.remote.metadata.api import RemoteLogMetadataManager, check_ready
 from isotherm.remote.reading.damage_log import DamageLog
 from isotherm.remote.reading.marker_proof import contradicted_transaction
 from isotherm.remote.reading.read_ahead import ReadAhead
-from isotherm.remote.reading.read_request import ReadRequest, RemoteRead
+from isotherm.remote.reading.read_request import ReadRequest, RemoteRead, SegmentSpan
 from isotherm.remote.reading.read_wait import NO_WAIT, NotInMemoryError
 from isotherm.remote.reading.segment_reader import (
     ANSWER_SIZE_MIN,
@@ -65,13 +65,6 @@ _logger = logging.getLogger(__name__)
 
 _REMEMBERED_STOPS_MAX = 4096
 """Places where reads ended; some 300 bytes each. A forgotten place costs an index look-up."""
-
-
-class _Span(NamedTuple):
-    """A segment's part of one epoch of the lineage, from an offset on."""
-
-    metadata: RemoteLogSegmentMetadata
-    end_offset: Offset
 
 
 class _Stop(NamedTuple):
@@ -116,8 +109,20 @@ class RemoteLogReader:
         self._damage_log = damage_log or DamageLog()
         self._stops: OrderedDict[tuple[TopicIdPartition, Offset], _Stop] = OrderedDict()
 
+    def look_up(self, asked: ReadRequest) -> ReadRequest:
+        """`asked` with the lineage of its log, and with the segment where the read begins, if there
+        is one. Needs no request to the store.
+
+        Raises what the metadata manager raises while it cannot answer (try again).
+        """
+        # Before any look-up: a segment that is not known yet would look like a hole.
+        check_ready(self._metadata, asked.partition)
+        # A copy: the log's epochs may change during the read.
+        asked = asked._replace(lineage=without_empty_epochs(asked.log.leader_epochs.entries))
+        return asked._replace(span=self._span(asked, asked.first_offset))
+
     def read(self, asked: ReadRequest) -> RemoteRead:
-        """Read the requested batches.
+        """Read the requested batches, after a look-up unless `asked` has the result of one.
 
         Raises OffsetOutOfRangeError for an offset that the tier should not hold, RemoteHoleError
         for a hole, and CorruptObjectError if a segment is damaged or its objects are missing.
@@ -126,17 +131,17 @@ class RemoteLogReader:
         store.
         """
         log, partition = asked.log, asked.partition
-        # Before any look-up: a segment that is not known yet would look like a hole.
-        check_ready(self._metadata, partition)
-        # A copy: the log's epochs may change during the read.
-        asked = asked._replace(lineage=without_empty_epochs(log.leader_epochs.entries))
         with self._lock:
             continues = (partition, asked.offset) in self._stops
         try:
+            # A segment that an earlier look-up has missed may be there by now.
+            if asked.span is None:
+                asked = self.look_up(asked)
             # A second try: the metadata names the new segment by now. A second error is retriable.
             try:
                 taken, next_offset = self._take_spans(asked)
             except _SegmentReplacedError:
+                asked = self.look_up(asked)
                 taken, next_offset = self._take_spans(asked)
         except RemoteHoleError as error:
             self._damage_log.log_once(error.place, str(error))
@@ -181,7 +186,7 @@ class RemoteLogReader:
         may be empty; none if the tier has no further record, and the local log goes on there."""
         taken: list[_Taken] = []
         next_offset, room = asked.first_offset, asked.max_bytes
-        span = self._span(asked, next_offset)
+        span = asked.span
         ended_early: list[RemoteLogSegmentMetadata] = []
         while span is not None:
             # Enough for an answer. More is added only from memory.
@@ -229,7 +234,7 @@ class RemoteLogReader:
         if offset == asked.offset or offset < asked.log.local_log_start_offset:
             raise self._no_segment_error(asked, offset)
 
-    def _span(self, asked: ReadRequest, offset: Offset) -> _Span | None:
+    def _span(self, asked: ReadRequest, offset: Offset) -> SegmentSpan | None:
         entry = epoch_for_offset(asked.lineage, offset)
         if entry is None:
             return None
@@ -237,15 +242,15 @@ class RemoteLogReader:
         if metadata is None:
             return None
         epoch_end = epoch_end_offset(asked.lineage, entry.epoch, asked.log.log_end_offset)
-        return _Span(metadata, min(metadata.end_offset_inclusive + 1, epoch_end))
+        return SegmentSpan(metadata, min(metadata.end_offset_inclusive + 1, epoch_end))
 
     def _past_end(
         self,
         asked: ReadRequest,
         ended_early: Sequence[RemoteLogSegmentMetadata],
-        span: _Span,
+        span: SegmentSpan,
         offset: Offset,
-    ) -> tuple[Offset, _Span | None]:
+    ) -> tuple[Offset, SegmentSpan | None]:
         """The offset and the span at which to continue if the batches of `span` end before
         `offset`, which its metadata covers.
 
@@ -272,13 +277,13 @@ class RemoteLogReader:
             return span.end_offset, self._span(asked, span.end_offset)
         going_on = holder or min(others, key=lambda each: each.start_offset)
         end_offset = min(span.end_offset, going_on.end_offset_inclusive + 1)
-        return max(offset, going_on.start_offset), _Span(going_on, end_offset)
+        return max(offset, going_on.start_offset), SegmentSpan(going_on, end_offset)
 
     def _overlapping(
         self,
         asked: ReadRequest,
         ended_early: Sequence[RemoteLogSegmentMetadata],
-        span: _Span,
+        span: SegmentSpan,
         offset: Offset,
     ) -> list[RemoteLogSegmentMetadata]:
         """The lineage's other segments with offsets of `span` from `offset` on."""
@@ -299,7 +304,9 @@ class RemoteLogReader:
             and is_segment_within_lineage(each, asked.log.log_end_offset, asked.lineage)
         ]
 
-    def _take(self, asked: ReadRequest, span: _Span, from_offset: Offset, room: int) -> _Taken:
+    def _take(
+        self, asked: ReadRequest, span: SegmentSpan, from_offset: Offset, room: int
+    ) -> _Taken:
         """The batches of `span` from `from_offset` on that fit into `room`."""
         metadata, wait = span.metadata, asked.wait
         has_records = room < asked.max_bytes
@@ -372,7 +379,11 @@ class RemoteLogReader:
         )
 
     def _missing_objects_error(
-        self, asked: ReadRequest, span: _Span, offset: Offset, error: RemoteResourceNotFoundError
+        self,
+        asked: ReadRequest,
+        span: SegmentSpan,
+        offset: Offset,
+        error: RemoteResourceNotFoundError,
     ) -> Exception:
         """The error for a segment without its objects: replaced or deleted meanwhile, or lost."""
         segment_id = span.metadata.segment_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from isotherm.errors import (
     RetriableError,
 )
 from isotherm.log.log_read import FetchIsolation
-from isotherm.remote.reading.read_request import ReadRequest
+from isotherm.remote.reading.read_request import ReadRequest, RemoteRead
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.remote_tier_metrics import (
@@ -105,19 +106,55 @@ def test_read_now_answers_from_memory_alone(
     value = partition.metrics.value
     prefix = "kafka_server_brokertopicmetrics_remotefetch"
     manager.tier.metrics.follow("flights", 0)
-    assert manager.readers.read_now(request(partition, 0)) is None
+    assert isinstance(manager.readers.read_now(request(partition, 0)), ReadRequest)
     assert value(f"{prefix}requests_total", topic="flights") == 0
     assert value(READ_TIME + "_count") == 0
     assert not [each for each in partition.store.trace if each.operation is Operation.FETCH_LOG]
-    assert manager.readers.read_now(request(partition, 1000)) is None, "`read` will raise the error"
+    refused = manager.readers.read_now(request(partition, 1000))
+    assert isinstance(refused, ReadRequest), "`read` will raise the error"
     first = manager.readers.read(request(partition, 0)).result(WAIT_S)
     found = manager.readers.read_now(request(partition, 0))
-    assert found is not None
+    assert isinstance(found, RemoteRead)
     assert b"".join(found.records)[:100] == b"".join(first.records)[:100]
     assert value(f"{prefix}requests_total", topic="flights") == 2
     assert value(f"{prefix}bytes_total", topic="flights") == first.size + found.size
     assert value(f"{prefix}errors_total", topic="flights") == 0
     assert value(READ_TIME + "_count") == 2
+
+
+def test_read_of_bytes_that_are_not_in_memory_repeats_no_look_up(
+    manager: RemoteLogManager, partition: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition.copy_task.run()
+    partition.delete_local_segments()
+    looked_up = []
+    find = partition.metadata.remote_log_segment_metadata
+
+    def noted(*args: Any) -> Any:
+        looked_up.append(args[-1])
+        return find(*args)
+
+    monkeypatch.setattr(partition.metadata, "remote_log_segment_metadata", noted)
+    asked = request(partition, 1)._replace(max_bytes=10)
+    missed = manager.readers.read_now(asked)
+    assert isinstance(missed, ReadRequest)
+    assert looked_up == [1]
+    found = manager.readers.read(missed._replace(wait=ReadWait())).result(WAIT_S)
+    assert found.size > 0
+    assert looked_up == [1]
+
+
+def test_read_now_leaves_what_it_did_not_find_to_the_read(
+    manager: RemoteLogManager, partition: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment may become known between the two."""
+    partition.copy_task.run()
+    partition.delete_local_segments()
+    with monkeypatch.context() as patch:
+        patch.setattr(partition.metadata, "remote_log_segment_metadata", lambda *_: None)
+        missed = manager.readers.read_now(request(partition, 1))
+    assert isinstance(missed, ReadRequest)
+    assert manager.readers.read(missed._replace(wait=ReadWait())).result(WAIT_S).size > 0
 
 
 def test_read_that_was_given_up_is_no_failure_of_the_tier(
