@@ -22,8 +22,8 @@ KIPs      74 max bytes · 98 read_committed · 227 fetch sessions · 320 leader 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Hashable, Sequence
-from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -57,16 +57,18 @@ from isotherm.protocol.fetch import (
 )
 from isotherm.types import TimestampMs
 
-if TYPE_CHECKING:
-    from isotherm.remote.reading.reader_pool import RemoteReaderPool
-
 READ_COMMITTED = 1
 FIRST_RACK_VERSION = 11
 FIRST_CURRENT_LEADER_VERSION = 16
 
 # The readers of most requests, shared since they are immutable.
-_CONSUMER = FetchReader(FetchIsolation.HIGH_WATERMARK)
-_COMMITTED_CONSUMER = FetchReader(FetchIsolation.TXN_COMMITTED)
+_CONSUMERS = {
+    (is_committed, leader_only): FetchReader(
+        FetchIsolation.TXN_COMMITTED if is_committed else FetchIsolation.HIGH_WATERMARK,
+        leader_only=leader_only,
+    )
+    for is_committed, leader_only in itertools.product((False, True), repeat=2)
+}
 
 # Kafka (ReplicaManager.readFromLog) does not meter these errors, which are not failures of the
 # broker.
@@ -99,7 +101,7 @@ def handle(
     # rest while answers use up the memory.
     min_bytes = min(request.min_bytes, max(max_bytes, 1))
     if found.needs_remote:
-        return _finish(context, fetch, reader, found)
+        return _respond_once_read(context, fetch, reader, found)
     if found.size >= min_bytes or request.max_wait_ms <= 0 or found.is_decided or fetch.is_empty:
         return _respond(context, fetch, reader, found)
     delayed = DelayedFetch(fetch, reader, min_bytes, asyncio.get_running_loop())
@@ -108,9 +110,53 @@ def handle(
     def respond() -> FetchResponse | Awaitable[FetchResponse]:
         max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
         found = _read(context, fetch, reader, services.answers.room(max_bytes), is_first=False)
-        return _finish(context, fetch, reader, found)
+        if found.needs_remote:
+            return _respond_once_read(context, fetch, reader, found)
+        return _respond(context, fetch, reader, found)
 
     return LaterResponse(delayed.future, respond)
+
+
+def _reader(context: RequestContext, request: FetchRequest, now_ms: TimestampMs) -> FetchReader:
+    services = context.services
+    if request.replica_id >= 0:
+        follower = FollowerFetch(
+            request.replica_id, request.replica_epoch, now_ms, services.leader_quota
+        )
+        return FetchReader(FetchIsolation.LOG_END, follower, leader_only=True)
+    leader_only = context.header.api_version < FIRST_RACK_VERSION
+    reader = _CONSUMERS[request.isolation_level == READ_COMMITTED, leader_only]
+    if leader_only:
+        return reader
+    if request.rack_id and services.config.replication.replica_selector_class is not None:
+        return reader._replace(
+            rack=ConsumerRack(
+                request.rack_id,
+                context.listener_name,
+                services.config.node_id,
+                services.metadata.image.brokers.get,
+            )
+        )
+    return reader
+
+
+def _terms(context: RequestContext, reader: FetchReader) -> FetchTerms | None:
+    """The terms of a session that reads only changed partitions; None if every answer needs all
+    partitions.
+
+    A follower proves with each fetch of a partition that it is caught up. The preferred replica
+    depends on other brokers, whose changes mark no partition here.
+    """
+    if reader.follower is not None or reader.rack is not None:
+        return None
+    authorizer = context.services.authorizer
+    return FetchTerms(
+        reader.isolation,
+        reader.leader_only,
+        context.principal,
+        context.client_address,
+        0 if authorizer is None else authorizer.acl_version,
+    )
 
 
 def _read(
@@ -121,6 +167,8 @@ def _read(
     *,
     is_first: bool,
 ) -> FetchReads:
+    """The results of all partitions, with the bytes of both tiers that are there. If others have to
+    be waited for, `needs_remote` is set."""
     services, targets = context.services, fetch.targets()
     for target in targets:
         # A partition that is lost while its request waits keeps its target, and answers with its
@@ -134,30 +182,70 @@ def _read(
                 target.find(partition, services.traffic.topics[partition.topic_partition.topic])
     if services.authorizer is not None:
         _refuse_denied(services.authorizer, context, targets, reader)
-    return reader.read_partitions(targets, max_bytes, is_first=is_first)
+    found = reader.read_partitions(targets, max_bytes, is_first=is_first)
+    if found.needs_remote and services.remote_log_manager is not None:
+        found.read_from_memory(services.remote_log_manager.readers)
+    return found
 
 
-def _finish(
-    context: RequestContext, fetch: FetchContext, reader: FetchReader, found: FetchReads
-) -> FetchResponse | Awaitable[FetchResponse]:
-    """The response, after a remote read for the partitions that need one."""
-    remote_log_manager = context.services.remote_log_manager
-    if found.needs_remote and remote_log_manager is not None:
-        found.read_from_memory(remote_log_manager.readers)
-        if found.needs_remote:
-            return _respond_with_remote(context, fetch, reader, found, remote_log_manager.readers)
-    return _respond(context, fetch, reader, found)
-
-
-async def _respond_with_remote(
+def _refuse_denied(
+    authorizer: Authorizer,
     context: RequestContext,
-    fetch: FetchContext,
+    targets: Sequence[FetchTarget],
     reader: FetchReader,
-    found: FetchReads,
-    readers: RemoteReaderPool,
+) -> None:
+    """Give each target that may not be read an error. A consumer needs READ on the topic, a
+    follower CLUSTER_ACTION."""
+    if reader.follower is not None:
+        if not authorizer.allows_cluster(context, Operation.CLUSTER_ACTION):
+            # Whether an id is unknown is not shown either.
+            for target in targets:
+                target.lose(ErrorCode.topic_authorization_failed)
+        return
+    granted = authorizer.granted_topics(context, Operation.READ)
+    unknown = []
+    for target in targets:
+        key = target.key
+        if (key.topic_id or key.name) not in granted:
+            unknown.append(target)
+    if unknown:
+        _check_targets(authorizer, context, unknown, granted)
+
+
+def _check_targets(
+    authorizer: Authorizer,
+    context: RequestContext,
+    targets: Sequence[FetchTarget],
+    granted: set[Hashable],
+) -> None:
+    names = {target.key: _topic_name(context, target.key) for target in targets}
+    asked = {name for name in names.values() if name is not None}
+    allowed = authorizer.allowed(context, Operation.READ, ResourceType.TOPIC, asked)
+    for target in targets:
+        key, name = target.key, names[target.key]
+        if name is None:
+            continue
+        if name in allowed:
+            authorizer.grant(granted, (key.topic_id or key.name,))
+        else:
+            target.lose(ErrorCode.topic_authorization_failed)
+
+
+def _topic_name(context: RequestContext, key: PartitionKey) -> str | None:
+    if key.topic_id is None:
+        return key.name
+    topic = context.services.metadata.image.topics_by_id.get(key.topic_id)
+    return None if topic is None else topic.name
+
+
+async def _respond_once_read(
+    context: RequestContext, fetch: FetchContext, reader: FetchReader, found: FetchReads
 ) -> FetchResponse:
-    wait_s_max = context.services.config.remote.remote_fetch_max_wait_ms / 1000
-    await found.read_remote(readers, wait_s_max)
+    """The response, after the reads of the remote tier that have to be waited for."""
+    services = context.services
+    if services.remote_log_manager is not None:
+        wait_s_max = services.config.remote.remote_fetch_max_wait_ms / 1000
+        await found.read_remote(services.remote_log_manager.readers, wait_s_max)
     return _respond(context, fetch, reader, found)
 
 
@@ -211,97 +299,6 @@ def _respond_with_leaders(
         reads.append(read)
     answer = fetch.respond(found.targets, reads, now_ms)
     return answer._replace(node_endpoints=tuple(endpoints.values()))
-
-
-def _reader(context: RequestContext, request: FetchRequest, now_ms: TimestampMs) -> FetchReader:
-    services = context.services
-    if request.replica_id >= 0:
-        follower = FollowerFetch(
-            request.replica_id, request.replica_epoch, now_ms, services.leader_quota
-        )
-        return FetchReader(FetchIsolation.LOG_END, follower, leader_only=True)
-    reader = _COMMITTED_CONSUMER if request.isolation_level == READ_COMMITTED else _CONSUMER
-    if context.header.api_version < FIRST_RACK_VERSION:
-        return reader._replace(leader_only=True)
-    if request.rack_id and services.config.replication.replica_selector_class is not None:
-        return reader._replace(
-            rack=ConsumerRack(
-                request.rack_id,
-                context.listener_name,
-                services.config.node_id,
-                services.metadata.image.brokers.get,
-            )
-        )
-    return reader
-
-
-def _terms(context: RequestContext, reader: FetchReader) -> FetchTerms | None:
-    """The terms of a session that reads only changed partitions; None if every answer needs all
-    partitions.
-
-    A follower proves with each fetch of a partition that it is caught up. The preferred replica
-    depends on other brokers, whose changes mark no partition here.
-    """
-    if reader.follower is not None or reader.rack is not None:
-        return None
-    authorizer = context.services.authorizer
-    return FetchTerms(
-        reader.isolation,
-        reader.leader_only,
-        context.principal,
-        context.client_address,
-        0 if authorizer is None else authorizer.acl_version,
-    )
-
-
-def _refuse_denied(
-    authorizer: Authorizer,
-    context: RequestContext,
-    targets: Sequence[FetchTarget],
-    reader: FetchReader,
-) -> None:
-    """Give each target that may not be read an error. A consumer needs READ on the topic, a
-    follower CLUSTER_ACTION."""
-    if reader.follower is not None:
-        if not authorizer.allows_cluster(context, Operation.CLUSTER_ACTION):
-            # Whether an id is unknown is not shown either.
-            for target in targets:
-                target.lose(ErrorCode.topic_authorization_failed)
-        return
-    granted = authorizer.granted_topics(context, Operation.READ)
-    unknown = []
-    for target in targets:
-        key = target.key
-        if (key.topic_id or key.name) not in granted:
-            unknown.append(target)
-    if unknown:
-        _check_targets(authorizer, context, unknown, granted)
-
-
-def _check_targets(
-    authorizer: Authorizer,
-    context: RequestContext,
-    targets: Sequence[FetchTarget],
-    granted: set[Hashable],
-) -> None:
-    names = {target.key: _topic_name(context, target.key) for target in targets}
-    asked = {name for name in names.values() if name is not None}
-    allowed = authorizer.allowed(context, Operation.READ, ResourceType.TOPIC, asked)
-    for target in targets:
-        key, name = target.key, names[target.key]
-        if name is None:
-            continue
-        if name in allowed:
-            authorizer.grant(granted, (key.topic_id or key.name,))
-        else:
-            target.lose(ErrorCode.topic_authorization_failed)
-
-
-def _topic_name(context: RequestContext, key: PartitionKey) -> str | None:
-    if key.topic_id is None:
-        return key.name
-    topic = context.services.metadata.image.topics_by_id.get(key.topic_id)
-    return None if topic is None else topic.name
 
 
 def _refuse(context: RequestContext, request: FetchRequest, error_code: ErrorCode) -> FetchResponse:

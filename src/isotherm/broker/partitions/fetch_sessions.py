@@ -394,7 +394,9 @@ class FetchSessionCache:
         """
         uses_topic_ids = version >= FIRST_TOPIC_ID_VERSION
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._close(request.session_id)
+            # Most have no session, and save the call (docs/decisions/0136).
+            if request.session_id in self._sessions:
+                self._close(request.session_id)
             if request.session_epoch == FINAL_EPOCH:
                 return SessionlessFetch(_asked(request))
             return FullFetch(

@@ -40,14 +40,14 @@ from isotherm.protocol.framing import version_codec
 from isotherm.record.batch import build_batch
 from tests.support.led_topic import delete_topic, lead_topic
 
-CALLS_MAX = {("fetch", 4): 55, ("fetch", 17): 57, ("produce", 3): 50, ("produce", 11): 50}
+CALLS_MAX = {("fetch", 4): 54, ("fetch", 17): 57, ("produce", 3): 49, ("produce", 11): 49}
 FURTHER_CALLS_MAX = {("fetch", 4): 14, ("fetch", 17): 14, ("produce", 3): 15, ("produce", 11): 15}
 """For each partition after the first."""
 
-IDEMPOTENT_CALLS_MAX = {1: 60, 2: 90}
+IDEMPOTENT_CALLS_MAX = {1: 59, 2: 89}
 """Calls of an idempotent producer's request, by its number of partitions."""
 
-CUT_CALLS_MAX = {4: 56, 17: 58}
+CUT_CALLS_MAX = {4: 55, 17: 58}
 """Calls of a fetch that ends at its max bytes, not at the log end."""
 
 SESSION_CALLS_MAX = 56
