@@ -15,8 +15,9 @@ from isotherm.clock import Clock, SystemClock
 from isotherm.console.app import ConsoleSettings, console_app
 from isotherm.console.jobs import JobReports, JobRunner
 from isotherm.console.server import CONNECTIONS_MAX, ConsoleProtocol
-from isotherm.console.watched_cluster import Reader, WatchedCluster
+from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.console.watched_metrics import MetricsAddresses, WatchedMetrics
+from isotherm.storage_view.cluster_storage import StorageReader
 from isotherm.storage_view.prices import price_list
 from isotherm.storage_view.record_sources import RecordSource
 from isotherm.storage_view.registered_values import RegisteredValues
@@ -43,7 +44,7 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def running_console(
-    open_reader: Callable[[], Reader],
+    open_reader: Callable[[], StorageReader],
     interval_s: float = 0.0,
     records: RecordSource | None = None,
     credentials: Mapping[bytes, bytes] | None = None,

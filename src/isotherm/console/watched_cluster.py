@@ -10,36 +10,17 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from isotherm.clock import Clock
 from isotherm.errors import IsothermError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
-from isotherm.storage_view.cluster_reader import BrokerState
-from isotherm.storage_view.cluster_storage import ClusterStorage, Histories
+from isotherm.storage_view.cluster_storage import ClusterStorage, Histories, StorageReader
 from isotherm.storage_view.group_progress import GroupProgress
 from isotherm.storage_view.group_reader import GroupState
-from isotherm.storage_view.segment_sources import SegmentSource
 from isotherm.types import TopicIdPartition
 
 T = TypeVar("T")
-
-
-class Reader(Protocol):
-    """The part of StorageReader that is used here."""
-
-    @property
-    def source(self) -> SegmentSource | None: ...
-
-    def read(self) -> ClusterStorage: ...
-
-    def read_groups(self, brokers: Sequence[BrokerState]) -> list[GroupState]: ...
-
-    def read_histories(
-        self, storage: ClusterStorage, partitions: Sequence[TopicIdPartition]
-    ) -> Histories | None: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +82,11 @@ class WatchedCluster:
     """The newest state of a cluster. Thread-safe. `look` blocks while it reads the cluster itself,
     and, before the first result, while another thread reads it."""
 
-    def __init__(self, open_reader: Callable[[], Reader], clock: Clock, interval_s: float) -> None:
+    def __init__(
+        self, open_reader: Callable[[], StorageReader], clock: Clock, interval_s: float
+    ) -> None:
         self._open_reader = open_reader
-        self._reader: Reader | None = None
+        self._reader: StorageReader | None = None
         self._clock = clock
         self._reading = threading.Lock()  # guards the reader and its source
         self.progress = GroupProgress()
@@ -140,7 +123,7 @@ class WatchedCluster:
             if self._reader is not None:
                 self._reader.close()
 
-    def _opened(self) -> Reader:
+    def _opened(self) -> StorageReader:
         if self._reader is None:
             self._reader = self._open_reader()
         return self._reader

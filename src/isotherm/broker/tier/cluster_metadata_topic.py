@@ -16,11 +16,12 @@ from __future__ import annotations
 import datetime
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.partitions.partition import Partition
+from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.leader_requests import LeaderRequests
 from isotherm.broker.tier.metadata_partition_log import (
     columns_of_batches,
@@ -70,19 +71,12 @@ _ERRORS: dict[ErrorCode, type[IsothermError]] = {
 }
 
 
-class ReplicaHost(Protocol):
-    """The part of ReplicaManager that the topic needs."""
-
-    def local_replica(self, topic_partition: TopicPartition) -> Partition | None:
-        """This broker's replica, as leader or follower. None if it has no online replica."""
-
-
 class ClusterMetadataTopic:
     """See `isotherm.remote.metadata.api.ConditionalMetadataTopic`. Any thread may call it."""
 
     def __init__(
         self,
-        host: ReplicaHost,
+        host: ReplicaManager,
         leaders: LeaderRequests,
         partition_count: int,
         count_now: Callable[[], int | None],

@@ -15,9 +15,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.partitions.replica_roles import ReplicaRoles
 from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.remote_metadata_upkeep import Upkeep
 from isotherm.clock import Clock
@@ -47,14 +48,6 @@ RETRY_INTERVAL_S = 1.0
 RunControl: TypeAlias = Callable[[Callable[[], Any]], "Future[Any]"]
 
 
-class OfflineRoles(Protocol):
-    """See `ReplicaRoles`. Control thread only."""
-
-    def bring_online(self, place: TopicIdPartition) -> None: ...
-
-    def begin_anew(self, place: TopicIdPartition) -> bool: ...
-
-
 class LineageRestorer:
     """Restores all partitions with lost epochs.
 
@@ -67,7 +60,7 @@ class LineageRestorer:
         damaged_logs: Callable[[], Iterable[OfflineLog]],
         metadata: RemoteLogMetadataManager,
         storage: RemoteStorageManager,
-        roles: OfflineRoles,
+        roles: ReplicaRoles,
         *,
         broker_id: BrokerId,
         run_control: RunControl,

@@ -11,11 +11,11 @@ from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.image import TopicImage
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.partitions.replica_roles import ReplicaRoles
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
 from isotherm.broker.tier.lineage_restorer import (
     LineageRestorer,
-    OfflineRoles,
     RunControl,
     restorer_upkeep,
 )
@@ -101,7 +101,7 @@ def open_remote_tier(
     *,
     open_own_metadata: Callable[[], OwnMetadata],
     partitions_removed_last: Iterable[TopicIdPartition],
-    roles: OfflineRoles,
+    roles: ReplicaRoles,
     run_control: RunControl,
 ) -> RemoteTier:
     """Create the remote tier and assign the partitions to it. The caller closes it.

@@ -7,8 +7,8 @@ Source: Kafka KafkaApis.handleWriteTxnMarkersRequest, ProducerAppendInfo.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
+from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
 from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC
 from isotherm.broker.coordinators.transactions.transaction_endings import (
     SETTLED,
@@ -34,29 +34,14 @@ from isotherm.errors import (
 )
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
-from isotherm.types import ProducerId, TopicPartition
-
-
-class TransactionalOffsets(Protocol):
-    """The part of the group coordinator that a marker needs."""
-
-    def check_active(self, offsets_partition: int) -> None: ...
-
-    def complete_transaction(
-        self,
-        offsets_partition: int,
-        producer_id: ProducerId,
-        *,
-        committed: bool,
-        appended: asyncio.Future[None] | None,
-    ) -> None: ...
+from isotherm.types import TopicPartition
 
 
 class TransactionMarkers:
     """Writes markers as the leader of their partitions. Event loop thread only."""
 
     def __init__(
-        self, replica_manager: ReplicaManager, clock: Clock, offsets: TransactionalOffsets
+        self, replica_manager: ReplicaManager, clock: Clock, offsets: GroupCoordinator
     ) -> None:
         self.verifications = Verifications()
         self._replica_manager = replica_manager
