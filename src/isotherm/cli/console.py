@@ -14,14 +14,13 @@ from urllib.parse import urlsplit
 
 import typer
 
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     BootstrapServer,
-    ClientProperties,
-    CommandConfig,
+    ClientOptions,
     Registry,
     RegistryOption,
-    client_settings,
     parse_pairs,
 )
 from isotherm.cli.output import console as terminal
@@ -122,7 +121,9 @@ _KeyPrefix = Annotated[
 ]
 
 
+@with_groups
 def console(
+    *,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     port: _Port = DEFAULT_PORT,
     host: _Host = "127.0.0.1",
@@ -143,8 +144,7 @@ def console(
     option: StoreOption = None,
     registry: Registry = None,
     registry_option: RegistryOption = None,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """Show the tiers of a cluster in the browser: Isotherm's or any Kafka cluster's.
 
@@ -160,7 +160,7 @@ def console(
     from isotherm.storage_view.segment_facts import named_layout
     from isotherm.storage_view.segment_sources import open_bucket_source
 
-    extra = client_settings(command_config, client_property)
+    extra = client.properties
     clock = SystemClock()
     addresses = metrics_addresses(metrics or (), metrics_login)
     watched_metrics = WatchedMetrics(addresses, clock, interval_s)
@@ -184,7 +184,7 @@ def console(
         source = None if bucket is None else open_bucket_source(bucket, lambda _: True)
         return StorageReader(properties, clock, source=source)
 
-    own = _client_arguments(bootstrap_server, client_property, command_config)
+    own = _client_arguments(bootstrap_server, client)
     jobs = job_commands(own, path, option)
     runner = JobRunner(_needed(reports), jobs, clock) if allow_changes else None
     with ExitStack() as closing:
@@ -212,14 +212,14 @@ def sweep_command(bootstrap_server: str, path: str | None) -> str:
     return f"isotherm pipeline sweep --path {place} -b {shlex.quote(bootstrap_server)}"
 
 
-def _client_arguments(
-    bootstrap_server: str, client_property: list[str] | None, command_config: Path | None
-) -> list[str]:
+def _client_arguments(bootstrap_server: str, client: ClientOptions) -> list[str]:
     """The client options of the console as arguments for a command that it starts."""
     found = ["-b", bootstrap_server]
-    for each in client_property or ():
+    for each in client.client_property or ():
         found += ["-X", each]
-    return found if command_config is None else [*found, "--command-config", str(command_config)]
+    if client.command_config is not None:
+        found += ["--command-config", str(client.command_config)]
+    return found
 
 
 def job_commands(

@@ -21,13 +21,12 @@ from isotherm.cli.client import (
     one_line_errors,
     partitions_of,
 )
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     AsJson,
     BootstrapServer,
-    ClientProperties,
-    CommandConfig,
-    client_settings,
+    ClientOptions,
 )
 from isotherm.cli.output import error_console, json_text
 from isotherm.cli.shown_bytes import json_fields, json_headers, terminal_text
@@ -47,7 +46,9 @@ LineOf: TypeAlias = Callable[[Any], bytes]
 """The printed form of a message, without the line's end."""
 
 
+@with_groups
 def consume(
+    *,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     offset: Annotated[
@@ -81,8 +82,7 @@ def consume(
         bool, typer.Option("--base64", help="Print keys, values and headers as base64.")
     ] = False,
     as_json: AsJson = False,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """Print records. Without --follow it stops at the present end of the topic.
 
@@ -96,7 +96,7 @@ def consume(
     is_time = offset.startswith("@")
     start = start_time_ms(offset[1:]) if is_time else _start_offset(offset)
     with one_line_errors(bootstrap_server), held_signals() as signals:
-        settings = client_settings(command_config, client_property)
+        settings = client.properties
         if as_json:
             properties = {"bootstrap.servers": bootstrap_server, **settings}
             header_reader = HeaderReader(properties, SystemClock())

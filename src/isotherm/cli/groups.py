@@ -12,13 +12,12 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     AsJson,
     BootstrapServer,
-    ClientProperties,
-    CommandConfig,
-    client_settings,
+    ClientOptions,
 )
 from isotherm.cli.output import print_rows
 from isotherm.errors import RejectedError
@@ -30,15 +29,16 @@ Place = tuple[str, int]
 
 
 @app.command(name="list")
+@with_groups
 def list_groups(
+    *,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     as_json: AsJson = False,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """List the groups with their state and protocol."""
     with one_line_errors(bootstrap_server):
-        admin = admin_client(bootstrap_server, client_settings(command_config, client_property))
+        admin = admin_client(bootstrap_server, client.properties)
         found = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result()
         for error in found.errors or ():
             raise error
@@ -50,12 +50,13 @@ def list_groups(
 
 
 @app.command()
+@with_groups
 def describe(
+    *,
     group: Annotated[str, typer.Argument(metavar="GROUP")],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     as_json: AsJson = False,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """Show for each partition how far the group has read, what is left, and the member that reads
     it.
@@ -65,7 +66,7 @@ def describe(
     again.
     """
     with one_line_errors(bootstrap_server):
-        admin = admin_client(bootstrap_server, client_settings(command_config, client_property))
+        admin = admin_client(bootstrap_server, client.properties)
         members = _members(admin, group)
         committed = _committed(admin, group)
         ends = _ends(admin, {*committed, *members})

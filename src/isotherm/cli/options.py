@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -65,6 +66,19 @@ RegistryOption = Annotated[
 ]
 
 DEFAULT_BOOTSTRAP_SERVER = "localhost:9092"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How a command's clients reach the brokers."""
+
+    client_property: ClientProperties = None
+    command_config: CommandConfig = None
+
+    @property
+    def properties(self) -> Properties:
+        """See `client_settings`."""
+        return client_settings(self.command_config, self.client_property)
 
 
 def parse_pairs(pairs: list[str] | None) -> dict[str, str]:

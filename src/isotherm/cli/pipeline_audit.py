@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     AsJson,
-    ClientProperties,
-    CommandConfig,
-    client_settings,
+    ClientOptions,
     parse_pairs,
 )
 from isotherm.cli.output import console, dollars, print_json, print_rows
@@ -29,12 +28,10 @@ from isotherm.cli.pipeline_metadata import (
     time_ms,
 )
 from isotherm.cli.pipeline_options import (
-    DEFAULT_MASTER,
     EXIT_FOUND,
     TABLE_ROWS_MAX,
-    Master,
     OptionalBootstrapServer,
-    SparkConfig,
+    SparkOptions,
     progress,
     spark_session,
 )
@@ -84,7 +81,9 @@ _Report = Annotated[
 ]
 
 
+@with_groups
 def audit(
+    *,
     bootstrap_server: OptionalBootstrapServer = None,
     log_dir: LogDirs = None,
     dump: Dump = None,
@@ -97,10 +96,8 @@ def audit(
     price: Price = DEFAULT_PRICE,
     max_bytes: MaxBytes = None,
     as_json: AsJson = False,
-    master: Master = DEFAULT_MASTER,
-    spark_config: SparkConfig = None,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    spark_options: SparkOptions,
+    client: ClientOptions,
     option: StoreOption = None,
 ) -> None:
     """Report on uploads, deletions and the metadata topic itself.
@@ -115,8 +112,8 @@ def audit(
     retention, or damage of the topic.
     """
     prices = price_list(price)
-    client = client_settings(command_config, client_property)
-    place = MetadataPlace(bootstrap_server, client, log_dir, dump, option)
+    properties = client.properties
+    place = MetadataPlace(bootstrap_server, properties, log_dir, dump, option)
     log = metadata_log(place, topic, max_bytes=max_bytes)
     past = None if history is None else metadata_log(place, history, max_bytes=max_bytes)
     now_ms = SystemClock().now_ms() if now is None else time_ms(now)
@@ -124,10 +121,10 @@ def audit(
 
     limits = _limits(retention)
     if bootstrap_server is not None:
-        limits = _retentions(bootstrap_server, client) | limits
+        limits = _retentions(bootstrap_server, properties) | limits
     settings = AuditSettings(now_ms, grace_ms, limits)
     with (
-        spark_session(master, spark_config) as spark,
+        spark_session(spark_options) as spark,
         progress("reading metadata") as show_step,
         Audit(spark, log, settings, past) as job,
     ):

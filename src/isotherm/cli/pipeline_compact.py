@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     AsJson,
-    ClientProperties,
-    CommandConfig,
-    client_settings,
+    ClientOptions,
     parse_pairs,
 )
 from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
 from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_options import (
-    DEFAULT_MASTER,
     EXIT_FOUND,
-    Master,
     OptionalBootstrapServer,
     SourceOption,
-    SparkConfig,
+    SparkOptions,
     TierPath,
     progress,
     source_texts,
@@ -92,6 +89,7 @@ WaitS = Annotated[
 ]
 
 
+@with_groups
 def compact(
     *,
     path: TierPath = None,
@@ -105,10 +103,8 @@ def compact(
     wait_s: WaitS = 0,
     max_bytes: MaxBytes = None,
     option: SourceOption = None,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
-    master: Master = DEFAULT_MASTER,
-    spark_config: SparkConfig = None,
+    client: ClientOptions,
+    spark_options: SparkOptions,
     as_json: AsJson = False,
 ) -> None:
     """Keep the newest record of each key of a tiered topic, over its whole history.
@@ -128,8 +124,8 @@ def compact(
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.option_parsing import parse_options
 
-    client = client_settings(command_config, client_property)
-    options = parse_options(source_texts(path, option, bootstrap_server, client))
+    properties = client.properties
+    options = parse_options(source_texts(path, option, bootstrap_server, properties))
     clock = SystemClock()
     settings = job.settings_of(
         options,
@@ -154,7 +150,7 @@ def compact(
         return
     with progress("reading metadata"):
         plan = job.read_plan(options, settings)
-    with spark_session(master, spark_config) as spark:
+    with spark_session(spark_options) as spark:
         cost = job.cost_of(spark, plan, settings)
         check_cost(cost, max_bytes)
         if not run:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -91,6 +92,14 @@ SourceOption = Annotated[
 DEFAULT_MASTER = "local[*]"
 
 
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """The Spark that a job runs on."""
+
+    master: Master = DEFAULT_MASTER
+    spark_config: SparkConfig = None
+
+
 def source_texts(
     path: str | None,
     option: list[str] | None,
@@ -110,7 +119,7 @@ def source_texts(
 
 
 @contextmanager
-def spark_session(master: str, spark_config: list[str] | None) -> Iterator[SparkSession]:
+def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
     """Isotherm's Spark session. It is stopped at the end, unless it existed before.
 
     Errors of Spark and its tasks become Isotherm's errors, and Spark logs nothing. With `isotherm
@@ -119,6 +128,7 @@ def spark_session(master: str, spark_config: list[str] | None) -> Iterator[Spark
     """
     from isotherm.spark.session import session
 
+    master = options.master
     if _MASTERS.fullmatch(master) is None:
         raise ConfigError(
             f"not the address of a Spark cluster key=master value={master!r} hint='local[N],"
@@ -127,7 +137,7 @@ def spark_session(master: str, spark_config: list[str] | None) -> Iterator[Spark
     from pyspark.sql import SparkSession
 
     debug = debugging.get()
-    config = parse_pairs(spark_config)
+    config = parse_pairs(options.spark_config)
     if master.startswith("local"):
         config.setdefault(_SHUFFLE_PARTITIONS, str(_SHUFFLE_PARTITIONS_LOCAL))
     if debug:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     AsJson,
-    ClientProperties,
-    CommandConfig,
-    client_settings,
+    ClientOptions,
 )
 from isotherm.cli.output import console, print_json
 from isotherm.cli.pipeline_bucket import MaxBytes
@@ -27,11 +26,9 @@ from isotherm.cli.pipeline_metadata import (
     store_settings,
 )
 from isotherm.cli.pipeline_options import (
-    DEFAULT_MASTER,
     EXIT_FOUND,
-    Master,
     OptionalBootstrapServer,
-    SparkConfig,
+    SparkOptions,
     progress,
     spark_session,
 )
@@ -71,7 +68,9 @@ _ToTopic = Annotated[
 ]
 
 
+@with_groups
 def project(
+    *,
     to: _To,
     bootstrap_server: OptionalBootstrapServer = None,
     log_dir: LogDirs = None,
@@ -83,10 +82,8 @@ def project(
     to_topic: _ToTopic = None,
     max_bytes: MaxBytes = None,
     as_json: AsJson = False,
-    master: Master = DEFAULT_MASTER,
-    spark_config: SparkConfig = None,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    spark_options: SparkOptions,
+    client: ClientOptions,
     option: StoreOption = None,
 ) -> None:
     """Project the metadata topic to a table with one row for each live segment (KIP-1266).
@@ -99,8 +96,8 @@ def project(
     Exit codes: 0 done · 1 failed · 2 wrong options · 3 damage of the topic.
     """
     _check_options(table_format, table, bootstrap_server, to_topic)
-    client = client_settings(command_config, client_property)
-    place = MetadataPlace(bootstrap_server, client, log_dir, dump, option)
+    properties = client.properties
+    place = MetadataPlace(bootstrap_server, properties, log_dir, dump, option)
     log = metadata_log(place, topic, audit=audit)
     target = store_settings(to, option, writes=True)
     from isotherm.spark.jobs import project as job
@@ -113,7 +110,7 @@ def project(
         # A projection to a topic reads the whole history in each run.
         check_cost(cost if to_topic is None else cost + cost_of_log(log), max_bytes)
     written = None
-    with spark_session(master, spark_config) as spark, progress("reading metadata") as show_step:
+    with spark_session(spark_options) as spark, progress("reading metadata") as show_step:
         if table_format is not None:
             job.check_table_format(spark, table_format)
         done = job.project(spark, log, target)
@@ -122,8 +119,8 @@ def project(
             job.write_table(spark, target, table_format, table)
         if to_topic is not None and bootstrap_server is not None:
             show_step("writing the topic")
-            properties = {"bootstrap.servers": bootstrap_server, **client}
-            written = project_to_topic(spark, properties, to_topic, log.topic)
+            cluster = {"bootstrap.servers": bootstrap_server, **properties}
+            written = project_to_topic(spark, cluster, to_topic, log.topic)
     findings = [asdict(each) for each in done.findings]
     _print_run(done, written, to_topic, as_json=as_json)
     if print_findings(findings, as_json=as_json):

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     AsJson,
-    ClientProperties,
-    CommandConfig,
-    client_settings,
+    ClientOptions,
     parse_pairs,
 )
 from isotherm.cli.output import console, human_size, print_json
@@ -27,12 +26,10 @@ from isotherm.cli.pipeline_bucket import (
     topics_chosen,
 )
 from isotherm.cli.pipeline_options import (
-    DEFAULT_MASTER,
     EXIT_FOUND,
-    Master,
     OptionalBootstrapServer,
     SourceOption,
-    SparkConfig,
+    SparkOptions,
     TierPath,
     print_frame,
     progress,
@@ -129,7 +126,9 @@ _Level = Annotated[
 ]
 
 
+@with_groups
 def rebuild(
+    *,
     path: TierPath = None,
     run: _Run = False,
     log_dir: _LogDir = None,
@@ -144,10 +143,8 @@ def rebuild(
     level: _Level = 0,
     max_bytes: MaxBytes = None,
     as_json: AsJson = False,
-    master: Master = DEFAULT_MASTER,
-    spark_config: SparkConfig = None,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    spark_options: SparkOptions,
+    client: ClientOptions,
     option: SourceOption = None,
 ) -> None:
     """Rebuild the remote tier's metadata from the bucket's manifests.
@@ -181,7 +178,7 @@ def rebuild(
             f" under value={options.storage_manager} hint='leave --topic-id out'"
         )
     with ExitStack() as kept:
-        spark = kept.enter_context(spark_session(master, spark_config))
+        spark = kept.enter_context(spark_session(spark_options))
         with progress("listing the bucket") as show_step:
             rebuilt = _rebuilt(
                 kept, spark, options, store, only_id, max_bytes, show_step, as_json=as_json
@@ -206,7 +203,7 @@ def rebuild(
                         to_topic,
                         {
                             "bootstrap.servers": bootstrap_server or "",
-                            **client_settings(command_config, client_property),
+                            **client.properties,
                         },
                     )
             _tell_written(count, as_json=as_json)

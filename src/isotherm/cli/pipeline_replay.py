@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isotherm.cli.options import AsJson, ClientProperties, CommandConfig, client_settings
+from isotherm.cli.option_groups import with_groups
+from isotherm.cli.options import AsJson, ClientOptions
 from isotherm.cli.output import console, error_console, print_json
 from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_metadata import (
@@ -23,11 +24,9 @@ from isotherm.cli.pipeline_metadata import (
     metadata_log,
 )
 from isotherm.cli.pipeline_options import (
-    DEFAULT_MASTER,
     EXIT_FOUND,
-    Master,
     OptionalBootstrapServer,
-    SparkConfig,
+    SparkOptions,
     print_frame,
     progress,
     spark_session,
@@ -43,7 +42,9 @@ SEGMENT_COLUMNS = [
 _FINDINGS_SHOWN = 20
 
 
+@with_groups
 def replay(
+    *,
     bootstrap_server: OptionalBootstrapServer = None,
     log_dir: LogDirs = None,
     dump: Dump = None,
@@ -64,10 +65,8 @@ def replay(
     ] = False,
     max_bytes: MaxBytes = None,
     as_json: AsJson = False,
-    master: Master = DEFAULT_MASTER,
-    spark_config: SparkConfig = None,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    spark_options: SparkOptions,
+    client: ClientOptions,
     option: StoreOption = None,
 ) -> None:
     """Fold the metadata topic to the state of every live segment, now or at a point in the past.
@@ -81,14 +80,14 @@ def replay(
 
     Exit codes: 0 clean · 1 failed · 2 wrong options · 3 damage of the topic.
     """
-    client = client_settings(command_config, client_property)
-    place = MetadataPlace(bootstrap_server, client, log_dir, dump, option)
+    properties = client.properties
+    place = MetadataPlace(bootstrap_server, properties, log_dir, dump, option)
     log = metadata_log(place, topic, audit=audit, max_bytes=max_bytes)
     point = as_of(as_of_time, as_of_offsets)
     from isotherm.spark.jobs.replay import replay as run
 
     with (
-        spark_session(master, spark_config) as spark,
+        spark_session(spark_options) as spark,
         run(spark, log, as_of=point, spread=spread) as replayed,
     ):
         with progress("reading metadata"):

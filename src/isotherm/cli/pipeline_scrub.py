@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isotherm.cli.options import AsJson, ClientProperties, CommandConfig, client_settings
+from isotherm.cli.option_groups import with_groups
+from isotherm.cli.options import AsJson, ClientOptions
 from isotherm.cli.output import console, human_size, print_json
 from isotherm.cli.pipeline_bucket import (
     DryRun,
@@ -21,12 +22,10 @@ from isotherm.cli.pipeline_bucket import (
 )
 from isotherm.cli.pipeline_metadata import Dump, LogDirs, MetadataPlace
 from isotherm.cli.pipeline_options import (
-    DEFAULT_MASTER,
     EXIT_FOUND,
-    Master,
     OptionalBootstrapServer,
     SourceOption,
-    SparkConfig,
+    SparkOptions,
     TierPath,
     print_frame,
     progress,
@@ -67,7 +66,9 @@ _Records = Annotated[
 ]
 
 
+@with_groups
 def scrub(
+    *,
     path: TierPath = None,
     bootstrap_server: OptionalBootstrapServer = None,
     log_dir: LogDirs = None,
@@ -79,10 +80,8 @@ def scrub(
     max_bytes: MaxBytes = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    master: Master = DEFAULT_MASTER,
-    spark_config: SparkConfig = None,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    spark_options: SparkOptions,
+    client: ClientOptions,
     option: SourceOption = None,
 ) -> None:
     """Read segments in the bucket and check every batch, every record and every index entry.
@@ -102,15 +101,15 @@ def scrub(
     1 failed, or refused by --max-bytes · 2 wrong options · 3 damage.
     """
     options, store = storage_of(path, option)
-    client = client_settings(command_config, client_property)
-    log = bucket_metadata(MetadataPlace(bootstrap_server, client, log_dir, dump, option))
+    properties = client.properties
+    log = bucket_metadata(MetadataPlace(bootstrap_server, properties, log_dir, dump, option))
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.scrub import ScrubSettings, scrub_cost
     from isotherm.spark.jobs.scrub import scrub as run
 
     settings = ScrubSettings(share_of(sample), seed, may_have_gaps=compacted, with_records=records)
     with ExitStack() as kept:
-        spark = kept.enter_context(spark_session(master, spark_config))
+        spark = kept.enter_context(spark_session(spark_options))
         with progress("listing segments"):
             segments, damage, listing_findings = _segments(kept, spark, store, log)
             segments = segments.where(topics_chosen(options))

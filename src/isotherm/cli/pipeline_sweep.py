@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     AsJson,
-    ClientProperties,
-    CommandConfig,
-    client_settings,
+    ClientOptions,
 )
 from isotherm.cli.output import console, dollars, error_console, human_size, print_json
 from isotherm.cli.pipeline_bucket import (
@@ -25,12 +24,10 @@ from isotherm.cli.pipeline_bucket import (
 )
 from isotherm.cli.pipeline_metadata import Audit, Dump, LogDirs, MetadataPlace
 from isotherm.cli.pipeline_options import (
-    DEFAULT_MASTER,
     EXIT_FOUND,
-    Master,
     OptionalBootstrapServer,
     SourceOption,
-    SparkConfig,
+    SparkOptions,
     TierPath,
     print_frame,
     progress,
@@ -84,7 +81,9 @@ _ForGood = Annotated[
 ]
 
 
+@with_groups
 def sweep(
+    *,
     path: TierPath = None,
     bootstrap_server: OptionalBootstrapServer = None,
     log_dir: LogDirs = None,
@@ -99,10 +98,8 @@ def sweep(
     price: Price = DEFAULT_PRICE,
     max_bytes: MaxBytes = None,
     as_json: AsJson = False,
-    master: Master = DEFAULT_MASTER,
-    spark_config: SparkConfig = None,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    spark_options: SparkOptions,
+    client: ClientOptions,
     option: SourceOption = None,
 ) -> None:
     """Compare the bucket's objects with the metadata: find leftovers, and missing objects.
@@ -124,8 +121,8 @@ def sweep(
     _check_goes_with(
         store, inventory=inventory, everywhere=everywhere, moves=delete and not for_good
     )
-    client = client_settings(command_config, client_property)
-    place = MetadataPlace(bootstrap_server, client, log_dir, dump, option)
+    properties = client.properties
+    place = MetadataPlace(bootstrap_server, properties, log_dir, dump, option)
     log = bucket_metadata(place, audit=audit, max_bytes=max_bytes)
     if log is None:
         raise ConfigError("choose one of --bootstrap-server, --log-dir and --dump")
@@ -138,7 +135,7 @@ def sweep(
     from isotherm.spark.jobs.sweep import sweep as run
 
     with ExitStack() as kept:
-        spark = kept.enter_context(spark_session(master, spark_config))
+        spark = kept.enter_context(spark_session(spark_options))
         at_ms = SystemClock().now_ms()
         with progress("listing the bucket") as show_step:
             listing, at_ms = _listing(
@@ -150,7 +147,7 @@ def sweep(
             kept.callback(listing.unpersist)
             show_step("reading metadata")
             replayed = kept.enter_context(replay(spark, log))
-            completeness = _completeness(replayed.findings, bootstrap_server, client)
+            completeness = _completeness(replayed.findings, bootstrap_server, properties)
             if is_bucket(store):
                 _print_cost_of_sizes(listing, replayed.segments, store, max_bytes, as_json=as_json)
             show_step("comparing objects and metadata")

@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     AsJson,
-    ClientProperties,
-    CommandConfig,
+    ClientOptions,
     Registry,
     RegistryOption,
-    client_settings,
     parse_pairs,
 )
 from isotherm.cli.pipeline_bucket import DryRun, MaxBytes
 from isotherm.cli.pipeline_options import (
-    DEFAULT_MASTER,
-    Master,
     OptionalBootstrapServer,
     SourceOption,
-    SparkConfig,
+    SparkOptions,
     TierPath,
     source_texts,
 )
@@ -172,7 +169,9 @@ _UpkeepEvery = Annotated[
 UNTIL_LATEST, UNTIL_TIERED = "latest", "tiered"
 
 
+@with_groups
 def table(
+    *,
     topic: _Topic,
     path: TierPath = None,
     bootstrap_server: OptionalBootstrapServer = None,
@@ -199,10 +198,8 @@ def table(
     dry_run: DryRun = False,
     max_bytes: MaxBytes = None,
     option: SourceOption = None,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
-    master: Master = DEFAULT_MASTER,
-    spark_config: SparkConfig = None,
+    client: ClientOptions,
+    spark_options: SparkOptions,
     as_json: AsJson = False,
 ) -> None:
     """Create a table from a topic, or add the topic's new records to it.
@@ -232,8 +229,8 @@ def table(
 
     if follow and dry_run:
         raise ConfigError("a dry run does not follow the topic options=--dry-run,--follow")
-    client = client_settings(command_config, client_property)
-    options = _options(topic, path, option, bootstrap_server, client, until)
+    properties = client.properties
+    options = _options(topic, path, option, bootstrap_server, properties, until)
     registered = registry_settings(registry, parse_pairs(registry_option))
     check_mode(mode, to)
     check_unwrap(unwrap, mode)
@@ -254,7 +251,7 @@ def table(
         to, options, compacts=compact, expire=expire_snapshots, retention=retention
     )
     with closing(TableRuns(options, target, wanted, decoded, registered, max_bytes)) as runs:
-        command = TableCommand(target, runs, upkeep, master, spark_config, as_json=as_json)
+        command = TableCommand(target, runs, upkeep, spark_options, as_json=as_json)
         if follow:
             command.follow(FollowSettings(interval, retry_timeout), upkeep_every)
         elif dry_run:

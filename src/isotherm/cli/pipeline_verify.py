@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isotherm.cli.options import AsJson, ClientProperties, CommandConfig, client_settings
+from isotherm.cli.option_groups import with_groups
+from isotherm.cli.options import AsJson, ClientOptions
 from isotherm.cli.output import console
 from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_metadata import (
@@ -23,11 +24,9 @@ from isotherm.cli.pipeline_metadata import (
     store_settings,
 )
 from isotherm.cli.pipeline_options import (
-    DEFAULT_MASTER,
     EXIT_FOUND,
-    Master,
     OptionalBootstrapServer,
-    SparkConfig,
+    SparkOptions,
     print_frame,
     progress,
     spark_session,
@@ -64,7 +63,9 @@ _AgainstDump = Annotated[
 ]
 
 
+@with_groups
 def verify(
+    *,
     bootstrap_server: OptionalBootstrapServer = None,
     log_dir: LogDirs = None,
     dump: Dump = None,
@@ -76,10 +77,8 @@ def verify(
     against_dump: _AgainstDump = None,
     max_bytes: MaxBytes = None,
     as_json: AsJson = False,
-    master: Master = DEFAULT_MASTER,
-    spark_config: SparkConfig = None,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    spark_options: SparkOptions,
+    client: ClientOptions,
     option: StoreOption = None,
 ) -> None:
     """Compare the full history with a projection or a migrated topic, segment by segment.
@@ -95,8 +94,8 @@ def verify(
         raise ConfigError(
             "choose one of --against, --against-topic, --against-keys and --against-dump"
         )
-    client = client_settings(command_config, client_property)
-    place = MetadataPlace(bootstrap_server, client, log_dir, dump, option)
+    properties = client.properties
+    place = MetadataPlace(bootstrap_server, properties, log_dir, dump, option)
     log = metadata_log(place, topic, audit=audit, max_bytes=max_bytes)
     from isotherm.spark.jobs.project import projected_segments
     from isotherm.spark.jobs.replay import AsOf, replay
@@ -104,7 +103,7 @@ def verify(
     from isotherm.spark.jobs.verify import verify as compare
 
     with ExitStack() as kept:
-        spark = kept.enter_context(spark_session(master, spark_config))
+        spark = kept.enter_context(spark_session(spark_options))
         if against is not None:
             target = store_settings(against, option)
             # Read this before the history, so that records projected in between are not compared.

@@ -18,12 +18,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from isotherm.cli.client import one_line_errors, producer
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     BootstrapServer,
-    ClientProperties,
-    CommandConfig,
-    client_settings,
+    ClientOptions,
 )
 from isotherm.cli.output import error_console
 from isotherm.cli.stop_signals import HeldSignals, held_signals
@@ -43,7 +42,9 @@ _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 
 
+@with_groups
 def produce(
+    *,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     key_separator: Annotated[
@@ -61,8 +62,7 @@ def produce(
     compression: Annotated[
         str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")
     ] = "none",
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """Produce one record per line of standard input, and wait until all are acknowledged.
 
@@ -78,16 +78,16 @@ def produce(
         "compression.type": compression,
         "acks": "all",
         "message.max.bytes": str(_LINE_BYTES_MAX),
-        **client_settings(command_config, client_property),
+        **client.properties,
     }
     # Each record of this client has a batch of its own.
     single = {**properties, "batch.num.messages": "1"}
     with one_line_errors(bootstrap_server):
-        client = producer(bootstrap_server, properties)
+        batching = producer(bootstrap_server, properties)
     with one_line_errors(bootstrap_server), _spinner() as progress, held_signals() as signals:
         task = progress.add_task("producing", total=None)
         delivery = LineDelivery(
-            client,
+            batching,
             functools.partial(producer, bootstrap_server, single),
             topic,
             partition,

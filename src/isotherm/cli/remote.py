@@ -14,13 +14,12 @@ from isotherm.cli.client import (
     one_line_errors,
     partitions_of,
 )
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     AsJson,
     BootstrapServer,
-    ClientProperties,
-    CommandConfig,
-    client_settings,
+    ClientOptions,
 )
 from isotherm.cli.output import console, human_size, print_stream
 from isotherm.cli.remote_events import events, open_metadata_topic
@@ -47,7 +46,9 @@ _SEGMENT_COLUMNS = [
 
 
 @app.command()
+@with_groups
 def segments(
+    *,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     layout: Annotated[
@@ -57,8 +58,7 @@ def segments(
         str | None, typer.Option(help="The bucket's key.prefix, to print whole object keys.")
     ] = None,
     as_json: AsJson = False,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """List a topic's segments in the remote tier, and the offsets that are only local.
 
@@ -66,7 +66,7 @@ def segments(
     segments do not meet, a line of tier `hole` names the offsets that none of them holds. Custom
     metadata that is not the layout's is shown as it is, in hex.
     """
-    extra = client_settings(command_config, client_property)
+    extra = client.properties
     with open_metadata_topic(bootstrap_server, extra) as metadata_topic:
         caches = fold_metadata_topic(metadata_topic, lambda partition: partition.topic == topic)
     found = [metadata for cache in caches.values() for metadata in cache.segments()]

@@ -18,13 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from isotherm.cli.client import REQUEST_TIMEOUT_S, consumer, one_line_errors
 from isotherm.cli.event_columns import EventRows
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     AsJson,
     BootstrapServer,
-    ClientProperties,
-    CommandConfig,
-    client_settings,
+    ClientOptions,
 )
 from isotherm.cli.output import error_console, print_stream
 from isotherm.cli.pipeline_metadata import time_ms
@@ -47,7 +46,9 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
+@with_groups
 def events(
+    *,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     topic: Annotated[
         str | None, typer.Option(help="Only events of this topic's partitions.")
@@ -69,8 +70,7 @@ def events(
         ),
     ] = False,
     as_json: AsJson = False,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """Print the records of `__remote_log_metadata`, decoded; with --audit every event there was.
 
@@ -79,7 +79,7 @@ def events(
     """
     damage: list[str] = []
     name = REMOTE_LOG_METADATA_AUDIT_TOPIC if audit else REMOTE_LOG_METADATA_TOPIC
-    extra = client_settings(command_config, client_property)
+    extra = client.properties
     starts: Mapping[int, Offset] = {}
     with open_metadata_topic(bootstrap_server, extra, name) as metadata_topic:
         if since is not None:

@@ -19,11 +19,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     AsJson,
-    ClientProperties,
-    CommandConfig,
-    client_settings,
+    ClientOptions,
 )
 from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
 from isotherm.clock import SystemClock
@@ -66,7 +65,9 @@ class _Options:
         typer.echo(f"isotherm: skipped: {error}", err=True)
 
 
+@with_groups
 def migrate(
+    *,
     check: Annotated[
         bool, typer.Option("--check", help="Count the records to write; change nothing.")
     ] = False,
@@ -101,8 +102,7 @@ def migrate(
         float, typer.Option(metavar="S", help="How long to wait for a running broker.")
     ] = 600.0,
     as_json: AsJson = False,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """Bring __remote_log_metadata to level 1: keyed, compacted, bounded (KIP-1266).
 
@@ -129,9 +129,7 @@ def migrate(
         raise ConfigError("choose one of --bootstrap-server, --log-dir and --config")
     options = _Options(skip_corrupt, audit_retention_ms, timeout_s, as_json)
     if bootstrap_server is not None:
-        _migrate_broker(
-            bootstrap_server, client_settings(command_config, client_property), options, run=run
-        )
+        _migrate_broker(bootstrap_server, client.properties, options, run=run)
     else:
         _migrate_log_dirs(_broker_texts(log_dir, config), options, run=run)
 

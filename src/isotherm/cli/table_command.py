@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
 from isotherm.cli.pipeline_bucket import print_cost
-from isotherm.cli.pipeline_options import progress, spark_errors, spark_session
+from isotherm.cli.pipeline_options import SparkOptions, progress, spark_errors, spark_session
 from isotherm.cli.stop_signals import stop_signals
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
@@ -88,16 +88,14 @@ class TableCommand:
         table: TopicTable,
         runs: TableRuns,
         upkeep: UpkeepSettings,
-        master: str,
-        spark_config: list[str] | None,
+        spark_options: SparkOptions,
         *,
         as_json: bool,
     ) -> None:
         self._table = table
         self._runs = runs
         self._upkeep = upkeep
-        self._master = master
-        self._spark_config = spark_config
+        self._spark_options = spark_options
         self._as_json = as_json
         self._clock = SystemClock()
 
@@ -128,7 +126,7 @@ class TableCommand:
 
         # PySpark installs its own handler of SIGINT when a session starts, so install ours after
         # that.
-        with spark_session(self._master, self._spark_config) as spark, stop_signals(stop):
+        with spark_session(self._spark_options) as spark, stop_signals(stop):
 
             def run_once() -> None:
                 nonlocal commits
@@ -158,7 +156,7 @@ class TableCommand:
 
             def spark() -> SparkSession:
                 if not sessions:
-                    session = spark_session(self._master, self._spark_config)
+                    session = spark_session(self._spark_options)
                     sessions.append(opened.enter_context(session))
                 return sessions[0]
 

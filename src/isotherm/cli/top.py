@@ -13,12 +13,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     BootstrapServer,
-    ClientProperties,
-    CommandConfig,
-    client_settings,
+    ClientOptions,
 )
 from isotherm.cli.output import console, human_size
 from isotherm.cli.topic_storage import Price, age_text
@@ -44,15 +43,16 @@ _OTHER_LINES = 6
 _SCREEN_LINES_MIN = 3
 
 
+@with_groups
 def top(
+    *,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     interval_s: Annotated[
         float, typer.Option(min=1, help="The time between two reads of the cluster, in seconds.")
     ] = 5.0,
     once: Annotated[bool, typer.Option("--once", help="Print all topics once, and end.")] = False,
     price: Price = DEFAULT_PRICE,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """Show the bytes of a cluster's topics in each tier, the largest topic first. It ends with
     Ctrl+C.
@@ -61,7 +61,7 @@ def top(
     describe-storage` explains the columns.
     """
     prices = price_list(price)
-    extra = client_settings(command_config, client_property)
+    extra = client.properties
     properties = {"bootstrap.servers": bootstrap_server, **extra}
     with _watched(properties, interval_s) as cluster:
         first = cluster.look()

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isotherm.cli.client import one_line_errors, unknown_topic
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     AsJson,
     BootstrapServer,
-    ClientProperties,
-    CommandConfig,
-    client_settings,
+    ClientOptions,
 )
 from isotherm.cli.output import console, human_size, print_json, print_rows
 from isotherm.cli.pipeline_metadata import StoreOption, store_settings
@@ -54,15 +53,16 @@ _LAGS = [
 _UNITS_OF_TIME = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
+@with_groups
 def describe_storage(
+    *,
     topic: Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     price: Price = DEFAULT_PRICE,
     path: BucketPath = None,
     option: StoreOption = None,
     as_json: AsJson = False,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """Show the bytes of a topic's partitions in each tier, the lags of copies and deletions, and
     the cost.
@@ -77,7 +77,7 @@ def describe_storage(
     from isotherm.storage_view.segment_sources import open_bucket_source
 
     prices = price_list(price)
-    extra = client_settings(command_config, client_property)
+    extra = client.properties
     wants_topic = topic.__eq__
     source = None if path is None else open_bucket_source(store_settings(path, option), wants_topic)
     with (

@@ -24,13 +24,12 @@ from isotherm.cli.client import (
     partitions_of,
     wait_for_all,
 )
+from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
     AsJson,
     BootstrapServer,
-    ClientProperties,
-    CommandConfig,
-    client_settings,
+    ClientOptions,
     parse_pairs,
 )
 from isotherm.cli.output import console, print_rows
@@ -43,7 +42,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")]
 
 
 @app.command()
+@with_groups
 def create(
+    *,
     name: Name,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     partitions: Annotated[
@@ -58,8 +59,7 @@ def create(
             "--config", metavar="KEY=VALUE", help="A topic setting. May be given many times."
         ),
     ] = None,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """Create a topic.
 
@@ -70,21 +70,22 @@ def create(
     """
     new_topic = NewTopic(name, partitions, replication_factor, config=parse_pairs(config))
     with one_line_errors(bootstrap_server):
-        admin = admin_client(bootstrap_server, client_settings(command_config, client_property))
+        admin = admin_client(bootstrap_server, client.properties)
         wait_for_all(admin.create_topics([new_topic], request_timeout=REQUEST_TIMEOUT_S))
     console().print(f"created topic {name}")
 
 
 @app.command(name="list")
+@with_groups
 def list_topics(
+    *,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     as_json: AsJson = False,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """List the topics with their number of partitions."""
     with one_line_errors(bootstrap_server):
-        admin = admin_client(bootstrap_server, client_settings(command_config, client_property))
+        admin = admin_client(bootstrap_server, client.properties)
         found = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
     rows = [
         {"topic": name, "partitions": len(topic.partitions)}
@@ -94,15 +95,16 @@ def list_topics(
 
 
 @app.command()
+@with_groups
 def describe(
+    *,
     name: Name,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     as_json: AsJson = False,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """Show a topic's partitions, their offsets, and the settings that differ from the defaults."""
-    extra = client_settings(command_config, client_property)
+    extra = client.properties
     with one_line_errors(bootstrap_server):
         admin = admin_client(bootstrap_server, extra)
         rows = _partition_rows(bootstrap_server, extra, name)
@@ -115,7 +117,9 @@ def describe(
 
 
 @app.command()
+@with_groups
 def alter(
+    *,
     name: Name,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     partitions: Annotated[
@@ -133,8 +137,7 @@ def alter(
             "--delete-config", metavar="KEY", help="A setting to reset to the broker's default."
         ),
     ] = None,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """Change settings of a topic, or add partitions. What is not named stays as it is.
 
@@ -152,7 +155,7 @@ def alter(
             "nothing to change: give --config, --delete-config or --partitions"
         )
     with one_line_errors(bootstrap_server):
-        admin = admin_client(bootstrap_server, client_settings(command_config, client_property))
+        admin = admin_client(bootstrap_server, client.properties)
         if changes:
             resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
             altered = admin.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
@@ -164,15 +167,16 @@ def alter(
 
 
 @app.command()
+@with_groups
 def delete(
+    *,
     name: Name,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
-    client_property: ClientProperties = None,
-    command_config: CommandConfig = None,
+    client: ClientOptions,
 ) -> None:
     """Delete a topic, in both tiers. There is no way back."""
     with one_line_errors(bootstrap_server):
-        admin = admin_client(bootstrap_server, client_settings(command_config, client_property))
+        admin = admin_client(bootstrap_server, client.properties)
         wait_for_all(admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S))
     console().print(f"deleted topic {name}")
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from isotherm.cli import pipeline_options
 from isotherm.cli.pipeline_options import (
+    SparkOptions,
     progress,
     source_texts,
     spark_session,
@@ -44,7 +45,7 @@ def test_a_choice_of_topics_is_kept() -> None:
 def test_what_is_no_master_is_refused_before_spark_is_started(master: str) -> None:
     with (
         pytest.raises(ConfigError, match="not the address of a Spark cluster key=master"),
-        spark_session(master, None),
+        spark_session(SparkOptions(master)),
     ):
         pass
 

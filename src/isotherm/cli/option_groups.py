@@ -1,0 +1,50 @@
+"""Groups of options that several commands have, as one parameter of each.
+
+A group is a dataclass whose fields are options as typer declares them. `with_groups` shows typer
+the fields in place of the group, so the help is that of single options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from inspect import Parameter
+from typing import Any
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """The command for typer: each of its groups becomes the group's options, in their order."""
+    groups: dict[str, tuple[type, list[str]]] = {}
+    parameters: list[Parameter] = []
+    for each in inspect.signature(command, eval_str=True).parameters.values():
+        # Typer passes every value by its name.
+        if dataclasses.is_dataclass(each.annotation) and isinstance(each.annotation, type):
+            options = _options(each.annotation)
+            groups[each.name] = (each.annotation, [option.name for option in options])
+            parameters += options
+        else:
+            parameters.append(each.replace(kind=Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        for name, (group, options) in groups.items():
+            values[name] = group(**{option: values.pop(option) for option in options})
+        command(**values)
+
+    shown: Any = run
+    shown.__signature__ = inspect.Signature(parameters)
+    shown.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def _options(group: type) -> list[Parameter]:
+    types = typing.get_type_hints(group, include_extras=True)
+    return [
+        Parameter(
+            each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=types[each.name]
+        )
+        for each in dataclasses.fields(group)
+    ]
