@@ -110,3 +110,11 @@ def parse_partition_directory(name: str) -> ParsedDirectoryName | None:
         return None
     topic_partition = TopicPartition(match["topic"], int(match["partition"]))
     return ParsedDirectoryName(topic_partition, PartitionDirectoryState(match["state"] or ""))
+
+
+def live_partition(directory_name: str, topic: str) -> int | None:
+    """The partition of `topic` whose log is in the directory; None for any other directory."""
+    parsed = parse_partition_directory(directory_name)
+    if parsed is None or parsed.state is not PartitionDirectoryState.LIVE:
+        return None
+    return parsed.topic_partition.partition if parsed.topic_partition.topic == topic else None

@@ -11,6 +11,7 @@ from isotherm.segment.file_names import (
     PRODUCER_SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     PartitionDirectoryState,
+    live_partition,
     parse_partition_directory,
     parse_segment_file_name,
     partition_directory_name,
@@ -64,6 +65,21 @@ def test_partition_directory_is_parsed(name: str, topic: str, partition: int, st
 )
 def test_other_directories_are_no_partitions(name: str) -> None:
     assert parse_partition_directory(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "partition"),
+    [
+        ("flights-7", 7),
+        ("flights-7-8", None),
+        ("other-7", None),
+        (f"flights-7.{ID.hex}-delete", None),
+        (f"flights-7.{ID.hex}-future", None),
+        ("remote-log-index-cache", None),
+    ],
+)
+def test_live_partition_is_that_of_the_topic_itself(name: str, partition: int | None) -> None:
+    assert live_partition(name, "flights") == partition
 
 
 def test_retired_directory_name_of_a_long_topic_is_cut_to_255_characters() -> None:

@@ -26,11 +26,7 @@ from isotherm.remote.metadata.wire.events import columns_of
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.segment.file_names import (
-    LOG_SUFFIX,
-    PartitionDirectoryState,
-    parse_partition_directory,
-)
+from isotherm.segment.file_names import LOG_SUFFIX, live_partition
 from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
 from isotherm.types import (
     REMOTE_LOG_METADATA_AUDIT_TOPIC,
@@ -196,7 +192,10 @@ class DumpMetadataLog:
                 directory, _, name = stored.key.rpartition("/")
                 if name == "meta.properties":
                     cluster_id = _property(client, stored.key, "=", "cluster.id") or cluster_id
-                elif name == "partition.metadata" and self._partition(directory) is not None:
+                elif (
+                    name == "partition.metadata"
+                    and live_partition(directory.rpartition("/")[2], self.topic) is not None
+                ):
                     topic_id = _property(client, stored.key, ":", "topic_id") or topic_id
         return LogIdentity(self.topic, cluster_id, topic_id)
 
@@ -207,7 +206,8 @@ class DumpMetadataLog:
                 directory, _, name = stored.key.rpartition("/")
                 if _PLAIN_FILE.fullmatch(name) is None:
                     continue
-                number = self._partition(directory or settings.url.rstrip("/"))
+                place = directory or settings.url.rstrip("/")
+                number = live_partition(place.rpartition("/")[2], self.topic)
                 if number is None and not directory:
                     number = 0
                 if number is not None:
@@ -233,13 +233,6 @@ class DumpMetadataLog:
             is_last = index + 1 == len(wanted.files)
             reader = _FileReader(clients[file.store], file, on_damage, is_last=is_last)
             yield from reader.runs((wanted.start_offset, end))
-
-    def _partition(self, directory: str) -> int | None:
-        parsed = parse_partition_directory(directory.rpartition("/")[2])
-        if parsed is None or parsed.state is not PartitionDirectoryState.LIVE:
-            return None
-        place = parsed.topic_partition
-        return place.partition if place.topic == self.topic else None
 
 
 def until_time(runs: Iterator[RecordRun], as_of_ms: TimestampMs | None) -> Iterator[RecordRun]:

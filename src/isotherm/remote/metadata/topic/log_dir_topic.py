@@ -20,11 +20,7 @@ from isotherm.remote.metadata.api import (
     NewMetadataRecord,
 )
 from isotherm.remote.metadata.wire.events import columns_of
-from isotherm.segment.file_names import (
-    LOG_SUFFIX,
-    PartitionDirectoryState,
-    parse_partition_directory,
-)
+from isotherm.segment.file_names import LOG_SUFFIX, live_partition
 from isotherm.types import NO_TIMESTAMP, REMOTE_LOG_METADATA_TOPIC, Offset, TimestampMs
 
 _COLUMNS = frozenset({"key", "value"})
@@ -51,7 +47,7 @@ class LogDirMetadataTopic:
         partition."""
         self._segments: dict[int, list[Path]] = {}
         for directory in (each for log_dir in log_dirs for each in log_dir.iterdir()):
-            partition = _live_partition(directory.name, topic)
+            partition = live_partition(directory.name, topic)
             if partition is not None:
                 self._segments[partition] = sorted(directory.glob(f"*{LOG_SUFFIX}"))
         if not self._segments:
@@ -140,13 +136,6 @@ class LogDirMetadataTopic:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-def _live_partition(directory_name: str, topic: str) -> int | None:
-    parsed = parse_partition_directory(directory_name)
-    if parsed is None or parsed.state is not PartitionDirectoryState.LIVE:
-        return None
-    return parsed.topic_partition.partition if parsed.topic_partition.topic == topic else None
 
 
 def _read_file(path: Path, position: int, size: int) -> memoryview:
