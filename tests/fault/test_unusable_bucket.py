@@ -53,6 +53,16 @@ def wrong(server: S3Server) -> dict[str, tuple[dict[str, str], type[Exception], 
             "access denied (SignatureDoesNotMatch) operation=put",
         ),
         "user": (config | {"aws.access.key.id": "nobody"}, ConfigError, "access denied"),
+        "region": (
+            config | {"s3.region": "eu-west-1"},
+            ConfigError,
+            "wrong region: the bucket is in us-east-1 (AuthorizationHeaderMalformed)",
+        ),
+        "scheme": (
+            config | {"s3.endpoint.url": config["s3.endpoint.url"].replace("http:", "https:")},
+            ConfigError,
+            "not TLS: the store speaks http there, and not https operation=put",
+        ),
         "endpoint": (
             config | {"s3.endpoint.url": down},
             RemoteStorageError,
@@ -61,7 +71,7 @@ def wrong(server: S3Server) -> dict[str, tuple[dict[str, str], type[Exception], 
     }
 
 
-@pytest.mark.parametrize("what", ["bucket", "secret", "user", "endpoint"])
+@pytest.mark.parametrize("what", ["bucket", "secret", "user", "region", "scheme", "endpoint"])
 def test_what_is_wrong_is_named(server: S3Server, what: str) -> None:
     config, kind, words = wrong(server)[what]
     with pytest.raises(kind) as refused:

@@ -79,8 +79,9 @@ def wait_for_all(futures: Mapping[str, Future[Any]]) -> None:
             future.result(REQUEST_TIMEOUT_S)
         except KafkaException as error:
             words = _first_words(error)
-            # Isotherm's own messages already name the topic.
-            place = "" if f"topic={name}" in words.split() else f" topic={name}"
+            # Isotherm's own messages already name the topic, with quotes if it has spaces.
+            is_named = f"topic={name}" in words.split() or f"topic={name!r}" in words
+            place = "" if is_named else f" topic={name}"
             raise BrokerUnreachableError(f"{words}{place}") from error
 
 

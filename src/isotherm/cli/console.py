@@ -29,8 +29,13 @@ from isotherm.cli.pipeline_metadata import StoreOption, store_settings
 from isotherm.cli.topic_storage import BucketPath, Price
 from isotherm.clock import Clock, SystemClock
 from isotherm.config.http_credentials import read_credentials
-from isotherm.errors import ConfigError, SchemaRegistryError
-from isotherm.printable import without_passwords
+from isotherm.errors import (
+    BrokerUnreachableError,
+    ConfigError,
+    SaslAuthenticationError,
+    SchemaRegistryError,
+)
+from isotherm.printable import printable, without_passwords
 from isotherm.remote.storage.layout.names import AIVEN
 from isotherm.storage_view.prices import DEFAULT_PRICE, price_list
 
@@ -152,7 +157,7 @@ def console(
     """
     from isotherm.console.app import ConsoleSettings, console_app
     from isotherm.console.jobs import JobReports, JobRunner
-    from isotherm.console.server import serve
+    from isotherm.console.server import check_address_is_free, serve
     from isotherm.console.watched_cluster import WatchedCluster
     from isotherm.console.watched_metrics import WatchedMetrics, metrics_addresses
     from isotherm.storage_view.cluster_storage import StorageReader
@@ -161,6 +166,7 @@ def console(
     from isotherm.storage_view.segment_sources import open_bucket_source
 
     extra = client.properties
+    check_address_is_free(host, port)
     clock = SystemClock()
     addresses = metrics_addresses(metrics or (), metrics_login)
     watched_metrics = WatchedMetrics(addresses, clock, interval_s)
@@ -179,6 +185,7 @@ def console(
         error_console().print("passwords are sent in clear text; --tls-certificate encrypts them")
     bucket = None if path is None else store_settings(path, option)
     properties = {"bootstrap.servers": bootstrap_server, **extra}
+    _warn_of_silence(properties)
 
     def open_reader() -> StorageReader:
         source = None if bucket is None else open_bucket_source(bucket, lambda _: True)
@@ -198,6 +205,18 @@ def console(
         terminal().print(f"console of {bootstrap_server}: {scheme}://{_named(host)}:{port}/")
         app = console_app(cluster, records, settings, JobReports(reports), runner)
         serve(app, host, port, tls_certificate, tls_key)
+
+
+def _warn_of_silence(properties: Mapping[str, str]) -> None:
+    """Print a line if no broker answers now: the pages show the cluster as soon as one does. Raises
+    ConfigError for an invalid address."""
+    from isotherm.client.broker_probe import NOTICE_S, check_brokers
+
+    try:
+        check_brokers(properties, timeout_s=NOTICE_S)
+    except (BrokerUnreachableError, SaslAuthenticationError) as error:
+        text = f"isotherm: {error}; the pages show this until a broker answers"
+        error_console().print(printable(text), soft_wrap=True)
 
 
 def _needed(reports: Path | None) -> Path:

@@ -8,6 +8,8 @@ one another, so one broken part does not hide the next.
 from __future__ import annotations
 
 import enum
+import errno
+import fcntl
 import importlib.util
 import os
 import resource
@@ -37,9 +39,10 @@ from isotherm.cli.serve import (
 from isotherm.clock import Clock, SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.remote import NATIVE_STORAGE_MANAGER
-from isotherm.errors import IsothermError
+from isotherm.errors import IsothermError, RemoteStorageError
 from isotherm.extras import BROKER, EXTRA_OF_MODULE, TIER
 from isotherm.kernels import machine_code
+from isotherm.segment.file_names import LOCK_NAME
 
 # A broker has about one file open for each partition, and one for each connection.
 OPEN_FILES_MIN = 10_000
@@ -48,10 +51,30 @@ FREE_BYTES_MIN = 1024**3
 CLOCK_OFFSET_MAX_MS = 60_000
 
 _INSTALL_BROKER = f"pip install 'isotherm[{BROKER}]'"
-_BUCKET_ADVICE = (
+_RIGHTS = (
     "the broker needs the rights to put, get, list and delete objects; on S3: s3:PutObject,"
     " s3:GetObject, s3:DeleteObject, s3:AbortMultipartUpload, s3:ListBucket"
 )
+_ENDPOINT = "does the store run, and is rsm.config.s3.endpoint.url its address?"
+_KEYS = "correct rsm.config.aws.access.key.id and rsm.config.aws.secret.access.key"
+# By the first words of a reason (remote/storage/store_reasons.py), or a part of it.
+_BUCKET_ADVICE = {
+    "SignatureDoesNotMatch": _KEYS,
+    "InvalidAccessKeyId": _KEYS,
+    "RequestTimeTooSkewed": "correct the clock: timedatectl set-ntp true",
+    "ExpiredToken": "renew the credentials",
+    "access denied": _RIGHTS,
+    "bucket not found": "create the bucket, or correct rsm.config.url",
+    "no credentials": f"{_KEYS}, or let the environment have them",
+    "certificate not trusted": "set rsm.config.ca.certificates.path to its authority's",
+    "not TLS": "begin rsm.config.s3.endpoint.url with http://",
+    "TLS expected": "begin rsm.config.s3.endpoint.url with https://",
+    "wrong region": "set rsm.config.s3.region to that of the bucket",
+    "connection refused": _ENDPOINT,
+    "no such host": _ENDPOINT,
+    "no answer in time": _ENDPOINT,
+    "throttled": "the store asks for fewer requests: try again later",
+}
 
 
 class Outcome(enum.StrEnum):
@@ -205,7 +228,9 @@ def check_folder(check: str, path: Path) -> Finding:
 
 
 def check_listeners(config: BrokerConfig) -> Iterator[Finding]:
-    """Check whether each port can be bound. It cannot while a broker with these settings runs."""
+    """Check whether each port can be bound. It cannot while a broker with these settings runs,
+    which is no fault."""
+    runs = any(_is_locked(path / LOCK_NAME) for path in config.log_dirs)
     for listener in config.listener_layout.brokers:
         check = f"listener {listener}"
         if listener.port == 0:
@@ -214,7 +239,11 @@ def check_listeners(config: BrokerConfig) -> Iterator[Finding]:
         try:
             _bind(listener.host, listener.port)
         except OSError as error:
-            advice = f"is a broker running already? ss -ltnp 'sport = :{listener.port}'"
+            if runs and error.errno == errno.EADDRINUSE:
+                found = "in use; a broker with these log directories runs"
+                yield Finding(check, Outcome.OK, found)
+                continue
+            advice = f"which process has it? ss -ltnp 'sport = :{listener.port}'"
             yield Finding(check, Outcome.FAILED, error.strerror or str(error), advice)
         else:
             yield Finding(check, Outcome.OK, "free")
@@ -242,11 +271,21 @@ def check_remote_tier(config: BrokerConfig, clock: Clock) -> Iterator[Finding]:
     try:
         stored_at_ms = check_store(settings, writes=True)
     except IsothermError as error:
-        yield Finding(check, Outcome.FAILED, str(error), _BUCKET_ADVICE)
+        yield Finding(check, Outcome.FAILED, str(error), bucket_advice(error))
         return
     yield Finding(check, Outcome.OK, "usable")
     if stored_at_ms is not None:
         yield from check_clock(clock.now_ms() - stored_at_ms)
+
+
+def bucket_advice(error: IsothermError) -> str:
+    """What to do about a bucket that cannot be used."""
+    cause = error.__cause__
+    if not isinstance(cause, RemoteStorageError):
+        return "correct the key it names"
+    reason = cause.reason
+    found = (advice for words, advice in _BUCKET_ADVICE.items() if words in reason)
+    return next(found, "the store's own log may say more")
 
 
 def check_clock(offset_ms: int) -> Iterator[Finding]:
@@ -312,6 +351,18 @@ def _nearest_existing(path: Path) -> Path:
     """The nearest existing folder of `path`, in which it is or would be created."""
     absolute = path.absolute()
     return next(each for each in (absolute, *absolute.parents) if each.exists())
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a broker that runs has locked this file of a log directory."""
+    try:
+        with path.open("rb") as file:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _bind(host: str, port: int) -> None:

@@ -254,15 +254,16 @@ def main() -> None:
         app()
     except IsothermError as error:
         error_console().print(f"isotherm: {printable(str(error))}", style="red", soft_wrap=True)
-        for cause in _causes(error):
+        for cause in causes_of(error):
             error_console().print(f"  caused by: {printable_lines(cause)}", soft_wrap=True)
         sys.exit(_exit_code(error))
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def _causes(error: BaseException) -> list[str]:
-    """One line for each cause of the error. `pipeline --debug` shows whole traces."""
+def causes_of(error: BaseException) -> list[str]:
+    """One line for each cause of the error that says more than the error itself. `pipeline --debug`
+    shows whole traces."""
     from isotherm.cli.pipeline_options import debugging
 
     causes = []
@@ -270,11 +271,19 @@ def _causes(error: BaseException) -> list[str]:
     while cause is not None:
         text = str(cause) if debugging.get() else str(cause).partition("\n")[0]
         line = f"{type(cause).__name__}: {text}"
-        # A library may raise its own error again.
-        if line not in causes:
+        # A library may raise its own error again. Of librdkafka's, the error often has the words.
+        words = _own_words(cause)
+        if line not in causes and not (words and words in str(error)):
             causes.append(line)
         cause = cause.__cause__
     return causes
+
+
+def _own_words(cause: BaseException) -> str:
+    """The words of an error of confluent-kafka, whose text also has its code and its name; "" of
+    any other."""
+    first: Any = cause.args[0] if cause.args else None
+    return str(first.str()) if hasattr(first, "str") else ""
 
 
 def _exit_code(error: IsothermError) -> int:

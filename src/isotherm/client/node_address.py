@@ -33,9 +33,9 @@ def bootstrap_addresses(text: str) -> list[NodeAddress]:
 
 def _address(text: str) -> NodeAddress:
     match = _ADDRESS.fullmatch(text)
-    if match is None:
+    if match is None or text.lower().startswith(("http://", "https://")):
         raise ConfigError(
-            f"not an address of a broker key=bootstrap.servers value={text!r} hint='host:9092'"
+            f"not an address of a broker key=bootstrap.servers value={text!r} hint='HOST:PORT'"
         )
     port = int(match["port"] or _DEFAULT_PORT)
     if not 1 <= port <= 65535:

@@ -51,6 +51,11 @@ def log_in(
     # Fetched before the handshake: a server does not wait long for the request after it.
     token = fetch_token(login) if isinstance(login, TokenLogin) else ""
     answer = exchange(SaslHandshakeRequest(mechanism=login.mechanism))
+    if answer.error_code is ErrorCode.illegal_sasl_state:
+        raise SaslAuthenticationError(
+            "that listener expects no login: set security.protocol to PLAINTEXT, or to SSL if it"
+            " has TLS, or use the port of a SASL listener"
+        )
     if answer.error_code is not ErrorCode.none:
         raise SaslAuthenticationError(
             f"the login is refused mechanism={login.mechanism} error={code_name(answer.error_code)}"

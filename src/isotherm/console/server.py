@@ -9,6 +9,8 @@ CONNECTIONS_MAX silent connections would block all other clients.
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -84,6 +86,27 @@ class ConsoleProtocol(H11Protocol):
             self._read_timer = None
 
 
+def check_address_is_free(host: str, port: int) -> None:
+    """Raises ConfigError if another server listens at the address. Called before the address of the
+    pages is printed. Any other fault of it is found by `serve`."""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as bound:
+                # As uvicorn's own: a server that ended a moment ago is in nobody's way.
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                bound.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise _not_free(host, port, f" reason={error.strerror!r}") from None
+
+
+def _not_free(host: str, port: int, reason: str = "") -> ConfigError:
+    text = f"the console cannot listen there host={host} port={port}{reason}"
+    return ConfigError(f"{text} hint='--port with another one'")
+
+
 def serve(
     app: Starlette, host: str, port: int, certificate: str | None = None, key: str | None = None
 ) -> None:
@@ -100,8 +123,6 @@ def serve(
             ssl_certfile=certificate,
             ssl_keyfile=key,
         )
-    except SystemExit as error:
+    except SystemExit:
         # uvicorn has printed the reason. It would exit with 3, which means damage here.
-        raise ConfigError(
-            f"the console cannot listen there host={host} port={port} hint='--port'"
-        ) from error
+        raise _not_free(host, port) from None

@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import shlex
+import socket
 import ssl
 import sys
 import threading
@@ -19,7 +20,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from isotherm.cli.console import job_commands, sweep_command
-from isotherm.cli.main import app
+from isotherm.cli.main import app, causes_of
 from isotherm.errors import ConfigError
 from tests.support.certificates import issue
 
@@ -152,6 +153,25 @@ def test_address_that_is_taken_is_an_error_of_the_options(
     result = run("--port", "8613")
     assert isinstance(result.exception, ConfigError)
     assert "port=8613" in str(result.exception)
+    assert causes_of(result.exception) == []
+
+
+def test_address_that_is_taken_is_said_before_that_of_the_pages(
+    started: list[dict[str, Any]],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        result = run("--port", str(port))
+    assert "Address already in use" in str(result.exception)
+    assert result.output == ""
+    assert not started
+
+
+def test_broker_that_is_not_there_is_said_at_the_start(started: list[dict[str, Any]]) -> None:
+    result = run("-b", "127.0.0.1:1")
+    assert "connection refused" in result.stderr
+    assert "until a broker answers" in result.stderr
+    assert len(started) == 1
 
 
 def test_installation_without_the_extra_names_what_to_install(

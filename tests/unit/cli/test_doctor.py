@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import resource
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from isotherm.cli.doctor import (
     OPEN_FILES_MIN,
     Finding,
     Outcome,
+    bucket_advice,
     check_clock,
     check_folder,
     check_kernels,
@@ -26,6 +29,7 @@ from isotherm.cli.doctor import (
 from isotherm.cli.main import app
 from isotherm.config.layers import embedded_defaults
 from isotherm.config.server_properties import parse_broker_config
+from isotherm.errors import IsothermError, RemoteStorageError
 from isotherm.testing.sim_clock import SimClock
 from tests.support.s3_server import S3Server, find_versitygw
 
@@ -71,8 +75,60 @@ def test_each_fault_is_found_beside_the_others(tmp_path: Path, taken: int) -> No
     assert "in use" in found[f"listener PLAINTEXT://127.0.0.1:{taken}"]["found"]
     assert "cannot be written" in found[f"log directory {tmp_path / 'file' / 'log'}"]["found"]
     assert "operation=put" in found["bucket s3://bucket"]["found"]
-    assert "s3:PutObject" in found["bucket s3://bucket"]["advice"]
+    assert "s3.endpoint.url" in found["bucket s3://bucket"]["advice"]
     assert "connection refused" in found["broker"]["found"]
+
+
+def test_port_of_the_broker_that_runs_with_these_directories_is_no_fault(
+    tmp_path: Path, taken: int
+) -> None:
+    """A lock belongs to a process, so another one has it."""
+    log_dir = tmp_path / "data" / "log"
+    log_dir.mkdir(parents=True)
+    arguments = (
+        "-d",
+        tmp_path / "data",
+        "-o",
+        f"listeners=PLAINTEXT://127.0.0.1:{taken}",
+        "--json",
+    )
+    assert "in use" in findings(run(*arguments))[f"listener PLAINTEXT://127.0.0.1:{taken}"]["found"]
+    holder = (
+        "import sys; from pathlib import Path; from isotherm.log.fs import OsFileLock;"
+        f" lock = OsFileLock(Path({str(log_dir / '.lock')!r})); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        result = run(*arguments)
+        process.communicate(b"")
+    finding = findings(result)[f"listener PLAINTEXT://127.0.0.1:{taken}"]
+    assert (finding["outcome"], finding["advice"]) == ("ok", "")
+    assert "a broker with these log directories runs" in finding["found"]
+    assert result.exit_code == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("access denied (AccessDenied)", "s3:PutObject"),
+        ("access denied (SignatureDoesNotMatch)", "secret.access.key"),
+        ("bucket not found (NoSuchBucket)", "create the bucket"),
+        ("wrong region: the bucket is in x (AuthorizationHeaderMalformed)", "rsm.config.s3.region"),
+        ("not TLS: the store speaks http there, and not https", "http://"),
+        ("connection refused", "s3.endpoint.url"),
+        ("something else", "log"),
+    ],
+)
+def test_advice_is_for_the_reason(reason: str, words: str) -> None:
+    error = IsothermError("the store cannot be used")
+    cause = RemoteStorageError("any")
+    cause.reason = reason
+    error.__cause__ = cause
+    assert words in bucket_advice(error)
+    assert ("s3:PutObject" in bucket_advice(error)) == ("AccessDenied" in reason)
 
 
 def test_wrong_setting_is_named_and_the_machine_is_examined_all_the_same() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import Future
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from isotherm.cli.main import EXIT_FAILED, EXIT_USAGE, main
+from isotherm.cli.client import wait_for_all
+from isotherm.cli.main import EXIT_FAILED, EXIT_USAGE, causes_of, main
+from isotherm.errors import BrokerUnreachableError
 from isotherm.testing.local_servers import free_ports
 
 COMMANDS = [
@@ -43,6 +47,30 @@ def test_port_that_is_none_is_named(
 ) -> None:
     assert run(["topics", "list", "-b", "localhost:80000"], monkeypatch) == EXIT_USAGE
     assert "a port is 1 to 65535" in capfd.readouterr().err
+
+
+def test_address_of_a_web_page_is_none_of_a_broker(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["topics", "list", "-b", "http://localhost:9092"], monkeypatch) == EXIT_USAGE
+    assert "hint='HOST:PORT'" in capfd.readouterr().err
+
+
+def test_cause_that_says_the_same_is_left_out() -> None:
+    error = BrokerUnreachableError("a topic exists topic='a b'")
+    error.__cause__ = KafkaException(KafkaError(KafkaError.TOPIC_EXCEPTION, "a topic exists"))
+    assert causes_of(error) == []
+    error.__cause__ = KafkaException(KafkaError(KafkaError.TOPIC_EXCEPTION, "something else"))
+    assert len(causes_of(error)) == 1
+
+
+def test_topic_with_a_space_is_named_once() -> None:
+    failed: Future[None] = Future()
+    words = "a topic name has other characters topic='a b'"
+    failed.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_EXCEPTION, words)))
+    with pytest.raises(BrokerUnreachableError) as refused:
+        wait_for_all({"a b": failed})
+    assert str(refused.value) == words
 
 
 def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> object:

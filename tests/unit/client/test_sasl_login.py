@@ -74,6 +74,13 @@ def test_password_is_in_no_text_of_a_login() -> None:
     assert SECRET not in repr(Login("PLAIN", USER, SECRET))
 
 
+def test_listener_without_logins_is_named() -> None:
+    """Kafka's listeners without SASL answer so, and name no mechanism."""
+    answer = SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())
+    with pytest.raises(SaslAuthenticationError, match="expects no login: set"):
+        log_in(Login("PLAIN", USER, SECRET), lambda _: answer, lambda: NONCE)
+
+
 # ---- OAUTHBEARER
 
 

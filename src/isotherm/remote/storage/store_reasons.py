@@ -7,6 +7,7 @@ import re
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _ABSENT_CODES = ("NoSuchKey", "BlobNotFound")
 _NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
+_REGION = re.compile(r"<Region>([\w-]{1,40})</Region>")
 _SIZE_MAX = 200
 # The first pattern that matches counts.
 _REASONS = (
@@ -14,7 +15,19 @@ _REASONS = (
         re.compile(r"InvalidCertificate"),
         "certificate not trusted: ca.certificates.path names further authorities",
     ),
+    (
+        re.compile(r"InvalidContentType|WRONG_VERSION_NUMBER"),
+        "not TLS: the store speaks http there, and not https",
+    ),
+    (
+        re.compile(r"HTTP request to an HTTPS server|HTTP request was sent to HTTPS"),
+        "TLS expected: the store speaks https there, and not http",
+    ),
     (_NO_BUCKET, "bucket not found"),
+    (
+        re.compile(r"AuthorizationHeaderMalformed|PermanentRedirect|region .{1,40} is wrong"),
+        "wrong region",
+    ),
     (
         re.compile(r"169\.254\.169\.254|metadata\.google\.internal|InstanceMetadata|Credential"),
         "no credentials: none are set, and none are found in the environment",
@@ -28,7 +41,15 @@ _REASONS = (
     (re.compile(r"TimedOut|timed out|deadline"), "no answer in time"),
     (re.compile(r"status code: 429|status code: 503|SlowDown|TooManyRequests"), "throttled"),
 )
-REFUSALS = ("certificate not trusted", "bucket not found", "no credentials", "access denied")
+REFUSALS = (
+    "certificate not trusted",
+    "not TLS",
+    "TLS expected",
+    "bucket not found",
+    "wrong region",
+    "no credentials",
+    "access denied",
+)
 """Prefixes of reasons that persist until the configuration or the rights are changed."""
 
 
@@ -39,6 +60,8 @@ def store_reason(error: BaseException) -> str:
     code = _CODE.search(text)
     for pattern, reason in _REASONS:
         if pattern.search(text):
+            if reason == "wrong region" and (region := _REGION.search(text)) is not None:
+                reason = f"wrong region: the bucket is in {region[1]}"
             return f"{reason} ({code[1]})" if code else reason
     if code:
         return code[1]
