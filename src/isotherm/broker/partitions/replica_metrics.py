@@ -5,6 +5,7 @@ Gauges are computed from the partitions when the metrics are collected.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,6 +16,7 @@ from prometheus_client.registry import Collector
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replication.cluster_view import IsrCounts
+from isotherm.errors import LogDirFailedError
 from isotherm.types import Offset, TopicPartition
 
 _PREFIX = "kafka_server_replicamanager_"
@@ -63,6 +65,7 @@ class ReplicaMetrics(Collector):
             " it.",
             max(ids, default=0),
         )
+        yield from self._volumes()
         counts: Mapping[str, int] = {
             "IsrShrinks": self._isr_counts.shrinks,
             "IsrExpands": self._isr_counts.expands,
@@ -72,6 +75,27 @@ class ReplicaMetrics(Collector):
             yield CounterMetricFamily(
                 _PREFIX + kafka_name.lower(), f"Kafka's {kafka_name}PerSec.", count
             )
+
+    def _volumes(self) -> Iterable[Metric]:
+        """The sizes of the log directories' volumes. One that is offline has none."""
+        total = GaugeMetricFamily(
+            "isotherm_log_directory_volume_bytes",
+            "Bytes of the volume of a log directory.",
+            labels=("directory",),
+        )
+        usable = GaugeMetricFamily(
+            "isotherm_log_directory_usable_bytes",
+            "Bytes that are free on the volume of a log directory, which goes offline when a write"
+            " finds none.",
+            labels=("directory",),
+        )
+        for log_dir in self._replica_manager.log_dirs():
+            with contextlib.suppress(LogDirFailedError):
+                volume = log_dir.volume()
+                total.add_metric((str(log_dir.path),), volume.total_bytes)
+                usable.add_metric((str(log_dir.path),), volume.usable_bytes)
+        yield total
+        yield usable
 
 
 class FollowedPartitions(Protocol):

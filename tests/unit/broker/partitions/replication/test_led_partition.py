@@ -697,6 +697,30 @@ def test_new_epoch_is_recorded_while_no_other_thread_changes_the_epochs(
 # ---- metrics
 
 
+def test_metrics_tell_what_is_free_on_disk(leader: Leader) -> None:
+    async def scenario() -> None:
+        manager = leader.parts.replica_manager
+        metrics = ReplicaMetrics(manager, leader.parts.cluster.isr_counts)
+
+        def free() -> dict[str, tuple[dict[str, str], float]]:
+            return {
+                sample.name: (sample.labels, sample.value)
+                for family in metrics.collect()
+                for sample in family.samples
+                if "log_directory" in sample.name
+            }
+
+        (log_dir,) = manager.log_dirs()
+        sizes = free()
+        labels, usable = sizes["isotherm_log_directory_usable_bytes"]
+        assert labels == {"directory": str(log_dir.path)}
+        assert 0 < usable <= sizes["isotherm_log_directory_volume_bytes"][1]
+        log_dir.fail(OSError("broken"), "read")
+        assert free() == {}
+
+    leader.run(scenario)
+
+
 def test_metrics_count_partitions_by_their_replicas(leader: Leader) -> None:
     async def scenario() -> None:
         metrics = ReplicaMetrics(leader.parts.replica_manager, leader.parts.cluster.isr_counts)
