@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.broker.metadata.features import FeatureUpdate, UpgradeType
-from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.tier.embedded_remote_metadata_topic import EmbeddedRemoteMetadataTopic
 from isotherm.clock import SystemClock
 from isotherm.remote.metadata.api import MetadataTopicRecord
 from isotherm.remote.metadata.folding.fold import fold_metadata_topic
@@ -75,9 +75,9 @@ class Tiered:
         consumer.close()
         return found
 
-    def topic(self, name: str = REMOTE_LOG_METADATA_TOPIC) -> EmbeddedMetadataTopic:
+    def topic(self, name: str = REMOTE_LOG_METADATA_TOPIC) -> EmbeddedRemoteMetadataTopic:
         services = self.broker.node.services
-        return EmbeddedMetadataTopic(services.replica_manager, SystemClock(), 3, name)
+        return EmbeddedRemoteMetadataTopic(services.replica_manager, SystemClock(), 3, name)
 
     def records(self, name: str = REMOTE_LOG_METADATA_TOPIC) -> list[MetadataTopicRecord]:
         topic = self.topic(name)

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.directory_ids import UNASSIGNED
 from isotherm.broker.metadata.image import NO_LEADER, BrokerImage, MetadataImage, TopicImage
-from isotherm.broker.metadata.quorum.lifecycle import BrokerState
+from isotherm.broker.metadata.quorum.broker_lifecycle import BrokerState
 from isotherm.errors import (
     BrokerUnreachableError,
     ConfigError,

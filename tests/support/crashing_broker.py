@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from isotherm.broker import node
-from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.tier.embedded_remote_metadata_topic import EmbeddedRemoteMetadataTopic
 from isotherm.cli.main import main as isotherm
 from isotherm.errors import CorruptMetadataError
 from isotherm.log.fs import File, OsFile, OsFileSystem
@@ -179,14 +179,14 @@ def _event_name(record: NewMetadataRecord) -> str:
 
 
 def watch_metadata_topics(watch: Watch) -> None:
-    append, read = EmbeddedMetadataTopic._append, EmbeddedMetadataTopic.read
+    append, read = EmbeddedRemoteMetadataTopic._append, EmbeddedRemoteMetadataTopic.read
 
-    def kind(topic: EmbeddedMetadataTopic) -> str:
+    def kind(topic: EmbeddedRemoteMetadataTopic) -> str:
         return METADATA if topic._topic == REMOTE_LOG_METADATA_TOPIC else AUDIT
 
     @functools.wraps(append)
     def watched_append(
-        topic: EmbeddedMetadataTopic,
+        topic: EmbeddedRemoteMetadataTopic,
         partition: int,
         records: Sequence[NewMetadataRecord],
         expected_end: Offset | None,
@@ -197,12 +197,12 @@ def watch_metadata_topics(watch: Watch) -> None:
             return append(topic, partition, records, expected_end)
 
     @functools.wraps(read)
-    def watched_read(topic: EmbeddedMetadataTopic, *arguments: Any) -> Any:
+    def watched_read(topic: EmbeddedRemoteMetadataTopic, *arguments: Any) -> Any:
         watch.hold_up(f"read {kind(topic)}")
         return read(topic, *arguments)
 
-    _patch(EmbeddedMetadataTopic, "_append", watched_append)
-    _patch(EmbeddedMetadataTopic, "read", watched_read)
+    _patch(EmbeddedRemoteMetadataTopic, "_append", watched_append)
+    _patch(EmbeddedRemoteMetadataTopic, "read", watched_read)
 
 
 def watch_objects(watch: Watch) -> None:

@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 
 from isotherm.broker.partitions.partition import Partition
-from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.tier.embedded_remote_metadata_topic import EmbeddedRemoteMetadataTopic
 from isotherm.broker.tier.remote_metadata_topics import compacted_settings
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import UnknownTopicOrPartitionError
@@ -50,7 +50,7 @@ class HostedMetadataTopics:
         for partition in self._partitions.values():
             partition.make_leader(led())
         self.metadata_topic, self.audit_topic = (
-            EmbeddedMetadataTopic(self, clock, 1, name) for name in REMOTE_LOG_METADATA_TOPICS
+            EmbeddedRemoteMetadataTopic(self, clock, 1, name) for name in REMOTE_LOG_METADATA_TOPICS
         )
 
     def find_partition(

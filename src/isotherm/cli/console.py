@@ -162,8 +162,8 @@ def console(
     from isotherm.console.watched_metrics import WatchedMetrics, metrics_addresses
     from isotherm.storage_view.cluster_storage import StorageReader
     from isotherm.storage_view.record_sources import ClusterRecords
+    from isotherm.storage_view.remote_segment_sources import open_bucket_source
     from isotherm.storage_view.segment_facts import named_layout
-    from isotherm.storage_view.segment_sources import open_bucket_source
 
     extra = client.properties
     check_address_is_free(host, port)

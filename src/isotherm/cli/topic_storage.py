@@ -73,8 +73,8 @@ def describe_storage(
     record in the remote tier.
     """
     from isotherm.storage_view.cluster_storage import StorageReader
+    from isotherm.storage_view.remote_segment_sources import open_bucket_source
     from isotherm.storage_view.rows import partition_row, topic_row
-    from isotherm.storage_view.segment_sources import open_bucket_source
 
     prices = price_list(price)
     extra = client.properties

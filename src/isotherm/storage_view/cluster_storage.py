@@ -29,9 +29,9 @@ from isotherm.storage_view.partition_storage import (
     last_tiered_offset,
     partition_sums,
 )
+from isotherm.storage_view.remote_segment_sources import MetadataTopicSource, SegmentSource
 from isotherm.storage_view.remote_segments import NO_SEGMENTS, RemoteSegments
 from isotherm.storage_view.segment_history import SegmentHistory
-from isotherm.storage_view.segment_sources import MetadataTopicSource, SegmentSource
 from isotherm.types import (
     REMOTE_LOG_METADATA_AUDIT_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,

@@ -66,7 +66,7 @@ from isotherm.broker.startup.identity import read_identity
 from isotherm.broker.startup.local_tier import check_tiered_topics, new_id
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
-from isotherm.broker.tier.member_metadata import member_metadata
+from isotherm.broker.tier.member_remote_metadata import member_remote_metadata
 from isotherm.broker.tier.remote_tier import OwnMetadata
 from isotherm.client.listener_security import inter_broker_security
 from isotherm.clock import Clock
@@ -267,7 +267,7 @@ class MemberCluster:
         control_executor: ThreadPoolExecutor,
     ) -> OwnMetadata:
         remote = self._config.remote
-        return member_metadata(
+        return member_remote_metadata(
             self.metadata,
             replica_manager,
             self._config,

@@ -29,7 +29,7 @@ from isotherm.broker.metadata.metadata_records import decode_record
 from isotherm.broker.metadata.metadata_topic import BATCH_SIZE_MAX
 from isotherm.broker.startup.local_tier import LocalTier, open_local_tier
 from isotherm.broker.surroundings import Surroundings
-from isotherm.broker.tier.metadata_partition_log import (
+from isotherm.broker.tier.remote_metadata_partition_log import (
     metadata_batch,
     read_metadata_columns,
     read_metadata_records,

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from isotherm.broker.metadata.controller.metadata_log import MetadataLog
+from isotherm.broker.metadata.controller.cluster_metadata_log import MetadataLog
 from isotherm.broker.metadata.controller.topic_rules import config_records, partition_record
 from isotherm.broker.metadata.delta import MetadataDelta
 from isotherm.broker.metadata.image import MetadataImage

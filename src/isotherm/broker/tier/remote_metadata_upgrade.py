@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from isotherm.broker.metadata.controller.controller import Controller
-from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.tier.embedded_remote_metadata_topic import EmbeddedRemoteMetadataTopic
 from isotherm.broker.tier.remote_metadata_topics import (
     MetadataLevels,
     compact_metadata_topic,
@@ -38,7 +38,7 @@ class MetadataUpgrade:
         self,
         controller: Controller,
         levels: MetadataLevels,
-        topic: EmbeddedMetadataTopic,
+        topic: EmbeddedRemoteMetadataTopic,
         metadata: TopicBasedRemoteLogMetadataManager,
         settings: TopicBasedSettings,
         *,

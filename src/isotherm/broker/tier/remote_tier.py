@@ -14,6 +14,7 @@ from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replica_roles import ReplicaRoles
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.tier.embedded_remote_metadata_topic import EmbeddedRemoteMetadataTopic
 from isotherm.broker.tier.lineage_restorer import (
     LineageRestorer,
     RunControl,
@@ -235,7 +236,7 @@ def embedded_metadata(
     warn_of_metadata_topics(controller, remote, levels)
     partition_count = settings.remote_log_metadata_topic_num_partitions
     topic, audit_topic = (
-        EmbeddedMetadataTopic(replica_manager, clock, partition_count, name)
+        EmbeddedRemoteMetadataTopic(replica_manager, clock, partition_count, name)
         for name in REMOTE_LOG_METADATA_TOPICS
     )
     metadata = TopicBasedRemoteLogMetadataManager(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from isotherm.broker.tier.embedded_metadata_topic import EmbeddedMetadataTopic
+from isotherm.broker.tier.embedded_remote_metadata_topic import EmbeddedRemoteMetadataTopic
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC, TopicPartition
@@ -103,12 +103,12 @@ def test_failed_directory_stops_its_partitions_and_deletes_nothing_remotely(part
     parts.run(scenario)
 
 
-def metadata_topic(parts: Any) -> EmbeddedMetadataTopic:
+def metadata_topic(parts: Any) -> EmbeddedRemoteMetadataTopic:
     config = TopicConfig(cleanup_policy=("delete",), retention_ms=-1)
     lead_topic(
         parts.replica_manager, REMOTE_LOG_METADATA_TOPIC, uuid.UUID(int=9), {0: 0, 1: 0}, config
     )
-    return EmbeddedMetadataTopic(parts.replica_manager, parts.clock, 2)
+    return EmbeddedRemoteMetadataTopic(parts.replica_manager, parts.clock, 2)
 
 
 def test_metadata_topic_gives_back_what_was_appended(parts: Any) -> None:

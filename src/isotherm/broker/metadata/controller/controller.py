@@ -41,6 +41,7 @@ from isotherm.broker.metadata.client_quotas import (
     quota_entity,
 )
 from isotherm.broker.metadata.cluster_metadata import ALL_BROKERS, ClusterMetadata, MetadataChange
+from isotherm.broker.metadata.controller.cluster_metadata_log import MetadataLog
 from isotherm.broker.metadata.controller.config_changes import (
     ConfigChange,
     broker_list_in_effect,
@@ -53,9 +54,8 @@ from isotherm.broker.metadata.controller.eligible_replicas import (
     check_min_insync_change,
     eligible_replicas_records,
 )
-from isotherm.broker.metadata.controller.metadata_log import MetadataLog
 from isotherm.broker.metadata.controller.partition_growth import NewPartitions, plan_growth
-from isotherm.broker.metadata.controller.registration import registration_record
+from isotherm.broker.metadata.controller.registration_record import registration_record
 from isotherm.broker.metadata.controller.resource_configs import changed_resource
 from isotherm.broker.metadata.controller.topic_removals import TopicRemovals
 from isotherm.broker.metadata.controller.topic_rules import (

@@ -12,8 +12,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.quorum.broker_lifecycle import BrokerState, HeartbeatAnswer, Lifecycle
 from isotherm.broker.metadata.quorum.controller_connection import ControllerConnection
-from isotherm.broker.metadata.quorum.lifecycle import BrokerState, HeartbeatAnswer, Lifecycle
 from isotherm.broker.metadata.quorum.registration import reason_to_wait
 from isotherm.broker.threads.step_thread import StepThread
 from isotherm.clock import Clock

@@ -41,6 +41,7 @@ from isotherm.broker.metadata.directory_ids import NodeIdentity
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import MetadataImage
 from isotherm.broker.metadata.metadata_records import METADATA_VERSION_FEATURE
+from isotherm.broker.metadata.quorum.broker_lifecycle import BrokerState
 from isotherm.broker.metadata.quorum.controller_channel import ControllerChannel
 from isotherm.broker.metadata.quorum.controller_connection import (
     ControllerConnection,
@@ -50,7 +51,6 @@ from isotherm.broker.metadata.quorum.controller_discovery import QuorumLeader
 from isotherm.broker.metadata.quorum.directory_assignments import DirectoryAssignments
 from isotherm.broker.metadata.quorum.followed_log import FollowedLog
 from isotherm.broker.metadata.quorum.heartbeats import BrokerHeartbeats
-from isotherm.broker.metadata.quorum.lifecycle import BrokerState
 from isotherm.broker.metadata.quorum.metadata_fetch import Observer
 from isotherm.broker.metadata.quorum.observer import MetadataObserver
 from isotherm.broker.metadata.quorum.producer_ids import ProducerIdBlocks

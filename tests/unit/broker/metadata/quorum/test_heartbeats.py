@@ -13,10 +13,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.quorum.broker_lifecycle import BrokerState
 from isotherm.broker.metadata.quorum.controller_connection import ControllerConnection
 from isotherm.broker.metadata.quorum.controller_discovery import QuorumLeader
 from isotherm.broker.metadata.quorum.heartbeats import BrokerHeartbeats
-from isotherm.broker.metadata.quorum.lifecycle import BrokerState
 from isotherm.broker.metadata.quorum.registration import refusal, registration_request
 from isotherm.client.node_connection import NodeConnection
 from isotherm.clock import SystemClock

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from isotherm.broker.peers.leader_requests import LeaderRequests
-from isotherm.broker.tier.cluster_metadata_topic import ClusterMetadataTopic
+from isotherm.broker.tier.replicated_remote_metadata_topic import ReplicatedRemoteMetadataTopic
 from isotherm.errors import (
     ConfigError,
     NotLeaderOrFollowerError,
@@ -47,7 +47,7 @@ def image_of(address: str, leader: int = NODE_ID, partitions: int = 2) -> Metada
 
 
 @pytest.fixture
-def topic(kafka: KafkaOracle) -> Iterator[ClusterMetadataTopic]:
+def topic(kafka: KafkaOracle) -> Iterator[ReplicatedRemoteMetadataTopic]:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_server})
     forever = {"retention.ms": "-1"}
     for made in admin.create_topics([NewTopic(TOPIC, 2, 1, config=forever)]).values():
@@ -60,24 +60,24 @@ def topic(kafka: KafkaOracle) -> Iterator[ClusterMetadataTopic]:
         gone.result(300)
 
 
-def is_led(topic: ClusterMetadataTopic) -> bool:
+def is_led(topic: ReplicatedRemoteMetadataTopic) -> bool:
     try:
         return topic.offsets(0) == topic.offsets(1)
     except (NotLeaderOrFollowerError, UnknownTopicOrPartitionError):
         return False
 
 
-def opened(image: MetadataImage, count: int = 2) -> ClusterMetadataTopic:
+def opened(image: MetadataImage, count: int = 2) -> ReplicatedRemoteMetadataTopic:
     leaders = LeaderRequests(
         lambda: image, "INTERNAL", client_id="isotherm-test", request_timeout_s=60
     )
-    return ClusterMetadataTopic(
+    return ReplicatedRemoteMetadataTopic(
         NoReplicas(), leaders, count, lambda: 2, request_timeout_ms=60_000, topic=TOPIC
     )
 
 
 def test_kafka_has_what_was_appended_and_tells_it_back(
-    kafka: KafkaOracle, topic: ClusterMetadataTopic
+    kafka: KafkaOracle, topic: ReplicatedRemoteMetadataTopic
 ) -> None:
     assert topic.offsets(1) == (0, 0)
     assert topic.read(1, 0, 1000) == []
@@ -111,7 +111,7 @@ def values_by_a_consumer(kafka: KafkaOracle, count: int) -> list[bytes | None]:
 
 
 def test_what_the_cluster_lacks_is_an_error_that_names_it(
-    kafka: KafkaOracle, topic: ClusterMetadataTopic
+    kafka: KafkaOracle, topic: ReplicatedRemoteMetadataTopic
 ) -> None:
     beyond = opened(image_of(kafka.bootstrap_server, partitions=9))
     with pytest.raises(UnknownTopicOrPartitionError, match=f"{TOPIC}-8 .*UNKNOWN_TOPIC"):
@@ -127,7 +127,7 @@ def test_what_the_cluster_lacks_is_an_error_that_names_it(
         closed.offsets(0)
 
 
-def test_refused_records_are_not_taken_for_appended(topic: ClusterMetadataTopic) -> None:
+def test_refused_records_are_not_taken_for_appended(topic: ReplicatedRemoteMetadataTopic) -> None:
     with pytest.raises(RemoteStorageNotReadyError, match="MESSAGE_TOO_LARGE"):
         topic.append(0, None, bytes(2_000_000), 1)
     assert topic.offsets(0) == (0, 0)

@@ -24,11 +24,11 @@ from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.leader_requests import LeaderRequests
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
-from isotherm.broker.tier.cluster_metadata_topic import ClusterMetadataTopic
-from isotherm.broker.tier.member_metadata_levels import MemberMetadataLevels
+from isotherm.broker.tier.member_remote_metadata_levels import MemberMetadataLevels
 from isotherm.broker.tier.remote_metadata_topics import compacted_settings, deleted_settings
 from isotherm.broker.tier.remote_metadata_upkeep import Upkeep, UpkeepTasks
 from isotherm.broker.tier.remote_tier import OwnMetadata
+from isotherm.broker.tier.replicated_remote_metadata_topic import ReplicatedRemoteMetadataTopic
 from isotherm.client.listener_security import inter_broker_security
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
@@ -55,7 +55,7 @@ CREATION_INTERVAL_S = 1.0
 Send = Callable[[Any, float], Future[Any]]
 
 
-def member_metadata(
+def member_remote_metadata(
     cluster_metadata: ClusterMetadata,
     replica_manager: ReplicaManager,
     config: BrokerConfig,
@@ -129,10 +129,10 @@ def _metadata_topics(
     replica_manager: ReplicaManager,
     leaders: LeaderRequests,
     partition_count: int,
-) -> tuple[ClusterMetadataTopic, ClusterMetadataTopic]:
+) -> tuple[ReplicatedRemoteMetadataTopic, ReplicatedRemoteMetadataTopic]:
     """The metadata topic and its audit topic."""
     topic, audit_topic = (
-        ClusterMetadataTopic(
+        ReplicatedRemoteMetadataTopic(
             replica_manager,
             leaders,
             partition_count,

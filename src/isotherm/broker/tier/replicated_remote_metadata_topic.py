@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.leader_requests import LeaderRequests
-from isotherm.broker.tier.metadata_partition_log import (
+from isotherm.broker.tier.remote_metadata_partition_log import (
     columns_of_batches,
     metadata_batch,
     read_metadata_columns,
@@ -71,7 +71,7 @@ _ERRORS: dict[ErrorCode, type[IsothermError]] = {
 }
 
 
-class ClusterMetadataTopic:
+class ReplicatedRemoteMetadataTopic:
     """See `isotherm.remote.metadata.api.ConditionalMetadataTopic`. Any thread may call it."""
 
     def __init__(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.broker.metadata.controller.metadata_log import MetadataLog
+from isotherm.broker.metadata.controller.cluster_metadata_log import MetadataLog
 from isotherm.broker.metadata.metadata_records import FeatureLevelRecord
 from isotherm.broker.metadata.metadata_topic import METADATA_TOPIC_PARTITION
 from isotherm.errors import CorruptMetadataError

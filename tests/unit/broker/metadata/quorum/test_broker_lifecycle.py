@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from isotherm.broker.metadata.quorum.lifecycle import BrokerState, HeartbeatAnswer, Lifecycle
+from isotherm.broker.metadata.quorum.broker_lifecycle import BrokerState, HeartbeatAnswer, Lifecycle
 
 INTERVAL_MS = 2000
 DIRECTORY = uuid.UUID(int=1 << 100)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from isotherm.broker.partitions.partition import ACKS_LEADER, Partition
-from isotherm.broker.tier.metadata_partition_log import (
+from isotherm.broker.tier.remote_metadata_partition_log import (
     metadata_batch,
     read_metadata_columns,
     read_metadata_records,
@@ -34,7 +34,7 @@ class PartitionHost(Protocol):
     ) -> Partition: ...
 
 
-class EmbeddedMetadataTopic:
+class EmbeddedRemoteMetadataTopic:
     """See `isotherm.remote.metadata.api.ConditionalMetadataTopic`. Any thread may call it."""
 
     def __init__(
