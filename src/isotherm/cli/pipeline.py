@@ -20,25 +20,29 @@ from isotherm.cli import (
     pipeline_table,
     pipeline_verify,
 )
+from isotherm.cli.output import error_console
 
-JOBS: tuple[Callable[..., None], ...] = (
-    pipeline_replay.replay,
-    pipeline_project.project,
-    pipeline_verify.verify,
-    pipeline_audit.audit,
-    pipeline_sweep.sweep,
-    pipeline_scrub.scrub,
-    pipeline_rebuild.rebuild,
-    pipeline_compact.compact,
-    pipeline_table.table,
-)
+_AGAIN = "the same command may be run again"
+_WRITES_NOTHING = f"nothing is written, {_AGAIN}"
+# The jobs, each with what an interrupted run has written.
+JOBS: dict[Callable[..., None], str] = {
+    pipeline_replay.replay: _WRITES_NOTHING,
+    pipeline_project.project: f"finished partitions stay, the next run does the rest: {_AGAIN}",
+    pipeline_verify.verify: _WRITES_NOTHING,
+    pipeline_audit.audit: _WRITES_NOTHING,
+    pipeline_sweep.sweep: f"with --delete, some leftovers are deleted: {_AGAIN}",
+    pipeline_scrub.scrub: _WRITES_NOTHING,
+    pipeline_rebuild.rebuild: "with --run, the target has a part: empty it before the next run",
+    pipeline_compact.compact: "with --run, no reader sees a part: --recover shows what is left",
+    pipeline_table.table: f"the table has the last whole commit: {_AGAIN}",
+}
 
 app = typer.Typer(no_args_is_help=True)
 
 
-def _checked(job: Callable[..., None]) -> Callable[..., None]:
+def _checked(job: Callable[..., None], written: str) -> Callable[..., None]:
     """The job, which first checks its requirements, so that a missing package is an error of one
-    line.
+    line. `written` is what an interrupted run says.
     """
 
     @functools.wraps(job)
@@ -47,13 +51,18 @@ def _checked(job: Callable[..., None]) -> Callable[..., None]:
         from isotherm.spark.requirements import check_requirements
 
         check_requirements()
-        job(*args, **options)
+        try:
+            job(*args, **options)
+        except KeyboardInterrupt:
+            line = f"isotherm: interrupted: {written}"
+            error_console().print(line, soft_wrap=True)
+            raise
 
     return run
 
 
-for _job in JOBS:
-    app.command()(_checked(_job))
+for _job, _written in JOBS.items():
+    app.command()(_checked(_job, _written))
 
 
 @app.callback()

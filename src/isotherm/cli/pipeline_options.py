@@ -23,6 +23,8 @@ from rich.text import Text
 
 from isotherm.cli.options import parse_pairs
 from isotherm.cli.output import console, error_console, print_json, print_rows
+from isotherm.cli.spark_interruption import end_spark
+from isotherm.cli.spark_interruption import own_sigint_handler
 from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -120,7 +122,8 @@ def source_texts(
 
 @contextmanager
 def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
-    """Isotherm's Spark session. It is stopped at the end, unless it existed before.
+    """Isotherm's Spark session. It is stopped at the end, unless it existed before. After Ctrl+C it
+    ends at once.
 
     Errors of Spark and its tasks become Isotherm's errors, and Spark logs nothing. With `isotherm
     pipeline --debug` the error has the trace as its cause, and Spark logs errors. Raises
@@ -144,15 +147,25 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
         config = {_JAVA_TRACE: "true", _PYTHON_TRACE: "false", **config}
     else:
         config[_JAVA_OPTIONS] = f"{_SILENT} {config.get(_JAVA_OPTIONS, '')}".strip()
-    was_there = SparkSession.getActiveSession() is not None
+    if SparkSession.getActiveSession() is not None:
+        with spark_errors():
+            yield session("isotherm-pipeline", master=master, config=config)
+        return
     spark: SparkSession | None = None
     try:
-        with spark_errors():
+        with own_sigint_handler(), spark_errors():
             spark = session("isotherm-pipeline", master=master, config=config)
-            yield spark
-    finally:
-        if spark is not None and not was_there:
+            # Again: PySpark has installed a handler of its own.
+            with own_sigint_handler():
+                yield spark
+    except KeyboardInterrupt:
+        end_spark()
+        raise
+    except BaseException:
+        if spark is not None:
             spark.stop()
+        raise
+    spark.stop()
 
 
 @contextmanager

@@ -1,0 +1,78 @@
+"""Ends a Spark session at once when Ctrl+C interrupts its job.
+
+PySpark's own handler cancels all jobs over the connection that waits for one of them. So Python and
+Java print traces, and an orderly stop waits for tasks whose results nobody wants.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+JAVA_END_S_MAX = 1.5
+"""Java's time to delete its temporary files before it is killed."""
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """A handler of SIGINT. Until the process ends nothing is logged: py4j logs a trace of each call
+    that is interrupted."""
+    del number, frame
+    logging.disable(logging.CRITICAL)
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def own_sigint_handler() -> Iterator[None]:
+    """Within the block SIGINT calls `interrupt`. In another thread than the main one nothing
+    changes, because signals do not arrive there."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def end_spark() -> None:
+    """End Java, and with it all tasks of this machine. Executors of a cluster end when their driver
+    is gone. Nothing is printed. Java that is only starting ends with this process."""
+    from pyspark import SparkContext
+
+    context: Any = SparkContext._active_spark_context
+    # Its thread prints a trace when Java is gone.
+    server = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = _ignored
+    gateway: Any = SparkContext._gateway
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if process is None:
+        return
+    # The calls of this thread were interrupted, and another thread has a connection of its own.
+    quiet = threading.Thread(target=_quiet_java, args=(gateway,), daemon=True)
+    quiet.start()
+    quiet.join(JAVA_END_S_MAX / 3)
+    process.terminate()
+    try:
+        process.wait(JAVA_END_S_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _ignored(*_: object) -> None:
+    """In place of socketserver's `handle_error`."""
+
+
+def _quiet_java(gateway: Any) -> None:
+    """Java's threads print the traces of tasks that were ended."""
+    with suppress(Exception):
+        java = gateway.jvm.java
+        java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
