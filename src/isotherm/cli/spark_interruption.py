@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+JAVA_QUIET_S_MAX = 0.8
 JAVA_END_S_MAX = 1.5
 """Java's time to delete its temporary files before it is killed."""
 
@@ -58,13 +59,14 @@ def end_spark() -> None:
     # The calls of this thread were interrupted, and another thread has a connection of its own.
     quiet = threading.Thread(target=_quiet_java, args=(gateway,), daemon=True)
     quiet.start()
-    quiet.join(JAVA_END_S_MAX / 3)
-    process.terminate()
-    try:
-        process.wait(JAVA_END_S_MAX)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    quiet.join(JAVA_QUIET_S_MAX)
+    if not quiet.is_alive():
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(JAVA_END_S_MAX)
+    # Java that does not even answer would print traces while it ends.
+    process.kill()
+    process.wait()
 
 
 def _ignored(*_: object) -> None:
