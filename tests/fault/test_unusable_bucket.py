@@ -120,6 +120,8 @@ def test_broker_refuses_to_start_in_one_line(server: S3Server, tmp_path: Path) -
             (line,) = [text for text in printed.splitlines() if text.startswith("isotherm: ")]
             assert words in line
             assert "Traceback" not in printed
+            # The directory can be used by a start with other settings, and by another cluster.
+            assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_credentials_are_reported(server: S3Server) -> None:

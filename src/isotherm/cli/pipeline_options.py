@@ -23,8 +23,7 @@ from rich.text import Text
 
 from isotherm.cli.options import parse_pairs
 from isotherm.cli.output import console, error_console, print_json, print_rows
-from isotherm.cli.spark_interruption import end_spark
-from isotherm.cli.spark_interruption import own_sigint_handler
+from isotherm.cli.spark_interruption import end_spark, own_sigint_handler
 from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -24,10 +24,12 @@ from isotherm.config.layers import (
     parse_override,
     read_properties,
 )
+from isotherm.config.remote import NATIVE_STORAGE_MANAGER
 from isotherm.config.secret_files import close_to_others, warn_of_readers
 from isotherm.config.security import is_secret
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.printable import HIDDEN, LineFormatter, without_passwords
+from isotherm.segment.file_names import META_PROPERTIES_NAME
 
 ConfigFile = Annotated[
     Path | None,
@@ -98,7 +100,7 @@ def serve(
     gc.enable()
 
     try:
-        status = run(lambda: parsed(settings()))
+        status = run(lambda: _with_usable_bucket(parsed(settings())))
     finally:
         lines.report()
     exit_at_once(status)
@@ -124,6 +126,23 @@ def broker_settings(
 
 def parsed(settings: dict[str, Setting]) -> BrokerConfig:
     return parse_broker_config({name: entry.value for name, entry in settings.items()})
+
+
+def _with_usable_bucket(config: BrokerConfig) -> BrokerConfig:
+    """The configuration, once its bucket is usable if the log directories are new: a start that a
+    wrong bucket stops leaves nothing behind. Directories of an earlier start are checked by the
+    broker. Raises as `check_store`."""
+    remote = config.remote
+    if (
+        remote.remote_log_storage_system_enable
+        and remote.remote_log_storage_manager_class_name == NATIVE_STORAGE_MANAGER
+        and not any((path / META_PROPERTIES_NAME).exists() for path in config.log_dirs)
+    ):
+        from isotherm.remote.storage.settings import ObjectStoreSettings
+        from isotherm.remote.storage.store_check import check_store
+
+        check_store(ObjectStoreSettings.from_config(remote.rsm_config), writes=True)
+    return config
 
 
 def _print_settings(settings: dict[str, Setting], *, as_json: bool) -> None:

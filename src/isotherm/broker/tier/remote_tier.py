@@ -13,8 +13,9 @@ from isotherm.broker.metadata.image import TopicImage
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replica_roles import ReplicaRoles
 from isotherm.broker.surroundings import Surroundings
-from isotherm.broker.tier.embedded_remote_metadata_topic import EmbeddedMetadataTopic
-from isotherm.broker.tier.embedded_remote_metadata_topic import EmbeddedRemoteMetadataTopic
+from isotherm.broker.tier.embedded_remote_metadata_topic import (
+    EmbeddedRemoteMetadataTopic,
+)
 from isotherm.broker.tier.lineage_restorer import (
     LineageRestorer,
     RunControl,
