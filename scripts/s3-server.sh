@@ -14,15 +14,18 @@ binary=${VERSITYGW:-$root/.tools/bin/versitygw}
 case ${1:-} in
 install)
   command -v go >/dev/null || { echo "go is not installed: see https://go.dev/dl" >&2; exit 1; }
+  echo "versitygw $version is compiled, which takes some minutes" >&2
   GOBIN=$root/.tools/bin exec go install "github.com/versity/versitygw/cmd/versitygw@$version"
   ;;
 run)
   [ $# -ge 2 ] || { echo "usage: $0 run DIR [PORT]" >&2; exit 2; }
   [ -x "$binary" ] || { echo "versitygw is not there: run $0 install" >&2; exit 1; }
   mkdir -p "$2/isotherm"
+  # The server refuses a relative path.
+  folder=$(cd "$2" && pwd)
   echo "url=s3://isotherm  s3.endpoint.url=http://127.0.0.1:${3:-7070}  s3.region=us-east-1"
   exec "$binary" --access "${ROOT_ACCESS_KEY:-isotherm}" --secret "${ROOT_SECRET_KEY:-isotherm}" \
-    --port "127.0.0.1:${3:-7070}" --quiet --keep-alive posix "$2"
+    --port "127.0.0.1:${3:-7070}" --quiet --keep-alive posix "$folder"
   ;;
 *)
   sed -n '2,7s/^# \{0,1\}//p' "$0"
