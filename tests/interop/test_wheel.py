@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from email.parser import HeaderParser
@@ -110,3 +111,12 @@ def test_versions_of_python_are_the_classifiers_and_the_documented() -> None:
     *first, last = versions
     page = (ROOT / "docs" / "installing.md").read_text(encoding="utf-8")
     assert f"Python {', '.join(first)} or {last} on Linux" in page
+
+
+def test_sdist_has_what_a_wheel_is_built_from(tmp_path: Path) -> None:
+    """Also without a variable of the environment."""
+    sources = copy_of_sources(tmp_path, modified_s=1_700_000_000, mode=0o644)
+    sdist, wheel = sorted(built(sources, None), key=lambda each: each.suffix)
+    with tarfile.open(sdist) as archive:
+        assert any(name.endswith("/README.md") for name in archive.getnames())
+    assert wheel.suffix == ".whl"
