@@ -13,9 +13,12 @@ with more connections gets more. Event loop thread only.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, Protocol, TypeVar
+
+logger = logging.getLogger(__name__)
 
 # Far below the 50 ms of a single step (docs/decisions/0021): a healthy client waits for the
 # requests of one round, and for the longest of them.
@@ -31,6 +34,9 @@ class Waiter(Hashable, Protocol):
     def take_turn(self) -> None:
         """Work on requests, one at the least, until `left_s` is spent. If others are left, `wait`
         again."""
+
+    def abort(self) -> None:
+        """End the connection: a turn has failed."""
 
 
 W = TypeVar("W", bound=Waiter)
@@ -70,7 +76,12 @@ class Turns(Generic[W]):
             if waiting:
                 self._clients[client] = waiting
             self.left_s = turn_s
-            connection.take_turn()
+            try:
+                connection.take_turn()
+            except Exception:
+                # A defect. Whoever waits behind this client must not wait forever.
+                logger.exception("a connection is closed, its turn has failed")
+                connection.abort()
             left_s -= turn_s - self.left_s
         self.left_s = left_s
         if self._clients and self._next_round is None:

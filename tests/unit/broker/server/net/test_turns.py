@@ -38,8 +38,15 @@ class Worker:
         self._requests = requests
         self._request_s = request_s
         self.client = client
+        self.is_broken = False
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
     def take_turn(self) -> None:
+        if self.is_broken:
+            raise ValueError("a defect")
         while self._requests:
             if self._turns.left_s <= 0:
                 self._turns.wait(self)
@@ -112,6 +119,21 @@ def test_connection_waits_once_however_often_it_says_so(crowd: Crowd) -> None:
     for _ in range(4):
         crowd.loop.iterate()
     assert crowd.served == ["a", "b", "a", "b"]
+
+
+def test_failed_turn_ends_its_connection_alone(
+    crowd: Crowd, caplog: pytest.LogCaptureFixture
+) -> None:
+    crowd.add("before", 1, 0.0)
+    broken = crowd.add("broken", 1, 0.0)
+    broken.is_broken = True
+    behind = [crowd.add("broken", 1, 0.0), crowd.add("behind", 1, 0.0)]
+    while crowd.loop.iterate():
+        pass
+    assert crowd.served == ["before", "behind", "broken"]
+    assert broken.is_aborted
+    assert not any(each.is_aborted for each in behind)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
 def test_no_round_begins_when_nothing_waits(crowd: Crowd) -> None:
