@@ -63,6 +63,10 @@ SCRATCH_SIZE = 64 * 1024
 # Size of a read between frames while request memory is used up.
 READ_SIZE_WITHOUT_MEMORY = 1024
 
+# The largest frame that a client may send before its login although the memory for that is used up:
+# the messages of PLAIN and SCRAM, and usual tokens, are smaller.
+FRAME_SIZE_WITHOUT_MEMORY = 4096
+
 # A larger frame has memory of its own from the system: pages that no byte has reached cost nothing,
 # and all return when the frame is answered. The allocator would keep them, and back them with large
 # pages.
@@ -301,12 +305,15 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     @property
-    def client(self) -> tuple[str, str]:
-        """Who answers for what the connection holds.
+    def client(self) -> tuple[str, str, bool]:
+        """Who answers for what the connection holds, and for the time that it takes.
 
-        Clients without a login are their addresses.
+        Clients without a login are their addresses. Those who are about to log in are others than
+        those who need no login: requests before a login are small, so whoever comes from the same
+        address does not wait behind large ones.
         """
-        return self.principal.name, "" if self.principal is not ANONYMOUS else self.client_address
+        address = "" if self.principal is not ANONYMOUS else self.client_address
+        return self.principal.name, address, self.request_memory is self._owner.memory
 
     @property
     def unfinished_size(self) -> int:
@@ -375,10 +382,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._write_is_paused
             or self._unmuting is not None
             or bool(self._waiting)
-            or (
-                self.request_memory.is_exhausted
-                and not (self.may_finish and self._frame is not None)
-            )
+            or (self.request_memory.is_exhausted and not self._may_read_without_memory)
         )
         if self._is_closed or must_pause == self._read_is_paused:
             return
@@ -387,6 +391,13 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
+
+    @property
+    def _may_read_without_memory(self) -> bool:
+        share = self.request_memory.share
+        if self._frame is not None:
+            return self.may_finish or self._frame_size <= share
+        return share > 0 and not self._reserved
 
     # ---- frames
 

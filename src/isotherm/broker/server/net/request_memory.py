@@ -6,6 +6,10 @@ frame counts until its answer is handed over for sending. While the bytes reach 
 - No connection begins a frame. Of the frames that have arrived in part, those nearest to their end
   are read on (`frames_to_finish`), the others are not. So the bytes exceed the limit by at most one
   request of the largest size, and no request is too large to be accepted at all.
+- Before the login a connection that holds nothing is read all the same, and a frame up to `share`
+  to its end: strangers who keep the memory used up must not keep others from logging in. So the
+  bytes exceed the limit by at most READ_SIZE_WITHOUT_MEMORY and `share` for each connection, whose
+  number is bounded too (`unauthenticated`).
 - Frames whose clients have gone silent, and frames of the heaviest client if nothing helps within a
   second, end with their connections (`connections_to_end`). A client that announces much and sends
   little, or sends much and does not end, cannot keep the others from being read.
@@ -33,13 +37,20 @@ class RequestMemory:
     """`on_change` is called when `is_exhausted` changes, to pause or resume reading.
 
     A `limit` of -1 means no limit. `overrun_max` is how many bytes more frames may bring that have
-    arrived in part, unless one alone is larger.
+    arrived in part, unless one alone is larger. `share` is the largest frame in bytes that any
+    connection may send without memory; with 0 none may.
     """
 
     def __init__(
-        self, limit: int, overrun_max: int, on_change: Callable[[RequestMemory], None]
+        self,
+        limit: int,
+        overrun_max: int,
+        on_change: Callable[[RequestMemory], None],
+        *,
+        share: int = 0,
     ) -> None:
         self.overrun_max = overrun_max
+        self.share = share
         self.limit = limit if limit >= 0 else math.inf
         self._resume_below = self.limit * RESUME_SHARE
         self._on_change = on_change

@@ -22,6 +22,7 @@ from isotherm.broker.server.net.acceptor import Acceptor
 from isotherm.broker.server.net.answer_memory import AnswerMemory
 from isotherm.broker.server.net.certificate_principals import PrincipalMapper
 from isotherm.broker.server.net.connection import (
+    FRAME_SIZE_WITHOUT_MEMORY,
     SCRATCH_SIZE,
     Answer,
     Connection,
@@ -108,7 +109,10 @@ class Server:
             config.queued_max_request_bytes, self.frame_size_max, self._relief.changed
         )
         self._login_memory = RequestMemory(
-            config.queued_max_unauthenticated_request_bytes, 0, self._relief.changed
+            config.queued_max_unauthenticated_request_bytes,
+            0,
+            self._relief.changed,
+            share=FRAME_SIZE_WITHOUT_MEMORY,
         )
         self.answers: AnswerMemory[Connection] = AnswerMemory(
             config.queued_max_response_bytes, self._connections, loop.time, self._end_slow_readers

@@ -16,7 +16,12 @@ import pytest
 from isotherm.broker.metadata.access.principal import USER, Principal
 from isotherm.broker.server.net import answer_memory, memory_relief
 from isotherm.broker.server.net.answer_memory import AnswerMemory
-from isotherm.broker.server.net.connection import SCRATCH_SIZE, Connection
+from isotherm.broker.server.net.connection import (
+    FRAME_SIZE_WITHOUT_MEMORY,
+    READ_SIZE_WITHOUT_MEMORY,
+    SCRATCH_SIZE,
+    Connection,
+)
 from isotherm.broker.server.net.request_memory import Held, connections_to_end, frames_to_finish
 from isotherm.broker.server.net.server import Server
 from isotherm.broker.server.net.unauthenticated import Unauthenticated
@@ -243,6 +248,53 @@ def test_memory_before_the_login_is_another(run: Run, impatient: None) -> None:
             writer.write(framed(bytes(3 * SCRATCH_SIZE)))
             assert len(await read_frame(reader)) == 3 * SCRATCH_SIZE
             assert server.memory.used == 0
+
+    run(scenario)
+
+
+def test_login_needs_no_memory_that_strangers_use_up(run: Run) -> None:
+    async def scenario() -> None:
+        async with (
+            guarded(
+                Echo(),
+                queued_max_unauthenticated_request_bytes=SCRATCH_SIZE,
+            ) as (server, port),
+            connected(port) as (_, stranger),
+            connected(port) as (_, small),
+        ):
+            memory = server._login_memory
+            small.write(framed(bytes(FRAME_SIZE_WITHOUT_MEMORY + 1))[:-1])
+            stranger.write(framed(bytes(2 * SCRATCH_SIZE))[:-1])
+            await until(lambda: memory.is_exhausted)
+            used = memory.used
+            for name in (b"alice", bytes(b"x" * FRAME_SIZE_WITHOUT_MEMORY)):
+                async with connected(port) as (reader, writer):
+                    await log_in(reader, writer, name)
+            assert memory.used == used
+            # A larger frame begins, and is not read on.
+            async with connected(port) as (reader, writer):
+                writer.write(framed(b"x" * (FRAME_SIZE_WITHOUT_MEMORY + 1)))
+                await until(lambda: memory.used > used)
+                await turns()
+                assert memory.used <= used + READ_SIZE_WITHOUT_MEMORY
+                assert memory.is_exhausted
+
+    run(scenario)
+
+
+def test_clients_before_their_login_are_others_than_those_without_one(run: Run) -> None:
+    async def scenario() -> None:
+        async with (
+            guarded(Echo()) as (before, port),
+            connected(port),
+            serving(Echo()) as (without, port_without),
+            connected(port_without),
+        ):
+            await until(lambda: before._connections and without._connections)
+            (stranger,) = before._connections
+            (anonymous,) = without._connections
+            assert stranger.client_address == anonymous.client_address
+            assert stranger.client != anonymous.client
 
     run(scenario)
 
