@@ -14,6 +14,12 @@ from typing import Any
 import pytest
 from click.testing import Result
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+)
 from kio.schema.errors import ErrorCode
 from typer.testing import CliRunner
 
@@ -136,6 +142,16 @@ def test_alteration_that_cannot_be_is_refused(
     result = run(broker, "topics", "alter", *arguments)
     assert result.exit_code != 0
     assert isinstance(result.exception, kind)
+
+
+def test_delay_of_a_first_rebalance_is_described_as_set_at_the_start(
+    broker: EmbeddedBroker,
+) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    resource = ConfigResource(ResourceType.BROKER, "1")
+    entries = admin.describe_configs([resource])[resource].result(300)
+    entry = entries["group.initial.rebalance.delay.ms"]
+    assert (entry.value, entry.source) == ("0", ConfigSource.STATIC_BROKER_CONFIG.value)
 
 
 def test_groups_are_listed_with_their_lag(broker: EmbeddedBroker) -> None:

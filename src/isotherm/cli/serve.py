@@ -114,14 +114,15 @@ def broker_settings(
     texts = read_properties(config) if config else {}
     if config and any(is_secret(each) for each in texts):
         warn_of_readers(config)
-    return layer_settings(
+    given = layer_settings(
         [
-            ("embedded default", embedded_defaults(data_dir)),
             (str(config), texts),
             ("environment", environment_properties(os.environ)),
             ("--override", dict(parse_override(text) for text in override or [])),
         ]
     )
+    defaults = embedded_defaults(data_dir, {name: entry.value for name, entry in given.items()})
+    return layer_settings([("embedded default", defaults)]) | given
 
 
 def parsed(settings: dict[str, Setting]) -> BrokerConfig:

@@ -71,7 +71,9 @@ class GroupConfig(UnservedGroupConfig):
     group_initial_rebalance_delay_ms: int = key(
         INT,
         3000,
-        "How long a group that forms waits for more members before its first rebalance.",
+        "How long a group of the classic protocol that forms waits for more members before its"
+        " first rebalance. `isotherm serve`, EmbeddedBroker and the pytest fixtures set 0 where the"
+        " controller is in the process, as Kafka's own server.properties does.",
         check=at_least(0),
     )
     group_max_size: int = key(

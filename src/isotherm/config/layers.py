@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from isotherm.config.definition import LIST
+from isotherm.config.process_roles import COMBINED, CONTROLLER
 from isotherm.errors import ConfigError
 
 # What Java's String.trim removes.
@@ -93,11 +95,15 @@ def layer_settings(layers: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str,
     return joined
 
 
-def embedded_defaults(data_dir: Path) -> dict[str, str]:
+def embedded_defaults(data_dir: Path, given: Mapping[str, str]) -> dict[str, str]:
     """The lowest layer of `isotherm serve`, with both tiers in one folder. A file, the environment
-    or an override may replace each value."""
+    or an override may replace each value. `given` has the keys of these upper layers: a broker that
+    is a cluster of its own forms groups at once, as with Kafka's own server.properties."""
     root = data_dir.absolute()
+    roles = LIST.parse(given.get("process.roles", ",".join(COMBINED)))
+    at_once = {"group.initial.rebalance.delay.ms": "0"} if CONTROLLER in roles else {}
     return {
+        **at_once,
         # log.dirs would override a log.dir in the file.
         "log.dir": str(root / "log"),
         "remote.log.storage.system.enable": "true",

@@ -56,7 +56,7 @@ class EmbeddedBroker:
     ) -> None:
         """`directory` gets the folders `log` and `bucket`. `settings` override TEST_SETTINGS, of
         which keys that begin with one of `without` are left out."""
-        presets = {**embedded_defaults(directory), **TEST_SETTINGS}
+        presets = {**embedded_defaults(directory, settings or {}), **TEST_SETTINGS}
         kept = {key: value for key, value in presets.items() if not key.startswith(without)}
         texts = {**kept, **(settings or {})}
         self.directory = directory

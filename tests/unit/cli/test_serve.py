@@ -34,6 +34,23 @@ def test_print_config_shows_where_each_value_comes_from(
     )
     assert (found["node.id"]["value"], found["node.id"]["source"]) == ("4", "environment")
     assert found["log.dir"]["source"] == "embedded default"
+    delay = found["group.initial.rebalance.delay.ms"]
+    assert (delay["value"], delay["source"]) == ("0", "embedded default")
+
+
+def test_member_of_a_cluster_has_kafkas_rebalance_delay() -> None:
+    member = (
+        "process.roles=broker",
+        "controller.quorum.voters=2@localhost:9093",
+        "controller.listener.names=CONTROLLER",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    )
+    overrides = [part for text in member for part in ("-o", text)]
+    result = CliRunner().invoke(app, ["serve", *overrides, "--print-config", "--json"])
+    assert result.exit_code == 0, result.output
+    keys = {json.loads(line)["key"] for line in result.stdout.splitlines()}
+    assert "process.roles" in keys
+    assert "group.initial.rebalance.delay.ms" not in keys
 
 
 SECRETS = (

@@ -73,7 +73,7 @@ def test_environment_names_of_bitnamis_images_win() -> None:
 
 def test_folder_of_a_file_wins_over_the_embedded_one_under_both_names(tmp_path: Path) -> None:
     for name in ("log.dir", "log.dirs"):
-        texts = embedded_defaults(tmp_path) | {name: "/data"}
+        texts = embedded_defaults(tmp_path, {}) | {name: "/data"}
         assert parse_broker_config(texts).log_dirs == (Path("/data"),)
 
 
@@ -89,7 +89,31 @@ def test_override_without_a_key_or_value_is_refused(text: str) -> None:
 
 
 def test_embedded_defaults_keep_both_tiers_in_one_folder(tmp_path: Path) -> None:
-    config = parse_broker_config(embedded_defaults(tmp_path))
+    config = parse_broker_config(embedded_defaults(tmp_path, {}))
     assert config.log_dirs == (tmp_path / "log",)
     assert config.remote.remote_log_storage_system_enable
     assert config.remote.rsm_config["url"] == (tmp_path / "bucket").as_uri()
+
+
+MEMBER = {
+    "process.roles": "broker",
+    "controller.quorum.voters": "2@localhost:9093",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "delay_ms"),
+    [
+        ({}, 0),
+        ({"process.roles": "broker,controller"}, 0),
+        (MEMBER, 3000),
+        ({"group.initial.rebalance.delay.ms": "500"}, 500),
+    ],
+)
+def test_only_a_broker_alone_lets_a_group_start_at_once(
+    tmp_path: Path, given: dict[str, str], delay_ms: int
+) -> None:
+    config = parse_broker_config({**embedded_defaults(tmp_path, given), **given})
+    assert config.groups.group_initial_rebalance_delay_ms == delay_ms
