@@ -20,6 +20,7 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.local_servers import free_ports
 from tests.support.wheel_environment import build_wheel, install_wheel
 
@@ -235,13 +236,17 @@ def test_readme_and_guides_work_word_for_word_from_the_wheel(
         shell.wait_for_remote_segments("numbers")
         for block in operator_tour:
             assert shell.run(block).strip()
+        for block in spark_tour:
+            if block.language == "sh":
+                shell.run(block)
         spark = Shell(tmp_path / "spark", installed("spark"), port, machine_code)
         bucket = str(shell.workspace / "tour" / "bucket")
-        programs = json.dumps([shell.placed(block.text) for block in (*spark_tour, program)])
+        pages = [block for block in spark_tour if block.language == "python"] + [program]
+        programs = json.dumps([shell.placed(block.text) for block in pages])
         tour, readme, rest = spark.run_python(
             SESSION, programs, shell.address, bucket, *jobs
         ).split("END OF PROGRAM\n")
-        assert "count(1)=300001" in tour
+        assert "count(1)=300000" in tour
         assert readme == "300000\n"
         *ran, mapped = rest.splitlines()
         assert [line.split()[1] for line in ran] == [*jobs]
@@ -249,6 +254,29 @@ def test_readme_and_guides_work_word_for_word_from_the_wheel(
     finally:
         broker.terminate()
         assert broker.wait(300) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [
+        ("kafka-operator.md", "299999"),
+        pytest.param(
+            "data-engineer.md", "count(1)=300000", marks=[pytest.mark.spark, pytest.mark.nightly]
+        ),
+    ],
+)
+def test_guide_runs_alone_beside_a_broker(tmp_path: Path, page: str, shown: str) -> None:
+    """In a folder and beside a broker that no other page has used."""
+    port = free_ports(1)[0]
+    settings = {"listeners": f"PLAINTEXT://localhost:{port}"}
+    workspace = tmp_path / "alone"
+    machine_code = Path(os.environ.get("NUMBA_CACHE_DIR", tmp_path / "machine-code"))
+    with EmbeddedBroker(workspace / "tour", settings):
+        shell = Shell(workspace, Path(sys.prefix), port, machine_code)
+        outputs = [shell.run(block) for block in blocks_of(GUIDES / page)]
+    assert all(output.strip() for output in outputs)
+    assert shown in "".join(outputs)
 
 
 @pytest.mark.nightly
