@@ -35,7 +35,7 @@ from tests.support.faulty_fs import FaultyFileSystem
 def config(directory: Path, **settings: str) -> BrokerConfig:
     return parse_broker_config(
         {
-            **embedded_defaults(directory),
+            **embedded_defaults(directory, {}),
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
             **{key.replace("_", "."): value for key, value in settings.items()},
@@ -354,7 +354,7 @@ from isotherm.config.server_properties import parse_broker_config
 from isotherm.config.layers import embedded_defaults
 
 async def run():
-    settings = embedded_defaults(pathlib.Path(sys.argv[1]))
+    settings = embedded_defaults(pathlib.Path(sys.argv[1]), {})
     node = BrokerNode(parse_broker_config({**settings, "listeners": "PLAINTEXT://127.0.0.1:0"}))
     await node.start()
     await node.stop()

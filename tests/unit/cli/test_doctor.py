@@ -189,7 +189,7 @@ def test_bucket_and_its_clock_are_asked(tmp_path: Path) -> None:
         return list(check_remote_tier(parse_broker_config(texts), clock))
 
     with S3Server(binary, tmp_path / "root") as server:
-        texts = embedded_defaults(tmp_path) | {
+        texts = embedded_defaults(tmp_path, {}) | {
             f"rsm.config.{name}": text for name, text in server.config.items()
         }
         bucket, clock = examine(SimClock(0))

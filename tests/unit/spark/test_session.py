@@ -56,7 +56,7 @@ def test_missing_java_is_reported_with_what_to_run(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", home)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(ConfigError, match="there is none: install Java 17 or newer"):
+    with pytest.raises(ConfigError, match="which is not installed: install Java 17 or newer"):
         check_java()
 
 

@@ -63,7 +63,7 @@ class Live:
 
     def run(self, scenario: Callable[[], Awaitable[None]], **settings: str) -> None:
         texts = {
-            **embedded_defaults(self._directory),
+            **embedded_defaults(self._directory, {}),
             **SETTINGS,
             **{name.replace("_", "."): text for name, text in settings.items()},
         }

@@ -151,7 +151,7 @@ def run(tmp_path: Path) -> Callable[[Callable[[Brokers], Awaitable[None]]], None
 
     async def main(scenario: Callable[[Brokers], Awaitable[None]]) -> None:
         texts = {
-            **embedded_defaults(tmp_path),
+            **embedded_defaults(tmp_path, {}),
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "remote.log.storage.system.enable": "false",
             "transaction.state.log.num.partitions": "2",

@@ -235,7 +235,7 @@ def shown_by_start(folder: Path) -> tuple[list[tuple[bytes, int]], list[str]]:
     """What a start of the broker in this folder shows, and the names of users that it describes."""
     config = parse_broker_config(
         {
-            **embedded_defaults(folder),
+            **embedded_defaults(folder, {}),
             "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
             "inter.broker.listener.name": "SASL_PLAINTEXT",
             "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
