@@ -88,7 +88,7 @@ def test_every_command_has_help(installed: Callable[[str], Path], tmp_path: Path
         ("", "config docs", 2, needs("cramjam", "broker")),
         ("", "dump-log 0.log", 2, needs("cramjam", "tier")),
         ("", "remote segments numbers --json", 2, needs("numpy", "tier")),
-        ("", "top", 2, needs("numpy", "tier")),
+        ("", "top", 2, needs("cramjam", "tier")),
         ("", "console", 2, needs("starlette", "console")),
         ("", "pipeline audit", 2, needs("numpy", "spark")),
         ("tier", "remote segments numbers -b localhost:1", 1, NO_BROKER),

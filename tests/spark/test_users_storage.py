@@ -134,7 +134,7 @@ def test_bucket_alone_times_and_functions_read_through_the_class(
     ("name", "message"),
     [
         ("Raises", "remote storage manager failed .*cause=.*the shelf has fallen down"),
-        ("Short", "remote storage manager gave a wrong answer .*method=fetch_log_segment"),
+        ("Short", "remote storage manager returned a wrong value .*method=fetch_log_segment"),
         (
             "Missing",
             "remote storage manager cannot be used: there is no such Python class .*Missing",
