@@ -16,7 +16,7 @@ import sys, time
 from pathlib import Path
 from isotherm.cli import pipeline
 from isotherm.cli.main import COMMANDS, main
-from isotherm.cli.pipeline_options import spark_session
+from isotherm.cli.pipeline_options import SparkOptions, spark_session
 
 begun = sys.argv.pop()
 
@@ -25,7 +25,7 @@ def wait(_):
     time.sleep(3600)
 
 def job() -> None:
-    with spark_session("local[2]", None) as spark:
+    with spark_session(SparkOptions(master="local[2]")) as spark:
         spark.sparkContext.parallelize(range(4), 4).foreach(wait)
 
 COMMANDS["pipeline"] = lambda: pipeline._checked(job, pipeline._WRITES_NOTHING)
