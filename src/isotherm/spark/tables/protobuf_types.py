@@ -226,10 +226,18 @@ class MapEntry(Message):
 
 
 def _all_set(stored: Any) -> Any:
-    """The array with an empty message in the place of each null."""
+    """The array with an empty message in the place of each null. Its lists and maps are empty."""
     if not (isinstance(stored, pa.StructArray) and stored.null_count):
         return stored
-    return pa.StructArray.from_arrays(stored.flatten(), fields=list(stored.type))
+    parts = [
+        pc.coalesce(part, pa.scalar([], part.type)) if _has_elements(part) else part
+        for part in stored.flatten()
+    ]
+    return pa.StructArray.from_arrays(parts, fields=list(stored.type))
+
+
+def _has_elements(stored: Any) -> bool:
+    return bool(pa.types.is_list(stored.type) or pa.types.is_map(stored.type))
 
 
 @dataclass(frozen=True)

@@ -458,7 +458,9 @@ def test_of_entries_without_a_value_the_default_counts() -> None:
     """
     text = """
     enum E { B = 0; A = 3; }
-    message In { optional int32 x = 1; optional string y = 2; }
+    message In {
+      optional int32 x = 1; optional string y = 2; repeated string z = 3; map<int32, string> w = 4;
+    }
     message M { map<string, In> messages = 1; map<int64, E> enums = 2; map<bool, bytes> texts = 3; }
     """
     kind = message_of(RegisteredSchema("PROTOBUF", f'syntax = "proto2";{text}', ()), (1,))
@@ -467,7 +469,7 @@ def test_of_entries_without_a_value_the_default_counts() -> None:
     assert not dead
     read = [GetMessageClass(kind).FromString(each) for each in values]
     assert plain(column.to_pylist()) == [row(each) for each in read]
-    assert column[0].as_py()["messages"] == [("a", {"x": None, "y": None})]
+    assert column[0].as_py()["messages"] == [("a", {"x": None, "y": None, "z": [], "w": []})]
 
 
 @pytest.mark.parametrize(("nanos", "is_dead"), [(0, False), (999_999_000, False), (1, True)])
