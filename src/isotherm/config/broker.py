@@ -58,7 +58,6 @@ REPLICATION_FACTORS = (
     "offsets.topic.replication.factor",
     "transaction.state.log.replication.factor",
 )
-_ONE_REPLICA = "a single broker holds every replica"
 
 PATHS: ConfigType[tuple[Path, ...]] = ConfigType(
     "LIST",
