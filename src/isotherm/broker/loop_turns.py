@@ -23,7 +23,7 @@ def next_turn() -> Awaitable[None]:
     return _NextTurn()
 
 
-class Turns:
+class AnswerTurns:
     """Lets the event loop serve other connections after each `size` items. For responses that are
     longer than their requests, which are not split: about all topics, or all offsets of a group.
     """

@@ -21,7 +21,7 @@ from isotherm.broker.coordinators.transactions.transaction_state import (
     ProducerIdAndEpoch,
 )
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.loop_turns import Turns
+from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.internal_topics import is_internal
@@ -158,7 +158,7 @@ class _Results:
 
     def __init__(self, context: RequestContext) -> None:
         self._version = context.header.api_version
-        self._turns = Turns()
+        self._turns = AnswerTurns()
         result_type = context.response_type
         topics = "results_by_topic_v3_and_below"
         if self._version >= FIRST_BATCHED_VERSION:

@@ -21,7 +21,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.loop_turns import Turns
+from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.configs.config_description import (
@@ -52,7 +52,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         )
     )
     answers: dict[str, Any] = {}
-    turns = Turns(ANSWERS_PER_TURN)
+    turns = AnswerTurns(ANSWERS_PER_TURN)
     answering = _Answering(context)
     for result, topic in zip(results, topics, strict=True):
         await turns.take()

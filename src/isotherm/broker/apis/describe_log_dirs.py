@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.loop_turns import Turns
+from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.partitions.log_dir_moves import FutureReplica
 from isotherm.broker.server.requests.access_checks import on_cluster
@@ -55,7 +55,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         if asked is None or copy.topic_partition in asked
     ]
     # A request of a few bytes may be about all replicas, so others are served meanwhile.
-    turns = Turns()
+    turns = AnswerTurns()
     results = []
     for log_dir in replica_manager.log_dirs():
         replicas = [
@@ -87,7 +87,7 @@ def _asked(request: Any) -> set[tuple[str, int]] | None:
 
 
 async def _directory_fields(
-    context: RequestContext, log_dir: LogDir, replicas: Replicas, turns: Turns
+    context: RequestContext, log_dir: LogDir, replicas: Replicas, turns: AnswerTurns
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {"log_dir": str(log_dir.path.absolute()), "topics": ()}
     try:
@@ -104,7 +104,7 @@ async def _directory_fields(
 
 
 async def _remote_fields(
-    context: RequestContext, location: str, sizes: Mapping[TopicPartition, int], turns: Turns
+    context: RequestContext, location: str, sizes: Mapping[TopicPartition, int], turns: AnswerTurns
 ) -> dict[str, Any]:
     replicas = [
         (partition, partial(_replica_fields, partition, size)) for partition, size in sizes.items()
@@ -116,7 +116,7 @@ async def _remote_fields(
     }
 
 
-async def _topics(context: RequestContext, replicas: Replicas, turns: Turns) -> list[Any]:
+async def _topics(context: RequestContext, replicas: Replicas, turns: AnswerTurns) -> list[Any]:
     topic_type = item_class(item_class(context.response_type, "results"), "topics")
     partition_type = item_class(topic_type, "partitions")
     by_topic: dict[str, list[Any]] = {}

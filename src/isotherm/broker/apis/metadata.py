@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.loop_turns import Turns
+from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.controller.topic_rules import NewTopic, check_topic_name
@@ -189,7 +189,7 @@ async def _topics(
 ) -> list[Any]:
     """The topics of the response. A short request may ask for all, and a topic has up to thousands
     of partitions, so others are served meanwhile."""
-    turns = Turns()
+    turns = AnswerTurns()
     topic_type = item_class(context.response_type, "topics")
     partition_type = item_class(topic_type, "partitions")
     topics = []

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups.offset_coordinator import FetchedOffset
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.loop_turns import PART_SIZE, Turns, next_turn
+from isotherm.broker.loop_turns import PART_SIZE, AnswerTurns, next_turn
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.server.requests.access_checks import Check, Denial
@@ -155,7 +155,7 @@ async def _all_topics(
     From version 10 on a deleted topic is left out, since it has no id.
     """
     offsets = context.services.group_coordinator.offsets
-    turns = Turns()
+    turns = AnswerTurns()
     partition_type = _partition_type(context)
     of_topics: dict[str, list[Any]] = {}
     for part in turns.parts(offsets.committed_partitions(group_id)):

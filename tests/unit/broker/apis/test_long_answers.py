@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from isotherm.broker.apis import create_topics
-from isotherm.broker.loop_turns import PART_SIZE, Turns
+from isotherm.broker.loop_turns import PART_SIZE, AnswerTurns
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.partitions.log_dir_moves import FutureReplica
 from isotherm.log.log_dir import LogDir
@@ -22,7 +22,7 @@ NO_OPERATIONS = {
 
 
 def test_a_turn_has_as_many_items_as_are_allowed(turns: list[None]) -> None:
-    limit = Turns(10)
+    limit = AnswerTurns(10)
 
     async def items() -> list[int]:
         counts = []
@@ -35,7 +35,7 @@ def test_a_turn_has_as_many_items_as_are_allowed(turns: list[None]) -> None:
 
 
 def test_parts_have_at_most_as_many_items(turns: list[None]) -> None:
-    assert [len(part) for part in Turns(10).parts(range(25))] == [10, 10, 5]
+    assert [len(part) for part in AnswerTurns(10).parts(range(25))] == [10, 10, 5]
 
 
 def test_metadata_of_one_topic_with_many_partitions_leaves_turns(broker, turns) -> None:

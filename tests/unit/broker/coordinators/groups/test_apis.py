@@ -20,7 +20,7 @@ from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import Producer
 from isotherm.broker.error_mapping import error_code
-from isotherm.broker.loop_turns import Turns
+from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acl_changes import AclBinding
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.node import BrokerNode
@@ -294,7 +294,7 @@ def test_member_leaves_in_every_version(live: Live, version: int) -> None:
 def test_all_offsets_of_a_group_leave_turns(
     live: Live, turns: list[None], monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    monkeypatch.setattr(offset_fetch, "Turns", partial(Turns, 1))
+    monkeypatch.setattr(offset_fetch, "AnswerTurns", partial(AnswerTurns, 1))
 
     async def scenario() -> None:
         await live.commit(9, 5)
