@@ -53,248 +53,78 @@ _OFFSET_RESET = Check(
 )
 
 
+_ASSIGN = "Time between two assignments of a group."
+_DELAY = "How long a new group waits for more members."
+_DELIVERIES = "How often a record is delivered."
+_HEARTBEAT = "How often members are to send heartbeats."
+_LOCK = "How long a member holds a record."
+_LOCKS = "Records of a partition that members may hold."
+_SESSION = "Time after which a member that sends no heartbeat is removed."
+_STANDBYS = "Standby replicas of each task."
+
+
+def _max(documentation: str) -> str:
+    return f"Upper bound of a group's value: {documentation[0].lower()}{documentation[1:]}"
+
+
+def _min(documentation: str) -> str:
+    return f"Lower bound of a group's value: {documentation[0].lower()}{documentation[1:]}"
+
+
+def _consumer(default: int, check: Check, documentation: str, *, dynamic: bool = False) -> int:
+    return key(INT, default, documentation, check=check, dynamic=dynamic, no_effect=_AT_ONCE)
+
+
+def _share(default: int, check: Check, documentation: str, *, dynamic: bool = False) -> int:
+    return key(INT, default, documentation, check=check, dynamic=dynamic, no_effect=NO_SHARE_GROUPS)
+
+
+def _streams(default: int, check: Check, documentation: str, *, dynamic: bool = False) -> int:
+    effect = _NO_STREAMS_GROUPS
+    return key(INT, default, documentation, check=check, dynamic=dynamic, no_effect=effect)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnservedGroupConfig:
     """Keys of the broker: the defaults and bounds of the keys of a group."""
 
-    group_consumer_assignment_interval_ms: int = key(
-        INT,
-        1000,
-        "Time between two assignments of a group.",
-        check=at_least(0),
-        dynamic=True,
-        no_effect=_AT_ONCE,
+    group_consumer_assignment_interval_ms: int = _consumer(1000, at_least(0), _ASSIGN, dynamic=True)
+    group_consumer_max_assignment_interval_ms: int = _consumer(15000, at_least(0), _max(_ASSIGN))
+    group_consumer_min_assignment_interval_ms: int = _consumer(0, at_least(0), _min(_ASSIGN))
+    group_share_assignment_interval_ms: int = _share(1000, at_least(0), _ASSIGN, dynamic=True)
+    group_share_delivery_count_limit: int = _share(5, between(2, 10), _DELIVERIES)
+    group_share_heartbeat_interval_ms: int = _share(5000, at_least(1), _HEARTBEAT)
+    group_share_max_assignment_interval_ms: int = _share(15000, at_least(0), _max(_ASSIGN))
+    group_share_max_delivery_count_limit: int = _share(10, between(5, 25), _max(_DELIVERIES))
+    group_share_max_heartbeat_interval_ms: int = _share(15000, at_least(1), _max(_HEARTBEAT))
+    group_share_max_partition_max_record_locks: int = _share(
+        4000, between(2000, 10000), _max(_LOCKS)
     )
-    group_consumer_max_assignment_interval_ms: int = key(
-        INT,
-        15000,
-        "Upper bound of a group's value: time between two assignments of a group.",
-        check=at_least(0),
-        no_effect=_AT_ONCE,
+    group_share_max_record_lock_duration_ms: int = _share(
+        60000, between(30000, 3600000), _max(_LOCK)
     )
-    group_consumer_min_assignment_interval_ms: int = key(
-        INT,
-        0,
-        "Lower bound of a group's value: time between two assignments of a group.",
-        check=at_least(0),
-        no_effect=_AT_ONCE,
-    )
-    group_share_assignment_interval_ms: int = key(
-        INT,
-        1000,
-        "Time between two assignments of a group.",
-        check=at_least(0),
-        dynamic=True,
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_delivery_count_limit: int = key(
-        INT,
-        5,
-        "How often a record is delivered.",
-        check=between(2, 10),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_heartbeat_interval_ms: int = key(
-        INT,
-        5000,
-        "How often members are to send heartbeats.",
-        check=at_least(1),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_max_assignment_interval_ms: int = key(
-        INT,
-        15000,
-        "Upper bound of a group's value: time between two assignments of a group.",
-        check=at_least(0),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_max_delivery_count_limit: int = key(
-        INT,
-        10,
-        "Upper bound of a group's value: how often a record is delivered.",
-        check=between(5, 25),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_max_heartbeat_interval_ms: int = key(
-        INT,
-        15000,
-        "Upper bound of a group's value: how often members are to send heartbeats.",
-        check=at_least(1),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_max_partition_max_record_locks: int = key(
-        INT,
-        4000,
-        "Upper bound of a group's value: records of a partition that members may hold.",
-        check=between(2000, 10000),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_max_record_lock_duration_ms: int = key(
-        INT,
-        60000,
-        "Upper bound of a group's value: how long a member holds a record.",
-        check=between(30000, 3600000),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_max_session_timeout_ms: int = key(
-        INT,
-        60000,
-        "Upper bound of a group's value: time after which a member that sends no heartbeat is"
-        " removed.",
-        check=at_least(1),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_min_assignment_interval_ms: int = key(
-        INT,
-        0,
-        "Lower bound of a group's value: time between two assignments of a group.",
-        check=at_least(0),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_min_delivery_count_limit: int = key(
-        INT,
-        2,
-        "Lower bound of a group's value: how often a record is delivered.",
-        check=between(2, 5),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_min_heartbeat_interval_ms: int = key(
-        INT,
-        5000,
-        "Lower bound of a group's value: how often members are to send heartbeats.",
-        check=at_least(1),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_min_partition_max_record_locks: int = key(
-        INT,
-        100,
-        "Lower bound of a group's value: records of a partition that members may hold.",
-        check=between(100, 2000),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_min_record_lock_duration_ms: int = key(
-        INT,
-        15000,
-        "Lower bound of a group's value: how long a member holds a record.",
-        check=between(1000, 30000),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_min_session_timeout_ms: int = key(
-        INT,
-        45000,
-        "Lower bound of a group's value: time after which a member that sends no heartbeat is"
-        " removed.",
-        check=at_least(1),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_partition_max_record_locks: int = key(
-        INT,
-        2000,
-        "Records of a partition that members may hold.",
-        check=between(100, 10000),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_record_lock_duration_ms: int = key(
-        INT,
-        30000,
-        "How long a member holds a record.",
-        check=between(1000, 3600000),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_share_session_timeout_ms: int = key(
-        INT,
-        45000,
-        "Time after which a member that sends no heartbeat is removed.",
-        check=at_least(1),
-        no_effect=NO_SHARE_GROUPS,
-    )
-    group_streams_assignment_interval_ms: int = key(
-        INT,
-        1000,
-        "Time between two assignments of a group.",
-        check=at_least(0),
-        dynamic=True,
-        no_effect=_NO_STREAMS_GROUPS,
-    )
-    group_streams_heartbeat_interval_ms: int = key(
-        INT,
-        5000,
-        "How often members are to send heartbeats.",
-        check=at_least(1),
-        no_effect=_NO_STREAMS_GROUPS,
-    )
-    group_streams_initial_rebalance_delay_ms: int = key(
-        INT,
-        3000,
-        "How long a new group waits for more members.",
-        check=at_least(0),
-        no_effect=_NO_STREAMS_GROUPS,
-    )
-    group_streams_max_assignment_interval_ms: int = key(
-        INT,
-        15000,
-        "Upper bound of a group's value: time between two assignments of a group.",
-        check=at_least(0),
-        no_effect=_NO_STREAMS_GROUPS,
-    )
-    group_streams_max_heartbeat_interval_ms: int = key(
-        INT,
-        15000,
-        "Upper bound of a group's value: how often members are to send heartbeats.",
-        check=at_least(1),
-        no_effect=_NO_STREAMS_GROUPS,
-    )
-    group_streams_max_session_timeout_ms: int = key(
-        INT,
-        60000,
-        "Upper bound of a group's value: time after which a member that sends no heartbeat is"
-        " removed.",
-        check=at_least(1),
-        no_effect=_NO_STREAMS_GROUPS,
-    )
-    group_streams_max_standby_replicas: int = key(
-        INT,
-        2,
-        "Upper bound of a group's value: standby replicas of each task.",
-        check=at_least(0),
-        no_effect=_NO_STREAMS_GROUPS,
-    )
-    group_streams_min_assignment_interval_ms: int = key(
-        INT,
-        0,
-        "Lower bound of a group's value: time between two assignments of a group.",
-        check=at_least(0),
-        no_effect=_NO_STREAMS_GROUPS,
-    )
-    group_streams_min_heartbeat_interval_ms: int = key(
-        INT,
-        5000,
-        "Lower bound of a group's value: how often members are to send heartbeats.",
-        check=at_least(1),
-        no_effect=_NO_STREAMS_GROUPS,
-    )
-    group_streams_min_session_timeout_ms: int = key(
-        INT,
-        45000,
-        "Lower bound of a group's value: time after which a member that sends no heartbeat is"
-        " removed.",
-        check=at_least(1),
-        no_effect=_NO_STREAMS_GROUPS,
-    )
-    group_streams_num_standby_replicas: int = key(
-        INT,
-        0,
-        "Standby replicas of each task.",
-        check=at_least(0),
-        no_effect=_NO_STREAMS_GROUPS,
-    )
-    group_streams_session_timeout_ms: int = key(
-        INT,
-        45000,
-        "Time after which a member that sends no heartbeat is removed.",
-        check=at_least(1),
-        no_effect=_NO_STREAMS_GROUPS,
-    )
+    group_share_max_session_timeout_ms: int = _share(60000, at_least(1), _max(_SESSION))
+    group_share_min_assignment_interval_ms: int = _share(0, at_least(0), _min(_ASSIGN))
+    group_share_min_delivery_count_limit: int = _share(2, between(2, 5), _min(_DELIVERIES))
+    group_share_min_heartbeat_interval_ms: int = _share(5000, at_least(1), _min(_HEARTBEAT))
+    group_share_min_partition_max_record_locks: int = _share(100, between(100, 2000), _min(_LOCKS))
+    group_share_min_record_lock_duration_ms: int = _share(15000, between(1000, 30000), _min(_LOCK))
+    group_share_min_session_timeout_ms: int = _share(45000, at_least(1), _min(_SESSION))
+    group_share_partition_max_record_locks: int = _share(2000, between(100, 10000), _LOCKS)
+    group_share_record_lock_duration_ms: int = _share(30000, between(1000, 3600000), _LOCK)
+    group_share_session_timeout_ms: int = _share(45000, at_least(1), _SESSION)
+    group_streams_assignment_interval_ms: int = _streams(1000, at_least(0), _ASSIGN, dynamic=True)
+    group_streams_heartbeat_interval_ms: int = _streams(5000, at_least(1), _HEARTBEAT)
+    group_streams_initial_rebalance_delay_ms: int = _streams(3000, at_least(0), _DELAY)
+    group_streams_max_assignment_interval_ms: int = _streams(15000, at_least(0), _max(_ASSIGN))
+    group_streams_max_heartbeat_interval_ms: int = _streams(15000, at_least(1), _max(_HEARTBEAT))
+    group_streams_max_session_timeout_ms: int = _streams(60000, at_least(1), _max(_SESSION))
+    group_streams_max_standby_replicas: int = _streams(2, at_least(0), _max(_STANDBYS))
+    group_streams_min_assignment_interval_ms: int = _streams(0, at_least(0), _min(_ASSIGN))
+    group_streams_min_heartbeat_interval_ms: int = _streams(5000, at_least(1), _min(_HEARTBEAT))
+    group_streams_min_session_timeout_ms: int = _streams(45000, at_least(1), _min(_SESSION))
+    group_streams_num_standby_replicas: int = _streams(0, at_least(0), _STANDBYS)
+    group_streams_session_timeout_ms: int = _streams(45000, at_least(1), _SESSION)
 
     def unserved_defaults(self) -> dict[str, Any]:
         """The values of a group that sets none, by field. As in Kafka, its assignment interval is
@@ -307,25 +137,28 @@ class UnservedGroupConfig:
         }
 
 
+def _of_one_group(name: str, check: Check) -> int:
+    """The key of one group whose value is that of the broker's key `name` unless it is set."""
+    broker = config_keys(UnservedGroupConfig)[name][1]
+    return key(
+        INT,
+        int(broker.default),
+        broker.documentation,
+        check=check,
+        synonyms=[name],
+        no_effect=broker.no_effect,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnservedGroupLevelConfig:
     """Keys of one group."""
 
-    consumer_assignment_interval_ms: int = key(
-        INT,
-        1000,
-        "Time between two assignments of a group.",
-        check=at_least(0),
-        synonyms=["group.consumer.assignment.interval.ms"],
-        no_effect=_AT_ONCE,
+    consumer_assignment_interval_ms: int = _of_one_group(
+        "group.consumer.assignment.interval.ms", at_least(0)
     )
-    share_assignment_interval_ms: int = key(
-        INT,
-        1000,
-        "Time between two assignments of a group.",
-        check=at_least(0),
-        synonyms=["group.share.assignment.interval.ms"],
-        no_effect=NO_SHARE_GROUPS,
+    share_assignment_interval_ms: int = _of_one_group(
+        "group.share.assignment.interval.ms", at_least(0)
     )
     share_auto_offset_reset: str = key(
         STRING,
@@ -334,21 +167,9 @@ class UnservedGroupLevelConfig:
         check=_OFFSET_RESET,
         no_effect=NO_SHARE_GROUPS,
     )
-    share_delivery_count_limit: int = key(
-        INT,
-        5,
-        "How often a record is delivered.",
-        check=at_least(2),
-        synonyms=["group.share.delivery.count.limit"],
-        no_effect=NO_SHARE_GROUPS,
-    )
-    share_heartbeat_interval_ms: int = key(
-        INT,
-        5000,
-        "How often members are to send heartbeats.",
-        check=at_least(1),
-        synonyms=["group.share.heartbeat.interval.ms"],
-        no_effect=NO_SHARE_GROUPS,
+    share_delivery_count_limit: int = _of_one_group("group.share.delivery.count.limit", at_least(2))
+    share_heartbeat_interval_ms: int = _of_one_group(
+        "group.share.heartbeat.interval.ms", at_least(1)
     )
     share_isolation_level: str = key(
         STRING,
@@ -357,21 +178,11 @@ class UnservedGroupLevelConfig:
         check=one_of("read_committed", "read_uncommitted"),
         no_effect=NO_SHARE_GROUPS,
     )
-    share_partition_max_record_locks: int = key(
-        INT,
-        2000,
-        "Records of a partition that members may hold.",
-        check=at_least(100),
-        synonyms=["group.share.partition.max.record.locks"],
-        no_effect=NO_SHARE_GROUPS,
+    share_partition_max_record_locks: int = _of_one_group(
+        "group.share.partition.max.record.locks", at_least(100)
     )
-    share_record_lock_duration_ms: int = key(
-        INT,
-        30000,
-        "How long a member holds a record.",
-        check=at_least(1000),
-        synonyms=["group.share.record.lock.duration.ms"],
-        no_effect=NO_SHARE_GROUPS,
+    share_record_lock_duration_ms: int = _of_one_group(
+        "group.share.record.lock.duration.ms", at_least(1000)
     )
     share_renew_acknowledge_enable: bool = key(
         BOOLEAN,
@@ -379,54 +190,20 @@ class UnservedGroupLevelConfig:
         "Whether members may renew their hold of a record.",
         no_effect=NO_SHARE_GROUPS,
     )
-    share_session_timeout_ms: int = key(
-        INT,
-        45000,
-        "Time after which a member that sends no heartbeat is removed.",
-        check=at_least(1),
-        synonyms=["group.share.session.timeout.ms"],
-        no_effect=NO_SHARE_GROUPS,
+    share_session_timeout_ms: int = _of_one_group("group.share.session.timeout.ms", at_least(1))
+    streams_assignment_interval_ms: int = _of_one_group(
+        "group.streams.assignment.interval.ms", at_least(0)
     )
-    streams_assignment_interval_ms: int = key(
-        INT,
-        1000,
-        "Time between two assignments of a group.",
-        check=at_least(0),
-        synonyms=["group.streams.assignment.interval.ms"],
-        no_effect=_NO_STREAMS_GROUPS,
+    streams_heartbeat_interval_ms: int = _of_one_group(
+        "group.streams.heartbeat.interval.ms", at_least(1)
     )
-    streams_heartbeat_interval_ms: int = key(
-        INT,
-        5000,
-        "How often members are to send heartbeats.",
-        check=at_least(1),
-        synonyms=["group.streams.heartbeat.interval.ms"],
-        no_effect=_NO_STREAMS_GROUPS,
+    streams_initial_rebalance_delay_ms: int = _of_one_group(
+        "group.streams.initial.rebalance.delay.ms", at_least(0)
     )
-    streams_initial_rebalance_delay_ms: int = key(
-        INT,
-        3000,
-        "How long a new group waits for more members.",
-        check=at_least(0),
-        synonyms=["group.streams.initial.rebalance.delay.ms"],
-        no_effect=_NO_STREAMS_GROUPS,
+    streams_num_standby_replicas: int = _of_one_group(
+        "group.streams.num.standby.replicas", at_least(0)
     )
-    streams_num_standby_replicas: int = key(
-        INT,
-        0,
-        "Standby replicas of each task.",
-        check=at_least(0),
-        synonyms=["group.streams.num.standby.replicas"],
-        no_effect=_NO_STREAMS_GROUPS,
-    )
-    streams_session_timeout_ms: int = key(
-        INT,
-        45000,
-        "Time after which a member that sends no heartbeat is removed.",
-        check=at_least(1),
-        synonyms=["group.streams.session.timeout.ms"],
-        no_effect=_NO_STREAMS_GROUPS,
-    )
+    streams_session_timeout_ms: int = _of_one_group("group.streams.session.timeout.ms", at_least(1))
 
     def check_unserved(self, broker: UnservedGroupConfig, texts: Mapping[str, str]) -> None:
         """Raise ConfigError, with Kafka's message, for a value outside the broker's limits."""
