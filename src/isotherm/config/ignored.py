@@ -9,7 +9,7 @@ from __future__ import annotations
 _ONE_PROCESS = "broker and controller are one process"
 _OF_CONTROLLERS = "it is for controllers, and the one in the process has no quorum"
 _EVENT_LOOP = "one event loop serves the network"
-_ONE_REPLICA = "a single broker holds every replica"
+_ELECTIONS = "controllers elect leaders, and the one in the process has nothing to elect"
 _NO_SHARE_GROUPS = "share groups are not served"
 _NO_STREAMS_GROUPS = "streams groups are not served"
 _ZOOKEEPER = "there is no ZooKeeper"
@@ -40,17 +40,19 @@ _IGNORED_KEYS: dict[str, str] = {
     "offsets.topic.compression.codec": "offsets are written uncompressed",
     "producer.id.expiration.check.interval.ms": _NO_PACE,
     "transaction.two.phase.commit.enable": "transactions of two phases (KIP-939) are not served",
-    "unclean.leader.election.interval.ms": _ONE_REPLICA,
+    "unclean.leader.election.interval.ms": _ELECTIONS,
     "telemetry.max.bytes": "metrics of clients (KIP-714) are not taken",
-    "auto.leader.rebalance.enable": _ONE_REPLICA,
-    "leader.imbalance.check.interval.seconds": _ONE_REPLICA,
+    "auto.leader.rebalance.enable": _ELECTIONS,
+    "leader.imbalance.check.interval.seconds": _ELECTIONS,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": (
         "every transaction has a timer of its own"
     ),
     "fetch.purgatory.purge.interval.requests": _WAITING_REQUESTS,
     "producer.purgatory.purge.interval.requests": _WAITING_REQUESTS,
     "delete.records.purgatory.purge.interval.requests": _WAITING_REQUESTS,
-    "remote.log.manager.thread.pool.size": "it sizes the pool of followers, and there are none",
+    "remote.log.manager.thread.pool.size": (
+        "remote.log.manager.expiration.thread.pool.size sizes the pool of followers too"
+    ),
     "remote.partition.remover.task.interval.ms": (
         "a deleted partition is removed from the remote tier at once, and after a failure as"
         " remote.log.manager.task.retry.* say"
@@ -84,7 +86,6 @@ _IGNORED_PREFIXES: dict[str, str] = {
     "internal.metadata.": _METADATA_LOG,
     "metadata.log.": _METADATA_LOG,
     "metadata.max.": _METADATA_LOG,
-    "replication.quota.": _ONE_REPLICA,
     "alter.log.dirs.replication.quota.": (
         "the rate of moves between log directories is measured as replication.quota.window.* say"
     ),

@@ -126,7 +126,7 @@ class RemoteLogManagerConfig:
         check=at_least(1),
         dynamic=True,
         thread_pool=True,
-        no_effect="a single broker leads every partition",
+        no_effect="the threads for expired segments follow the remote tier too",
     )
     remote_log_manager_task_interval_ms: int = key(
         LONG,

@@ -263,10 +263,11 @@ class TopicConfig:
     unclean_leader_election_enable: bool = key(
         BOOLEAN,
         False,
-        "Accepted for compatibility; a single broker holds every replica.",
+        "Whether a replica that is not in sync may become the leader. A cluster's controllers"
+        " decide it; this broker stores and shows the setting.",
         dynamic=True,
         synonyms=["unclean.leader.election.enable"],
-        no_effect="a single broker holds every replica",
+        no_effect="controllers elect leaders, and the one in the process has nothing to elect",
     )
     remote_storage_enable: bool = key(
         BOOLEAN,

@@ -122,4 +122,7 @@ def test_key_without_effect_says_so_when_it_is_set(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING):
         parse_broker_config({"auto.leader.rebalance.enable": "false"})
     assert "key=auto.leader.rebalance.enable" in caplog.text
-    assert "reason=a single broker holds every replica" in caplog.text
+    assert (
+        "reason=controllers elect leaders, and the one in the process has nothing to elect"
+        in caplog.text
+    )

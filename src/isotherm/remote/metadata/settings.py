@@ -31,7 +31,7 @@ CLIENT_PREFIXES = (
 _RETENTION = Check(lambda value: value == -1 or value > 0, "-1 or above 0")
 
 
-_ONE_REPLICA = "a single broker holds the only replica"
+_ONE_REPLICA = "with the embedded controller a partition has one replica"
 _WITHOUT_EFFECT = {
     "remote.log.metadata.topic.replication.factor": ("1", _ONE_REPLICA),
     "remote.log.metadata.topic.min.isr": ("1", _ONE_REPLICA),
