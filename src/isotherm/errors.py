@@ -378,7 +378,7 @@ class IllegalSaslStateError(RejectedError):
 
 
 class UnsupportedVersionError(RejectedError):
-    """This version of the API or format is not served."""
+    """This version of the API or format is not supported."""
 
 
 class InvalidUpdateVersionError(RejectedError):

@@ -271,7 +271,7 @@ def test_what_keytool_makes_is_read_under_kafkas_default_type(
 def test_jceks_store_is_refused_with_what_to_do(
     keytool: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="JCEKS store is not served: keytool -importkeystore"):
+    with pytest.raises(ConfigError, match="JCEKS store is not supported: keytool -importkeystore"):
         EmbeddedBroker(tmp_path, with_store(keytool("JCEKS"))).start()
 
 

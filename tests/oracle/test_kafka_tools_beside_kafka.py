@@ -45,7 +45,7 @@ START_MS = 1_700_000_000_000
 
 _METADATA_TOPICS = "the metadata topic is compacted, and its audit topic is beside it (KIP-1266)"
 _COPY_LAG = "remote.copy.lag.* are keys of a later Kafka"
-_NO_SHARE_GROUPS = "share and streams groups are not served: as with share.version=0"
+_NO_SHARE_GROUPS = "share and streams groups are not supported: as with share.version=0"
 
 # Output in which Isotherm differs, with the reason.
 DIFFERENT: Mapping[str, str] = {

@@ -1,7 +1,7 @@
 """Isotherm refuses requests as Apache Kafka does; both brokers get the same raw requests.
 
-For versions and APIs that are not served, the answers must be the same bytes, or both brokers must
-close the connection. For valid requests about unknown, illegal or too many things
+For versions and APIs that are not supported, the answers must be the same bytes, or both brokers
+must close the connection. For valid requests about unknown, illegal or too many things
 (`refused_requests.jsonl`), the error codes must be the same; if Kafka gives a message, Isotherm
 does too, and names the thing. Intended differences are listed here with their reasons, and must
 remain (docs/decisions/0020-error-responses-are-kafkas.md).

@@ -106,7 +106,7 @@ def node_security(properties: Mapping[str, Any]) -> NodeSecurity:
                 f" key={METHOD} expected={OIDC}"
             )
         raise ConfigError(
-            f"the mechanism is not served key={MECHANISM} value={_mechanism(properties)}"
+            f"the mechanism is not supported key={MECHANISM} value={_mechanism(properties)}"
             f" expected_one_of={','.join(MECHANISMS)}"
         )
     return found

@@ -191,7 +191,8 @@ def _password_login(given: GivenProperties, mechanism: str) -> dict[str, str]:
         raise given.error(f"user and password are given twice other_key={other}", _JAAS)
     if mechanism not in PASSWORD_MECHANISMS:
         raise given.error(
-            f"the mechanism is not served value={mechanism} expected_one_of={','.join(MECHANISMS)}",
+            f"the mechanism is not supported value={mechanism}"
+            f" expected_one_of={','.join(MECHANISMS)}",
             MECHANISM,
         )
     module = parse_login_module(jaas, given.place)
@@ -205,7 +206,7 @@ def _password_login(given: GivenProperties, mechanism: str) -> dict[str, str]:
         if not module.options.get(option):
             raise given.error(f"the login module has no option {option}", _JAAS)
     if module.options.get("tokenauth", "false").lower() == "true":
-        raise given.error("delegation tokens are not served option=tokenauth", _JAAS)
+        raise given.error("delegation tokens are not supported option=tokenauth", _JAAS)
     return {USER: module.options["username"], PASSWORD: module.options["password"]}
 
 

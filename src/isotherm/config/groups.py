@@ -18,12 +18,12 @@ from isotherm.config.definition import (
     one_of,
     parse_fields,
 )
-from isotherm.config.unserved_groups import UnservedGroupConfig, UnservedGroupLevelConfig
+from isotherm.config.unsupported_groups import UnsupportedGroupConfig, UnsupportedGroupLevelConfig
 from isotherm.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig(UnservedGroupConfig):
+class GroupConfig(UnsupportedGroupConfig):
     """Broker-level keys of the group coordinator."""
 
     offsets_topic_num_partitions: int = key(
@@ -140,7 +140,7 @@ class GroupConfig(UnservedGroupConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLevelConfig(UnservedGroupLevelConfig):
+class GroupLevelConfig(UnsupportedGroupLevelConfig):
     """The keys that can be set for one group (GroupConfig in Kafka)."""
 
     consumer_session_timeout_ms: int = key(
@@ -167,7 +167,7 @@ class GroupLevelConfig(UnservedGroupLevelConfig):
         fields = {
             "consumer_session_timeout_ms": broker.group_consumer_session_timeout_ms,
             "consumer_heartbeat_interval_ms": broker.group_consumer_heartbeat_interval_ms,
-            **broker.unserved_defaults(),
+            **broker.unsupported_defaults(),
         }
         return cls(**{**fields, **parse_fields(cls, texts)})
 
@@ -201,4 +201,4 @@ class GroupLevelConfig(UnservedGroupLevelConfig):
             raise ConfigError(
                 "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms"
             )
-        self.check_unserved(broker, texts)
+        self.check_unsupported(broker, texts)

@@ -10,8 +10,8 @@ _ONE_PROCESS = "broker and controller are one process"
 _OF_CONTROLLERS = "it is for controllers, and the one in the process has no quorum"
 _EVENT_LOOP = "one event loop serves the network"
 _ELECTIONS = "controllers elect leaders, and the one in the process has nothing to elect"
-_NO_SHARE_GROUPS = "share groups are not served"
-_NO_STREAMS_GROUPS = "streams groups are not served"
+_NO_SHARE_GROUPS = "share groups are not supported"
+_NO_STREAMS_GROUPS = "streams groups are not supported"
 _ZOOKEEPER = "there is no ZooKeeper"
 _OPENSSL = "TLS is OpenSSL's, not Java's"
 _OWN_LOGIN = "a broker's own login has no such setting"
@@ -39,7 +39,7 @@ _IGNORED_KEYS: dict[str, str] = {
     "offsets.load.buffer.size": _NO_PACE,
     "offsets.topic.compression.codec": "offsets are written uncompressed",
     "producer.id.expiration.check.interval.ms": _NO_PACE,
-    "transaction.two.phase.commit.enable": "transactions of two phases (KIP-939) are not served",
+    "transaction.two.phase.commit.enable": "transactions of two phases (KIP-939) are not supported",
     "unclean.leader.election.interval.ms": _ELECTIONS,
     "telemetry.max.bytes": "metrics of clients (KIP-714) are not taken",
     "auto.leader.rebalance.enable": _ELECTIONS,
@@ -82,7 +82,7 @@ _IGNORED_PREFIXES: dict[str, str] = {
     "controller.performance.": _ONE_PROCESS,
     "socket.connection.setup.": _ONE_PROCESS,
     "group.coordinator.": _EVENT_LOOP,
-    "unstable.": "what is not stable is not served",
+    "unstable.": "what is not stable is not supported",
     "internal.metadata.": _METADATA_LOG,
     "metadata.log.": _METADATA_LOG,
     "metadata.max.": _METADATA_LOG,

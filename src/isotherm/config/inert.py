@@ -26,7 +26,7 @@ EVENT_LOOP = "one event loop serves the network"
 OPENSSL = "TLS is OpenSSL's, not Java's"
 TICKETS = "the system's Kerberos keeps tickets"
 OWN_LOGIN = "a broker's own login has no such setting"
-NO_SHARE_GROUPS = "share groups are not served"
+NO_SHARE_GROUPS = "share groups are not supported"
 
 CLASS: ConfigType[str] = ConfigType("CLASS", str.strip, str)
 

@@ -147,7 +147,7 @@ def _contents(data: bytes, password: str | None, key_password: str | None) -> _C
             raise ValueError("the JKS store is damaged") from error
     if data.startswith(_JCEKS_MAGIC):
         raise ValueError(
-            "a JCEKS store is not served: keytool -importkeystore makes a PKCS12 of it"
+            "a JCEKS store is not supported: keytool -importkeystore makes a PKCS12 of it"
         )
     if data.lstrip().startswith(_PEM_START):
         raise ValueError("it is PEM: set the store's type to PEM")

@@ -145,7 +145,7 @@ def _check_type(store_type: str, kind: str) -> None:
 
     if store_type not in STORE_TYPES:
         raise ConfigError(
-            f"type of a {kind} store is not served key=ssl.{kind}store.type"
+            f"type of a {kind} store is not supported key=ssl.{kind}store.type"
             f" value={store_type} served={','.join(STORE_TYPES)}"
         )
 

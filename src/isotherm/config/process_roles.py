@@ -93,7 +93,7 @@ def check_embedded_controller(
 def _check_only_one(key: str, controllers: Sequence[str]) -> None:
     if len(controllers) > 1:
         raise ConfigError(
-            "a cluster of several controllers is not served: this broker would be one of its own"
+            "a cluster of several controllers is not supported: this broker would be one of its own"
             f" key={key} value={','.join(controllers)} controllers={len(controllers)} expected=1"
         )
 

@@ -107,7 +107,8 @@ def _check_classes(given: GivenProperties) -> None:
     for key, names in _CLASSES.items():
         if (class_name := given.text(key)) is not None and class_name not in names:
             raise given.error(
-                f"the class is not served value={class_name} expected_one_of={','.join(names)}", key
+                f"the class is not supported value={class_name} expected_one_of={','.join(names)}",
+                key,
             )
     for key in given.texts:
         if key.startswith(_ASSERTION):

@@ -83,7 +83,7 @@ def read_request_frame(
 ) -> tuple[RequestHeader, memoryview]:
     """The header of a request, and the body as a view. Raises ProtocolError for a malformed header.
 
-    The body of an unserved version is not decoded: ApiVersions is answered without it, and any
+    The body of an unsupported version is not decoded: ApiVersions is answered without it, and any
     other request closes its connection.
     """
     try:

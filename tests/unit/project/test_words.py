@@ -43,6 +43,7 @@ BETTER_FORMS = {
     r"\bas it would have it\b|\bwould have it\b": "in this layout, by this rule",
     r"\bwins over all\b": "overrides all other sources",
     r"\bheeds\b": "uses",
+    r"\b(is|are) not served\b": "is not supported, as Kafka says",
 }
 
 

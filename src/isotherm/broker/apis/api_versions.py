@@ -4,8 +4,8 @@ Versions  0-4. 1 throttle time · 3 flexible, client's software, features · 4 f
           minimum version of 0. The response header is version 0 in every version.
 Behaviour The table has the versions that every API declares. Produce is shown from version 0
           although it is served from 3, because old librdkafka otherwise sends everything
-          uncompressed. Dispatch answers a version of ApiVersions that is not served. Client names
-          outside KIP-511's pattern get INVALID_REQUEST. The features are those of
+          uncompressed. Dispatch answers a version of ApiVersions that is not supported. Client
+          names outside KIP-511's pattern get INVALID_REQUEST. The features are those of
           `isotherm.broker.metadata.features`, and in a member of a cluster those of its
           registration. Up to version 3, features with a minimum version of 0 are left out, since
           older clients take 0 for an error. For the APIs that it forwards, a member shows the

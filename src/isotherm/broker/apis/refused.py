@@ -79,12 +79,12 @@ def _one_voter(key: ApiKey, last: int) -> Api:
 def _no_share_groups(
     key: ApiKey, first: int, last: int, items: Sequence[Items] = (), **fixed: Any
 ) -> Api:
-    versions, message = VersionRange(first, last), "share groups are not served"
+    versions, message = VersionRange(first, last), "share groups are not supported"
     return _refused(key, versions, ErrorCode.unsupported_version, message, items, fixed)
 
 
 def _no_streams_groups(key: ApiKey, items: Sequence[Items] = (), **fixed: Any) -> Api:
-    versions, message = VersionRange(0, 0), "streams groups are not served"
+    versions, message = VersionRange(0, 0), "streams groups are not supported"
     return _refused(key, versions, ErrorCode.unsupported_version, message, items, fixed)
 
 

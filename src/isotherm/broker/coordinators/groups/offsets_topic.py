@@ -1,8 +1,8 @@
 """Appends and reads the records of `__consumer_offsets`
 (isotherm.broker.coordinators.coordinator_topic).
 
-Share and streams groups are not served, so only their ids are read. Their records stay in the log,
-also through compaction.
+Share and streams groups are not supported, so only their ids are read. Their records stay in the
+log, also through compaction.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def _read(
     frame: memoryview, kind: tuple[int, int], versions: tuple[int, int]
 ) -> tuple[RequestHeader, Any]:
     if not versions[0] <= kind[1] <= versions[1]:
-        raise ProtocolError(f"version is not served api_key={kind[0]} api_version={kind[1]}")
+        raise ProtocolError(f"version is not supported api_key={kind[0]} api_version={kind[1]}")
     codec = version_codec(*kind)
     header, body = read_request_frame(frame, is_flexible=codec.is_flexible)
     return header, codec.read_request(body)

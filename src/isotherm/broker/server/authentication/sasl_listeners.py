@@ -57,7 +57,7 @@ def sasl_settings(
 ) -> SaslSettings | None:
     """The SASL settings of a listener; None without SASL. `tokens` come from `token_listeners`.
 
-    Raises ConfigError if a mechanism is not served or has no users.
+    Raises ConfigError if a mechanism is not supported or has no users.
     """
     if listener.protocol not in _WITH_SASL:
         return None
@@ -142,7 +142,7 @@ def _new_exchange(
 
         return kerberos_exchanges(config, listener)
     raise ConfigError(
-        "SASL mechanism is not served key=sasl.enabled.mechanisms"
+        "SASL mechanism is not supported key=sasl.enabled.mechanisms"
         f" listener={listener} mechanism={name} served={','.join(SERVED_MECHANISMS)}"
     )
 

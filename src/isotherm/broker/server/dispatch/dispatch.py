@@ -2,8 +2,8 @@
 errors.
 
 Behaviour
-- A version of ApiVersions that is not served is answered in version 0 with UNSUPPORTED_VERSION and
-  the served versions, so that a newer client can downgrade (KIP-511). For any other API the
+- A version of ApiVersions that is not supported is answered in version 0 with UNSUPPORTED_VERSION
+  and the served versions, so that a newer client can downgrade (KIP-511). For any other API the
   connection is closed, as in Kafka.
 - A request that cannot be decoded closes its connection.
 - An error of a handler is answered with its code (`error_mapping`) in the API's own response. An
@@ -68,7 +68,7 @@ class _Served(NamedTuple):
 class _ServedVersions(dict[tuple[int, int], _Served | None]):
     """The APIs by key and version;
 
-    None for versions that are not served. Codecs are created on first use.
+    None for versions that are not supported. Codecs are created on first use.
     """
 
     def __init__(self, apis: Mapping[int, Api]) -> None:
@@ -110,7 +110,7 @@ class Dispatcher:
             raise ProtocolError(f"a request has no header size={len(frame)}") from error
         served = self._served[kind]
         if served is None:
-            return _answer_unserved(frame, kind, self._api_versions)
+            return _answer_unsupported(frame, kind, self._api_versions)
         api, codec = served
         header, body = read_request_frame(frame, is_flexible=codec.is_flexible)
         context = RequestContext(
@@ -259,7 +259,7 @@ def _is_large(response: Any) -> bool:
     )
 
 
-def _answer_unserved(
+def _answer_unsupported(
     frame: memoryview, kind: tuple[int, int], api_versions: VersionRange | None
 ) -> Answer:
     """`api_versions` are the served versions of ApiVersions, which alone are in the answer, as in
@@ -270,7 +270,7 @@ def _answer_unserved(
     header, _ = read_request_frame(frame, is_flexible=is_flexible)
     if not asks_for_versions or api_versions is None:
         raise UnsupportedVersionError(
-            f"version is not served api_key={api_key} api_version={api_version}"
+            f"version is not supported api_key={api_key} api_version={api_version}"
             f" client_id={header.client_id}"
         )
     row = {"api_key": api_key, "min_version": api_versions.min, "max_version": api_versions.max}

@@ -1,6 +1,6 @@
 """Keys of groups that have no effect here: they are checked, stored and described as Kafka does.
 
-Share and streams groups are not served, and a group of the consumer protocol that has changed is
+Share and streams groups are not supported, and a group of the consumer protocol that has changed is
 assigned at once. Tools that describe a group or set all of its keys meet what they meet on Kafka
 (docs/decisions/0196).
 Source: Kafka GroupConfig, GroupCoordinatorConfig, ShareGroupConfig.
@@ -27,7 +27,7 @@ from isotherm.config.definition import (
 from isotherm.config.inert import NO_SHARE_GROUPS
 from isotherm.errors import ConfigError
 
-_NO_STREAMS_GROUPS = "streams groups are not served"
+_NO_STREAMS_GROUPS = "streams groups are not supported"
 _AT_ONCE = "a group that changed is assigned at once"
 
 # The form that Java's Duration.parse takes, without negative parts.
@@ -85,7 +85,7 @@ def _streams(default: int, check: Check, documentation: str, *, dynamic: bool = 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnservedGroupConfig:
+class UnsupportedGroupConfig:
     """Keys of the broker: the defaults and bounds of the keys of a group."""
 
     group_consumer_assignment_interval_ms: int = _consumer(1000, at_least(0), _ASSIGN, dynamic=True)
@@ -126,12 +126,12 @@ class UnservedGroupConfig:
     group_streams_num_standby_replicas: int = _streams(0, at_least(0), _STANDBYS)
     group_streams_session_timeout_ms: int = _streams(45000, at_least(1), _SESSION)
 
-    def unserved_defaults(self) -> dict[str, Any]:
+    def unsupported_defaults(self) -> dict[str, Any]:
         """The values of a group that sets none, by field. As in Kafka, its assignment interval is
         shown as Kafka's default."""
         return {
             field_name: getattr(self, _field_name(synonym.name))
-            for name, (field_name, declared) in config_keys(UnservedGroupLevelConfig).items()
+            for name, (field_name, declared) in config_keys(UnsupportedGroupLevelConfig).items()
             for synonym in declared.synonyms
             if not name.endswith(_ASSIGNMENT_INTERVAL)
         }
@@ -139,7 +139,7 @@ class UnservedGroupConfig:
 
 def _of_one_group(name: str, check: Check) -> int:
     """The key of one group whose value is that of the broker's key `name` unless it is set."""
-    broker = config_keys(UnservedGroupConfig)[name][1]
+    broker = config_keys(UnsupportedGroupConfig)[name][1]
     return key(
         INT,
         int(broker.default),
@@ -151,7 +151,7 @@ def _of_one_group(name: str, check: Check) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnservedGroupLevelConfig:
+class UnsupportedGroupLevelConfig:
     """Keys of one group."""
 
     consumer_assignment_interval_ms: int = _of_one_group(
@@ -205,9 +205,9 @@ class UnservedGroupLevelConfig:
     )
     streams_session_timeout_ms: int = _of_one_group("group.streams.session.timeout.ms", at_least(1))
 
-    def check_unserved(self, broker: UnservedGroupConfig, texts: Mapping[str, str]) -> None:
+    def check_unsupported(self, broker: UnsupportedGroupConfig, texts: Mapping[str, str]) -> None:
         """Raise ConfigError, with Kafka's message, for a value outside the broker's limits."""
-        for name, (field_name, declared) in config_keys(UnservedGroupLevelConfig).items():
+        for name, (field_name, declared) in config_keys(UnsupportedGroupLevelConfig).items():
             if name.endswith(_ASSIGNMENT_INTERVAL) and name not in texts:
                 continue
             for synonym in declared.synonyms:
@@ -223,7 +223,7 @@ _ASSIGNMENT_INTERVAL = ".assignment.interval.ms"
 _BOUNDS = {"group.streams.max.num.standby.replicas": "group.streams.max.standby.replicas"}
 
 
-def _check_bounds(name: str, value: int, broker_name: str, broker: UnservedGroupConfig) -> None:
+def _check_bounds(name: str, value: int, broker_name: str, broker: UnsupportedGroupConfig) -> None:
     group, kind, rest = broker_name.split(".", 2)
     for bound, words in (("min", "greater"), ("max", "less")):
         bound_name = f"{group}.{kind}.{bound}.{rest}"
