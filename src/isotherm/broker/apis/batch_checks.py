@@ -1,5 +1,6 @@
-"""Where the records of a request are checked: on the event loop, in another thread if that would
-hold up the loop, or in Python while the kernels are not loaded.
+"""Checks of produced batches: the rules that depend on the request and not on the log, and where
+records are checked: on the event loop, in another thread if that would hold up the loop, or in
+Python while the kernels are not loaded.
 
 A batch of some kilobytes may have gigabytes of records when it is decompressed. Whether a request's
 batches stay below LOOP_SIZE_MAX is seen without decompressing them
@@ -15,20 +16,31 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from isotherm.errors import InvalidRequestError, IsothermError
+from isotherm.errors import (
+    CorruptMessageError,
+    InvalidRecordError,
+    InvalidRequestError,
+    InvalidTopicError,
+    IsothermError,
+    UnsupportedCompressionTypeError,
+)
 from isotherm.record.batch_header import (
     CODEC_MASK,
     CODECS,
     HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
     BatchHeader,
 )
 from isotherm.record.compression import COMPRESSION_TYPE_MAX, decompressed_size_bound
 from isotherm.record.few_records import FEW_RECORDS_MAX
 from isotherm.record.validation import CheckedBatch, check_batch, count_without_kernels
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS
 
 if TYPE_CHECKING:
     from isotherm.broker.server.requests.context import RequestContext
     from isotherm.protocol.produce import ProduceRequest
+
 
 # Bytes of records that the checks of one request may touch on the event loop: a millisecond or two.
 LOOP_SIZE_MAX = 1024 * 1024
@@ -130,3 +142,46 @@ async def check_batches(context: RequestContext, request: ProduceRequest) -> Bat
             except IsothermError as error:
                 checks[id(produced)] = error
     return checks
+
+
+FIRST_ZSTD_VERSION = 7
+WRITTEN_BY_BROKER_ALONE = frozenset(
+    {*REMOTE_LOG_METADATA_TOPICS, "__consumer_offsets", "__transaction_state"}
+)
+
+
+def check_writer(context: RequestContext, topic: str) -> None:
+    """Raise InvalidTopicError for a topic of WRITTEN_BY_BROKER_ALONE.
+
+    In a cluster each broker writes remote log metadata as a producer, to the leader of its
+    partition.
+    """
+    if context.services.embedded_controller is None and topic in REMOTE_LOG_METADATA_TOPICS:
+        return
+    raise InvalidTopicError(f"only the broker may write to this topic topic={topic}")
+
+
+def check_zstd(api_version: int) -> None:
+    """Raise UnsupportedCompressionTypeError if the version does not allow zstd."""
+    if api_version < FIRST_ZSTD_VERSION:
+        raise UnsupportedCompressionTypeError(
+            f"zstd is not allowed below version {FIRST_ZSTD_VERSION} api_version={api_version}"
+        )
+
+
+def misshapen(records: memoryview | None, header: BatchHeader | None) -> IsothermError:
+    """The error for records that do not begin with a whole batch of magic 2. Kafka does not accept
+    them as a batch."""
+    if not records:
+        return InvalidRecordError("no record batch")
+    if header is None:
+        return InvalidRecordError(f"a record batch is truncated size={len(records)}")
+    if header.magic > MAGIC:
+        return CorruptMessageError(f"no such magic magic={header.magic}")
+    if header.magic < MAGIC:
+        return InvalidRecordError(
+            f"only record batches of magic {MAGIC} may be produced magic={header.magic}"
+        )
+    return InvalidRecordError(
+        f"a record batch is truncated size={len(records)} announced={header.length + LOG_OVERHEAD}"
+    )
