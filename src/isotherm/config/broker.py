@@ -37,7 +37,6 @@ from isotherm.config.listener import (
     SecurityProtocol,
     lay_out_listeners,
 )
-from isotherm.config.listener_limits import LISTENER_LIMITS
 from isotherm.config.process_roles import (
     COMBINED,
     ControllerAddress,
@@ -49,7 +48,7 @@ from isotherm.config.process_roles import (
 from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.replication import ReplicationConfig
-from isotherm.config.security import LISTENER_PREFIX, SecurityConfig
+from isotherm.config.security import LISTENER_LIMITS, LISTENER_PREFIX, SecurityConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import ConfigError

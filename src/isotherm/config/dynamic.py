@@ -18,11 +18,15 @@ from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.definition import ConfigKey, config_keys
 from isotherm.config.groups import GroupConfig
 from isotherm.config.inert import PER_BROKER, InertConfig
-from isotherm.config.listener_limits import LISTENER_LIMITS, split_listener_limit
 from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.replication import ReplicationConfig
-from isotherm.config.security import SecurityConfig, split_key_material
+from isotherm.config.security import (
+    LISTENER_LIMITS,
+    SecurityConfig,
+    split_key_material,
+    split_listener_limit,
+)
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import ConfigError

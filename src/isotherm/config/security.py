@@ -357,3 +357,15 @@ def is_secret(name: str) -> bool:
     """Whether the value of a key is never shown. The end of the name decides, so that keys of
     plug-ins are hidden too."""
     return name.endswith(_SECRET_ENDINGS)
+
+
+LISTENER_LIMITS = ("max.connections", "max.connection.creation.rate")
+
+
+def split_listener_limit(name: str) -> tuple[str, str] | None:
+    """The listener, in lower case, and the key. None for a name that is not a listener's limit.
+
+    Without the prefix `listener.name.NAME.` a limit is the whole broker's, and that of each
+    listener without its own. Source: KIP-306, KIP-612; Kafka DynamicBrokerConfig, ConnectionQuotas.
+    """
+    return split_listener_key(name, LISTENER_LIMITS)

@@ -17,7 +17,6 @@ from isotherm.config.dynamic import dynamic_broker_keys
 from isotherm.config.groups import GroupConfig
 from isotherm.config.ignored import REFUSED_KEYS, is_of_older_kafka, reason_to_ignore
 from isotherm.config.inert import InertConfig
-from isotherm.config.listener_limits import split_listener_limit
 from isotherm.config.process_roles import COMBINED, has_embedded_controller
 from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
@@ -27,6 +26,7 @@ from isotherm.config.security import (
     SecurityConfig,
     is_listener_key,
     split_listener,
+    split_listener_limit,
 )
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig

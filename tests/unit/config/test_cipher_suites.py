@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from isotherm.config.cipher_suites import (
+from isotherm.config.listener_tls import (
     TLS_1_3_SUITES,
     openssl_name,
     restrict_suites,
