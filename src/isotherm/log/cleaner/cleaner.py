@@ -13,6 +13,8 @@ a larger batch, or of its decompressed records).
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 from isotherm.clock import Clock
 from isotherm.config.cleaner import CleanerConfig
@@ -21,12 +23,12 @@ from isotherm.log.cleaner.chunk_reader import CheckAbort, ChunkReader, Throttle
 from isotherm.log.cleaner.cleaned_log import CleanedLog, CleanerStats
 from isotherm.log.cleaner.map_build import build_offset_map
 from isotherm.log.cleaner.offset_map import OffsetMap
-from isotherm.log.cleaner.plan import group_segments
 from isotherm.log.cleaner.rewrite import GroupRewriter, Round
 from isotherm.log.cleaner.segment_writer import SEGMENT_SIZE_MAX
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.partition_log import PartitionLog
 from isotherm.segment.cleaning.transactions import CleanedTransactions
+from isotherm.segment.offset_index import RELATIVE_OFFSET_MAX
 from isotherm.types import Offset
 
 
@@ -146,3 +148,71 @@ def _clean_group(
         # swap or undoes it, depending on which files exist.
         if not is_swapped and log.log_dir.is_online:
             rewriter.remove_output()
+
+
+class GroupedSegment(Protocol):
+    """The part of `LogSegment` that grouping needs."""
+
+    @property
+    def base_offset(self) -> Offset: ...
+
+    @property
+    def size_in_bytes(self) -> int: ...
+
+    @property
+    def offset_index_size(self) -> int: ...
+
+    @property
+    def time_index_size(self) -> int: ...
+
+
+Segment = TypeVar("Segment", bound=GroupedSegment)
+
+
+def group_segments(
+    segments: Sequence[Segment],
+    *,
+    segment_size_max: int,
+    index_size_max: int,
+    first_uncleanable_offset: Offset,
+) -> list[list[Segment]]:
+    """Adjacent segments that fit into one segment even if cleaning removes nothing. Pure.
+
+    The total sizes of logs, offset indexes and time indexes are limited, and so are offsets
+    relative to the first base. A segment ends at the next one's base, the last one at
+    `first_uncleanable_offset`. For an empty segment the end is ignored: otherwise one empty
+    segment would remain for every 2^31 offsets. Source: Kafka Cleaner.groupSegmentsBySize.
+    """
+    groups: list[list[Segment]] = []
+    for index, segment in enumerate(segments):
+        following = index + 1
+        end_offset = (
+            segments[following].base_offset
+            if following < len(segments)
+            else first_uncleanable_offset
+        )
+        if groups and _fits(groups[-1], segment, end_offset, segment_size_max, index_size_max):
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+    return groups
+
+
+def _fits(
+    group: Sequence[GroupedSegment],
+    segment: GroupedSegment,
+    end_offset: Offset,
+    segment_size_max: int,
+    index_size_max: int,
+) -> bool:
+    together = [*group, segment]
+    return (
+        sum(each.size_in_bytes for each in together) <= segment_size_max
+        and sum(each.offset_index_size for each in together) <= index_size_max
+        and sum(each.time_index_size for each in together) <= index_size_max
+        and (
+            # As in Kafka: an empty segment adds no offset to the new one.
+            segment.size_in_bytes == 0
+            or end_offset - 1 - group[0].base_offset <= RELATIVE_OFFSET_MAX
+        )
+    )

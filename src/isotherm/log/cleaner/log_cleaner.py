@@ -7,6 +7,7 @@ it fails because its directory fails, the directory goes offline. Source: Kafka 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -16,7 +17,6 @@ from isotherm.config.cleaner import CleanerConfig
 from isotherm.errors import LogCleaningAbortedError, LogDirFailedError, NotLeaderOrFollowerError
 from isotherm.log.cleaner.choice import LogToClean
 from isotherm.log.cleaner.cleaned_log import CleanedLog, CleanerStats
-from isotherm.log.cleaner.io_throttle import IoThrottle
 from isotherm.log.cleaner.log_cleaner_manager import Cleaning, LogCleanerManager
 from isotherm.log.partition_log import PartitionLog
 
@@ -177,3 +177,37 @@ def _report(log: PartitionLog, to_clean: LogToClean, cleaned: CleanedLog) -> Non
             log.topic_partition,
             stats.invalid_messages_read,
         )
+
+
+_WAIT_S_MIN = 0.01
+"""Shorter waits are added to later ones: waking up would cost more than the wait."""
+
+
+class IoThrottle:
+    """Limits the rate of bytes that all cleaner threads read and write. Thread-safe.
+
+    A thread waits after each transfer. The debt is shared by all threads, so the rate holds over
+    any period longer than a few buffers. Source of the configuration key: Kafka Throttler.
+    """
+
+    def __init__(self, clock: Clock, bytes_per_second: float) -> None:
+        self._clock = clock
+        self._bytes_per_second = bytes_per_second
+        self._paid_at_s = clock.monotonic_s()
+        self._lock = threading.Lock()
+
+    def update_rate(self, bytes_per_second: float) -> None:
+        """Apply a new rate from now on. The debt of earlier transfers is dropped."""
+        with self._lock:
+            self._bytes_per_second = bytes_per_second
+            self._paid_at_s = self._clock.monotonic_s()
+
+    def pay(self, size: int, aborted: threading.Event) -> None:
+        """Wait until `size` more bytes conform to the rate, or `aborted` is set."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            self._paid_at_s = max(self._paid_at_s, now_s) + size / self._bytes_per_second
+            wait_s = self._paid_at_s - now_s
+        # Waits without the lock, so that other threads can add to the debt.
+        if wait_s >= _WAIT_S_MIN:
+            self._clock.wait(aborted, min(wait_s, threading.TIMEOUT_MAX))

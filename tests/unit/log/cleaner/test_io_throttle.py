@@ -8,7 +8,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.log.cleaner.io_throttle import IoThrottle
+from isotherm.log.cleaner.log_cleaner import IoThrottle
 from isotherm.testing.sim_clock import SimClock
 
 NEVER = threading.Event()

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from isotherm.broker.partitions.cleaner_threads import publish_cleaner_metrics
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import CorruptRecordError, LogCleaningAbortedError, LogDirFailedError
 from isotherm.log.cleaner.choice import LogToClean
 from isotherm.log.cleaner.cleaned_log import CleanedLog, CleanerStats
-from isotherm.log.cleaner.cleaner_metrics import publish_cleaner_metrics
 from isotherm.log.cleaner.log_cleaner import LogCleaner
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.registry import Metrics

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from isotherm.log.cleaner.plan import group_segments
+from isotherm.log.cleaner.cleaner import group_segments
 
 INT_MAX = 2**31 - 1
 
