@@ -18,13 +18,14 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.metadata.features import METADATA_COMPACTION_FEATURE
+from isotherm.broker.metadata.image import BrokerImage
 from isotherm.broker.metadata.internal_topics import InternalTopic
 from isotherm.broker.metadata.quorum.topic_creation import creation_request
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.leader_requests import LeaderRequests
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
-from isotherm.broker.tier.member_remote_metadata_levels import MemberMetadataLevels
 from isotherm.broker.tier.remote_metadata_topics import compacted_settings, deleted_settings
 from isotherm.broker.tier.remote_metadata_upkeep import Upkeep, UpkeepTasks
 from isotherm.broker.tier.remote_tier import OwnMetadata
@@ -32,7 +33,7 @@ from isotherm.broker.tier.replicated_remote_metadata_topic import ReplicatedRemo
 from isotherm.client.listener_security import inter_broker_security
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
-from isotherm.errors import PeerDisconnectedError, PeerTimeoutError
+from isotherm.errors import PeerDisconnectedError, PeerTimeoutError, RemoteStorageNotReadyError
 from isotherm.protocol.code_names import code_name
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
@@ -43,6 +44,7 @@ from isotherm.types import (
     REMOTE_LOG_METADATA_AUDIT_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
     REMOTE_LOG_METADATA_TOPICS,
+    BrokerId,
 )
 
 _logger = logging.getLogger(__name__)
@@ -232,3 +234,79 @@ def _partition_count(
 ) -> int | None:
     topic = cluster_metadata.image.topics_by_name.get(name)
     return None if topic is None else len(topic.partitions)
+
+
+class MemberMetadataLevels:
+    """The level of the remote tier's metadata, in a cluster of controllers that do not know it.
+
+    declared    by each broker in its registration: the feature remote.log.metadata.compaction, 0
+                to 1
+    chosen      when the topics are created: level 1 if every registered broker declares it
+    stored      as topics in the controllers' metadata: `__remote_log_metadata` is compacted and
+                its audit topic exists. Final, because compaction has removed the events that
+                level 0 needs
+
+    Any thread may call it. Source: docs/decisions/0103.
+    """
+
+    def __init__(self, cluster_metadata: ClusterMetadata) -> None:
+        self._cluster_metadata = cluster_metadata
+        self._is_compacted = False
+        self._reported: list[BrokerId] = []
+
+    def level(self, _: int = 0) -> int:
+        """The level, which all metadata partitions share."""
+        # Looked up until it holds: the level is final, and every write asks for it.
+        if not self._is_compacted:
+            topics = self._cluster_metadata.image.topics_by_name
+            self._is_compacted = (
+                REMOTE_LOG_METADATA_TOPIC in topics
+                and REMOTE_LOG_METADATA_AUDIT_TOPIC in topics
+                and self._cluster_metadata.topic_config(REMOTE_LOG_METADATA_TOPIC).compacts
+            )
+        return int(self._is_compacted)
+
+    def first_level(self, wanted: int, replication_factor: int) -> int | None:
+        """The level at which the topics are to be created: 1 if it is wanted and every registered
+        broker supports it.
+
+        None while there are fewer brokers than replicas, because the controller could not create
+        the topics yet.
+        """
+        if len(self._cluster_metadata.image.brokers) < replication_factor:
+            return None
+        return 0 if self._brokers_without() else min(wanted, 1)
+
+    def check_writable(self) -> None:
+        """Raises RemoteStorageNotReadyError while a registered broker does not support level 1.
+        Such a broker could not read the records and, as leader, would ignore the condition of an
+        append."""
+        brokers = self._brokers_without()
+        if not brokers:
+            self._reported = []
+            return
+        message = (
+            "the compacted metadata topic is not written to while registered brokers do not"
+            f" support it brokers={','.join(map(str, brokers))}"
+            f" feature={METADATA_COMPACTION_FEATURE}"
+        )
+        if brokers != self._reported:
+            _logger.error(
+                "%s hint='stop them for good, then kafka-cluster.sh unregister --id N: until then"
+                " the remote tier neither copies nor deletes segments'",
+                message,
+            )
+            self._reported = brokers
+        raise RemoteStorageNotReadyError(message)
+
+    def _brokers_without(self) -> list[BrokerId]:
+        brokers = self._cluster_metadata.image.brokers
+        return sorted(each for each, broker in brokers.items() if not _knows_level_1(broker))
+
+
+def _knows_level_1(broker: BrokerImage) -> bool:
+    return any(
+        each.name == METADATA_COMPACTION_FEATURE
+        and each.min_supported_version <= 1 <= each.max_supported_version
+        for each in broker.features
+    )

@@ -21,8 +21,11 @@ from isotherm.broker.metadata.image import (
     TopicImage,
 )
 from isotherm.broker.metadata.metadata_records import BrokerFeature
-from isotherm.broker.tier.member_remote_metadata import MetadataTopicCreation, client_key_warnings
-from isotherm.broker.tier.member_remote_metadata_levels import MemberMetadataLevels
+from isotherm.broker.tier.member_remote_metadata import (
+    MemberMetadataLevels,
+    MetadataTopicCreation,
+    client_key_warnings,
+)
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import IsothermError, PeerTimeoutError, RemoteStorageNotReadyError
