@@ -45,6 +45,7 @@ from isotherm.broker.metadata.controller.cluster_metadata_log import MetadataLog
 from isotherm.broker.metadata.controller.config_changes import (
     ConfigChange,
     broker_list_in_effect,
+    changed_resource,
     changed_texts,
     check_are_dynamic,
     check_remote_storage_change,
@@ -56,7 +57,6 @@ from isotherm.broker.metadata.controller.eligible_replicas import (
 )
 from isotherm.broker.metadata.controller.partition_growth import NewPartitions, plan_growth
 from isotherm.broker.metadata.controller.registration_record import registration_record
-from isotherm.broker.metadata.controller.resource_configs import changed_resource
 from isotherm.broker.metadata.controller.topic_removals import TopicRemovals
 from isotherm.broker.metadata.controller.topic_rules import (
     PARTITIONS_PER_REQUEST_MAX,
