@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from isotherm.config.topic import TopicConfig
 from isotherm.log.log_read import LogView
+from isotherm.log.log_segment import LogSegment
 from isotherm.types import Offset, TimestampMs
 
 
@@ -21,19 +22,6 @@ class DeletionReason(enum.Enum):
     LOG_START = "wholly below the log start offset"
     SIZE = "the log is larger than its size limit"
     TIME = "the newest record is older than the time limit"
-
-
-class RetainedSegment(Protocol):
-    """The part of `LogSegment` that retention needs."""
-
-    @property
-    def base_offset(self) -> Offset: ...
-
-    @property
-    def size_in_bytes(self) -> int: ...
-
-    @property
-    def largest_timestamp_ms(self) -> TimestampMs: ...
 
 
 class RemoteCopies(Protocol):
@@ -64,7 +52,7 @@ class SegmentDeletion:
 class RetentionState:
     """The log as retention sees it. `segments` ascend; the last one is active."""
 
-    segments: Sequence[RetainedSegment]
+    segments: Sequence[LogSegment]
     log_end_offset: Offset
     high_watermark: Offset
     log_start_offset: Offset
@@ -132,7 +120,7 @@ _Breach = Callable[[int], bool]
 
 
 def deleted_segments(
-    segments: Sequence[RetainedSegment], deletions: Sequence[SegmentDeletion]
+    segments: Sequence[LogSegment], deletions: Sequence[SegmentDeletion]
 ) -> list[DeletedSegment]:
     """The deleted segments, with the reasons that were planned."""
     return [

@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
 from isotherm.broker.surroundings import Surroundings
@@ -14,11 +15,14 @@ from isotherm.broker.threads.background import PeriodicTask
 from isotherm.clock import Clock
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.log.cleaner.cleaned_log import CleanerStats
-from isotherm.log.cleaner.log_cleaner import CleansLog, LogCleaner
+from isotherm.log.cleaner.log_cleaner import LogCleaner
 from isotherm.log.cleaner.log_cleaner_manager import LogCleanerManager
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
 from isotherm.metrics.registry import Metrics
+
+if TYPE_CHECKING:
+    from isotherm.log.cleaner.cleaner import Cleaner
 
 
 class CleanerThreads:
@@ -96,7 +100,7 @@ def start_log_cleaner(
     return threads
 
 
-def _new_cleaner(config: CleanerConfig, clock: Clock, rng: random.Random) -> CleansLog:
+def _new_cleaner(config: CleanerConfig, clock: Clock, rng: random.Random) -> Cleaner:
     # Imported on use, because it loads Numba, which a broker without compacted topics does not
     # need.
     from isotherm.log.cleaner.cleaner import Cleaner

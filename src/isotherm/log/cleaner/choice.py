@@ -11,43 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from isotherm.config.topic import TopicConfig
-from isotherm.log.log_read import floor_index
+from isotherm.log.log_read import LogView, floor_index
+from isotherm.log.log_segment import LogSegment
 from isotherm.types import Offset, TimestampMs
-
-
-class CleanableSegment(Protocol):
-    """The part of `LogSegment` that the choice needs."""
-
-    @property
-    def base_offset(self) -> Offset: ...
-
-    @property
-    def size_in_bytes(self) -> int: ...
-
-    @property
-    def largest_timestamp_ms(self) -> TimestampMs: ...
-
-    @property
-    def first_batch_timestamp_ms(self) -> TimestampMs | None: ...
-
-
-class CleanableLog(Protocol):
-    """The part of `LogView` that the choice needs. Segments ascend; the last is active."""
-
-    @property
-    def segments(self) -> Sequence[CleanableSegment]: ...
-
-    @property
-    def log_start_offset(self) -> Offset: ...
-
-    @property
-    def log_end_offset(self) -> Offset: ...
-
-    @property
-    def last_stable_offset(self) -> Offset: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +49,7 @@ class LogToClean:
         )
 
 
-def first_dirty_offset(log: CleanableLog, checkpoint: Offset | None) -> Offset:
+def first_dirty_offset(log: LogView, checkpoint: Offset | None) -> Offset:
     """The checkpoint; the log start if there is none or it lies outside the log."""
     if checkpoint is None or not log.log_start_offset <= checkpoint <= log.log_end_offset:
         return log.log_start_offset
@@ -89,7 +57,7 @@ def first_dirty_offset(log: CleanableLog, checkpoint: Offset | None) -> Offset:
 
 
 def plan_log_to_clean(
-    log: CleanableLog, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
+    log: LogView, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
 ) -> LogToClean:
     """The part that a round of cleaning would process if it started now."""
     uncleanable = _first_uncleanable_offset(log, first_dirty, config, now_ms)
@@ -106,7 +74,7 @@ def plan_log_to_clean(
 
 
 def _first_uncleanable_offset(
-    log: CleanableLog, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
+    log: LogView, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
 ) -> Offset:
     """The first of: active segment, open transaction, record within min.compaction.lag.ms."""
     # An open transaction may still be aborted, and then its records must not replace others.
@@ -121,7 +89,7 @@ def _first_uncleanable_offset(
 
 
 def _compaction_delay_ms(
-    log: CleanableLog, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
+    log: LogView, first_dirty: Offset, config: TopicConfig, now_ms: TimestampMs
 ) -> int:
     """The time by which the oldest dirty record exceeds max.compaction.lag.ms.
 
@@ -140,12 +108,12 @@ def _compaction_delay_ms(
     return max(0, now_ms - config.max_compaction_lag_ms - oldest_ms)
 
 
-def _closed_segments_from(log: CleanableLog, offset: Offset) -> Sequence[CleanableSegment]:
+def _closed_segments_from(log: LogView, offset: Offset) -> Sequence[LogSegment]:
     """The segment that contains `offset` and the later ones, without the active segment."""
     return log.segments[max(0, floor_index(log.segments, offset)) : -1]
 
 
-def _size_between(log: CleanableLog, start: Offset, end: Offset) -> int:
+def _size_between(log: LogView, start: Offset, end: Offset) -> int:
     """Size of the segment that contains `start` and of the later ones that begin below `end`."""
     first = max(0, floor_index(log.segments, start))
     return sum(s.size_in_bytes for s in log.segments[first:] if s.base_offset < end)

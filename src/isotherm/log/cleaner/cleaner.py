@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
 
 from isotherm.clock import Clock
 from isotherm.config.cleaner import CleanerConfig
@@ -150,32 +149,13 @@ def _clean_group(
             rewriter.remove_output()
 
 
-class GroupedSegment(Protocol):
-    """The part of `LogSegment` that grouping needs."""
-
-    @property
-    def base_offset(self) -> Offset: ...
-
-    @property
-    def size_in_bytes(self) -> int: ...
-
-    @property
-    def offset_index_size(self) -> int: ...
-
-    @property
-    def time_index_size(self) -> int: ...
-
-
-Segment = TypeVar("Segment", bound=GroupedSegment)
-
-
 def group_segments(
-    segments: Sequence[Segment],
+    segments: Sequence[LogSegment],
     *,
     segment_size_max: int,
     index_size_max: int,
     first_uncleanable_offset: Offset,
-) -> list[list[Segment]]:
+) -> list[list[LogSegment]]:
     """Adjacent segments that fit into one segment even if cleaning removes nothing. Pure.
 
     The total sizes of logs, offset indexes and time indexes are limited, and so are offsets
@@ -183,7 +163,7 @@ def group_segments(
     `first_uncleanable_offset`. For an empty segment the end is ignored: otherwise one empty
     segment would remain for every 2^31 offsets. Source: Kafka Cleaner.groupSegmentsBySize.
     """
-    groups: list[list[Segment]] = []
+    groups: list[list[LogSegment]] = []
     for index, segment in enumerate(segments):
         following = index + 1
         end_offset = (
@@ -199,8 +179,8 @@ def group_segments(
 
 
 def _fits(
-    group: Sequence[GroupedSegment],
-    segment: GroupedSegment,
+    group: Sequence[LogSegment],
+    segment: LogSegment,
     end_offset: Offset,
     segment_size_max: int,
     index_size_max: int,

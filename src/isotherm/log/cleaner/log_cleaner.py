@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from isotherm.clock import Clock
 from isotherm.config.cleaner import CleanerConfig
@@ -20,20 +20,11 @@ from isotherm.log.cleaner.cleaned_log import CleanedLog, CleanerStats
 from isotherm.log.cleaner.log_cleaner_manager import Cleaning, LogCleanerManager
 from isotherm.log.partition_log import PartitionLog
 
+if TYPE_CHECKING:
+    from isotherm.log.cleaner.cleaner import Cleaner
+
+
 logger = logging.getLogger(__name__)
-
-
-class CleansLog(Protocol):
-    """The cleaner of one thread, with its buffers; `cleaner.Cleaner` implements it."""
-
-    def clean(
-        self,
-        log: PartitionLog,
-        to_clean: LogToClean,
-        *,
-        throttle: Callable[[int], None],
-        check_abort: Callable[[], None],
-    ) -> CleanedLog: ...
 
 
 class CleanerWorker:
@@ -44,13 +35,13 @@ class CleanerWorker:
         manager: LogCleanerManager,
         throttle: IoThrottle,
         clock: Clock,
-        make_cleaner: Callable[[], CleansLog],
+        make_cleaner: Callable[[], Cleaner],
     ) -> None:
         self._manager = manager
         self._throttle = throttle
         self._clock = clock
         self._make_cleaner = make_cleaner
-        self._cleaner: CleansLog | None = None
+        self._cleaner: Cleaner | None = None
         self.last_stats: CleanerStats | None = None
         """Stats of the last completed round."""
         self.has_failed = False
@@ -131,7 +122,7 @@ class LogCleaner:
         config: CleanerConfig,
         *,
         clock: Clock,
-        make_cleaner: Callable[[CleanerConfig], CleansLog],
+        make_cleaner: Callable[[CleanerConfig], Cleaner],
     ) -> None:
         """`make_cleaner` is called in a worker's thread, before its first round."""
         self.manager = manager
