@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.features import SUPPORTED_FEATURES, SupportedLevels
+from isotherm.broker.metadata.quorum.controller_connection import ControllerVersions
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import InvalidRequestError
@@ -36,16 +37,10 @@ _VERSIONS = VersionRange(0, 4)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-class Controllers(Protocol):
-    """The versions that the active controller serves, by API key; None while unknown."""
-
-    known: Mapping[int, VersionRange] | None
-
-
 def declare(
     others: Collection[Api],
     features: Mapping[str, SupportedLevels] = SUPPORTED_FEATURES,
-    controllers: Controllers | None = None,
+    controllers: ControllerVersions | None = None,
 ) -> Api:
     """ApiVersions of a broker that serves `others` and itself.
 

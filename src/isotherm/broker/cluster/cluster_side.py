@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from isotherm.broker.cluster.fetchers import Fetchers
 from isotherm.broker.coordinators.coordinator_elections import TransactionPeers
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
 from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
@@ -26,6 +25,7 @@ from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.internal_topics import TopicCreator
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.partitions.replica_roles import ReplicaFetchers
 from isotherm.broker.partitions.replication.cluster_view import ClusterView
 from isotherm.broker.server.requests.context import TopicCreationRequests
 from isotherm.broker.server.requests.served_api import Api
@@ -66,7 +66,7 @@ class ClusterSide(Protocol):
 
     def view(self) -> ClusterView: ...
 
-    def open_fetchers(self, replica_manager: ReplicaManager) -> Fetchers:
+    def open_fetchers(self, replica_manager: ReplicaManager) -> ReplicaFetchers:
         """The fetchers of followed partitions. The caller stops them."""
 
     def follow_tier(self, tier: RemoteTierAccess) -> None:

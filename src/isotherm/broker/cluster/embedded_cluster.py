@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from isotherm.broker.cluster.fetchers import NothingToStop
 from isotherm.broker.coordinators.coordinator_elections import (
     TransactionPeers,
     embedded_topic_creator,
@@ -19,6 +18,7 @@ from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.internal_topics import TopicCreator
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.partitions.replica_roles import NoFetchers
 from isotherm.broker.partitions.replication.cluster_view import ClusterView
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.startup.local_tier import LocalTier
@@ -56,8 +56,8 @@ class EmbeddedCluster:
     def view(self) -> ClusterView:
         return ClusterView(self._controller.broker_config.node_id, self._surroundings.clock)
 
-    def open_fetchers(self, replica_manager: ReplicaManager) -> NothingToStop:
-        return NothingToStop()
+    def open_fetchers(self, replica_manager: ReplicaManager) -> NoFetchers:
+        return NoFetchers()
 
     def follow_tier(self, tier: RemoteTierAccess) -> None:
         """Do nothing: this broker follows no partition."""

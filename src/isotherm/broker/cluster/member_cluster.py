@@ -18,7 +18,6 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import alter_configs, api_versions, incremental_alter_configs
 from isotherm.broker.apis.config_forwarding import checked_forwarding
-from isotherm.broker.cluster.fetchers import Fetchers
 from isotherm.broker.coordinators.coordinator_elections import (
     TransactionPeers,
     open_transaction_peers,
@@ -38,7 +37,7 @@ from isotherm.broker.metadata.quorum.quorum_metadata import QuorumMetadata
 from isotherm.broker.metadata.quorum.registration import DECLARED_FEATURES
 from isotherm.broker.metadata.quorum.topic_creation import MemberTopicCreator
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.partitions.replica_roles import LeaderToFetch
+from isotherm.broker.partitions.replica_roles import LeaderToFetch, ReplicaFetchers
 from isotherm.broker.partitions.replica_tasks import (
     high_watermark_checkpoint,
     isr_shrinking,
@@ -47,7 +46,7 @@ from isotherm.broker.partitions.replication.alter_partition import AlterPartitio
 from isotherm.broker.partitions.replication.cluster_view import ClusterView, OnIsrAnswer
 from isotherm.broker.partitions.replication.configured_quotas import follower_quota
 from isotherm.broker.partitions.replication.in_sync_replicas import IsrChange
-from isotherm.broker.partitions.replication.leader_endpoint import Leader
+from isotherm.broker.partitions.replication.leader_endpoint import LeaderEndpoint
 from isotherm.broker.partitions.replication.replica_fetcher import (
     FetcherContext,
     LogChange,
@@ -216,7 +215,7 @@ class MemberCluster:
             directories,
         )
 
-    def open_fetchers(self, replica_manager: ReplicaManager) -> Fetchers:
+    def open_fetchers(self, replica_manager: ReplicaManager) -> ReplicaFetchers:
         config = self._config.replication
         manager = ReplicaFetcherManager(
             FetcherContext(
@@ -376,7 +375,11 @@ class _TierSlot:
         return self._tier is not None and self._tier.begins_behind_uploads(log, leader_end_offset)
 
     def plan(
-        self, place: TopicIdPartition, log: PartitionLog, leader_epoch: LeaderEpoch, leader: Leader
+        self,
+        place: TopicIdPartition,
+        log: PartitionLog,
+        leader_epoch: LeaderEpoch,
+        leader: LeaderEndpoint,
     ) -> LogChange:
         if self._tier is None:
             raise RemoteStorageNotReadyError(f"the remote tier is not open yet partition={place}")
@@ -384,7 +387,7 @@ class _TierSlot:
 
 
 class _ReplicaFetchers:
-    """Implements Fetchers. `stop` also stops the periodic tasks on replicas."""
+    """Implements ReplicaFetchers. `stop` also stops the periodic tasks on replicas."""
 
     def __init__(self, manager: ReplicaFetcherManager, tasks: Sequence[PeriodicTask]) -> None:
         self._manager = manager

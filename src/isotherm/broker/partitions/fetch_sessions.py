@@ -37,6 +37,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.access.principal import Principal
+from isotherm.broker.partitions.fetch import PartitionRead
 from isotherm.broker.partitions.fetch_target import FetchTarget, PartitionKey
 from isotherm.log.log_read import FetchIsolation
 from isotherm.protocol.fetch import (
@@ -69,18 +70,6 @@ class FetchTerms(NamedTuple):
     principal: Principal
     client_address: str
     acl_version: int
-
-
-class PartitionAnswer(Protocol):
-    """The result for a partition.
-
-    `is_at_end`: a later read has no news until the partition changes.
-    """
-
-    @property
-    def response(self) -> FetchPartitionResponse: ...
-    @property
-    def is_at_end(self) -> bool: ...
 
 
 def next_epoch(epoch: int) -> int:
@@ -151,7 +140,7 @@ class FetchSession:
         return sorted(self.unread, key=_ORDER)
 
     def news(
-        self, targets: Sequence[FetchTarget], answers: Sequence[PartitionAnswer]
+        self, targets: Sequence[FetchTarget], answers: Sequence[PartitionRead]
     ) -> list[FetchTopicResponse]:
         """The answers with news for the client. They are recorded as known to it."""
         news_targets, news_answers = [], []
@@ -196,7 +185,7 @@ class FetchContext(Protocol):
     def respond(
         self,
         targets: Sequence[FetchTarget],
-        answers: Sequence[PartitionAnswer],
+        answers: Sequence[PartitionRead],
         now_ms: TimestampMs,
     ) -> FetchResponse:
         """`answers` are the results of `targets`, in their order."""
@@ -238,7 +227,7 @@ class SessionlessFetch(_Sessionless):
     def respond(
         self,
         targets: Sequence[FetchTarget],
-        answers: Sequence[PartitionAnswer],
+        answers: Sequence[PartitionRead],
         now_ms: TimestampMs,
     ) -> FetchResponse:
         return FetchResponse(_by_topic(targets, answers))
@@ -254,7 +243,7 @@ class FailedSessionFetch(_Sessionless):
     def respond(
         self,
         targets: Sequence[FetchTarget],
-        answers: Sequence[PartitionAnswer],
+        answers: Sequence[PartitionRead],
         now_ms: TimestampMs,
     ) -> FetchResponse:
         return FetchResponse((), error_code=self._error)
@@ -283,7 +272,7 @@ class FullFetch(_Sessionless):
     def respond(
         self,
         targets: Sequence[FetchTarget],
-        answers: Sequence[PartitionAnswer],
+        answers: Sequence[PartitionRead],
         now_ms: TimestampMs,
     ) -> FetchResponse:
         session = self._cache.open_session(
@@ -330,7 +319,7 @@ class IncrementalFetch:
     def respond(
         self,
         targets: Sequence[FetchTarget],
-        answers: Sequence[PartitionAnswer],
+        answers: Sequence[PartitionRead],
         now_ms: TimestampMs,
     ) -> FetchResponse:
         """Answers INVALID_FETCH_SESSION_EPOCH if another connection has used the session
@@ -344,7 +333,7 @@ class IncrementalFetch:
 
 
 def _by_topic(
-    targets: Sequence[FetchTarget], answers: Sequence[PartitionAnswer]
+    targets: Sequence[FetchTarget], answers: Sequence[PartitionRead]
 ) -> list[FetchTopicResponse]:
     """Group adjacent partitions of one topic. The order of partitions is kept."""
     topics: list[FetchTopicResponse] = []

@@ -6,18 +6,17 @@ Gauges are computed from the partitions when the metrics are collected.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.partitions.replica_roles import ReplicaFetchers
 from isotherm.broker.partitions.replication.cluster_view import IsrCounts
 from isotherm.errors import LogDirFailedError
-from isotherm.types import Offset, TopicPartition
 
 _PREFIX = "kafka_server_replicamanager_"
 _FETCHER_PREFIX = "kafka_server_replicafetchermanager_"
@@ -98,20 +97,13 @@ class ReplicaMetrics(Collector):
         yield usable
 
 
-class FollowedPartitions(Protocol):
-    """The state of replica fetching."""
-
-    def lags(self) -> Mapping[TopicPartition, Offset]: ...
-    def failed_partitions(self) -> Collection[TopicPartition]: ...
-
-
 class FetcherMetrics(Collector):
     """Collected on any thread.
 
     The label clientid is `Replica`, as for all replica fetchers of Kafka.
     """
 
-    def __init__(self, fetchers: FollowedPartitions) -> None:
+    def __init__(self, fetchers: ReplicaFetchers) -> None:
         self._fetchers = fetchers
 
     def collect(self) -> Iterable[Metric]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata, MetadataChange
@@ -26,7 +26,7 @@ from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.replica_manager import ReplicaManager, TakenRole
-from isotherm.types import BrokerId, TopicIdPartition, TopicPartition
+from isotherm.types import BrokerId, Offset, TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ class LeaderToFetch(NamedTuple):
 class ReplicaFetchers(Protocol):
     """Fetches the partitions that this broker follows.
 
-    Both calls wait for a fetcher that is appending to one of the partitions. Records that were
-    fetched before are appended before the call returns, or never.
+    `add` and `remove` wait for a fetcher that is appending to one of the partitions. Records that
+    were fetched before are appended before the call returns, or never.
     """
 
     def add(self, fetches: Iterable[LeaderToFetch]) -> None:
@@ -51,6 +51,15 @@ class ReplicaFetchers(Protocol):
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop fetching these partitions. Partitions that are not fetched are ignored."""
+
+    def stop(self) -> None:
+        """Stop fetching. Returns when every append has ended."""
+
+    def lags(self) -> Mapping[TopicPartition, Offset]:
+        """The lag of each partition in offsets, where it is known."""
+
+    def failed_partitions(self) -> Collection[TopicPartition]:
+        """The partitions that are not fetched before a new leader epoch."""
 
 
 class NoFetchers:
@@ -61,6 +70,15 @@ class NoFetchers:
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         return
+
+    def stop(self) -> None:
+        return
+
+    def lags(self) -> Mapping[TopicPartition, Offset]:
+        return {}
+
+    def failed_partitions(self) -> Collection[TopicPartition]:
+        return ()
 
 
 class TopicRoles(NamedTuple):

@@ -10,7 +10,7 @@ import datetime
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_for_leader_epoch.v4.request import (
@@ -76,29 +76,8 @@ class RequestVersions(NamedTuple):
         return cls(fetch, 10 if metadata_version >= 25 else 9)
 
 
-class Leader(Protocol):
-    """The requests of a fetcher to a leader. For one thread, except `close`."""
-
-    def fetch(self, request: FetchRequest) -> FetchResponse:
-        """Fetch. The records of the response are valid until the next call. Raises
-        PeerDisconnectedError and PeerTimeoutError."""
-
-    def find_offset(
-        self, place: TopicIdPartition, leader_epoch: LeaderEpoch, timestamp: int
-    ) -> OffsetAndEpoch:
-        """The offset of a special timestamp (LATEST, EARLIEST, ...). Raises LookUpError as well."""
-
-    def find_epoch_end(
-        self, place: TopicIdPartition, leader_epoch: LeaderEpoch, epoch: LeaderEpoch
-    ) -> EpochEndOffset:
-        """The leader's last epoch up to `epoch`, and its end offset. Raises LookUpError as well."""
-
-    def close(self) -> None:
-        """Abort a call that waits, and refuse later calls. Any thread."""
-
-
 class LeaderEndpoint:
-    """Implements `Leader` on a NodeConnection."""
+    """The requests of a fetcher to a leader. For one thread, except `close`."""
 
     def __init__(
         self,
@@ -117,6 +96,8 @@ class LeaderEndpoint:
         self._buffer = ReceiveBuffer()
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
+        """Fetch. The records of the response are valid until the next call. Raises
+        PeerDisconnectedError and PeerTimeoutError."""
         version = self._versions().fetch
         # The fetch has codecs of its own and one receive buffer that is used again: it carries the
         # records. Look-ups are rare and take the generic ones.
@@ -135,6 +116,7 @@ class LeaderEndpoint:
     def find_offset(
         self, place: TopicIdPartition, leader_epoch: LeaderEpoch, timestamp: int
     ) -> OffsetAndEpoch:
+        """The offset of a special timestamp (LATEST, EARLIEST, ...). Raises LookUpError as well."""
         request = self._list_offsets(place, leader_epoch, timestamp)
         found = self._only_partition(self._connection.send(request), place)
         return OffsetAndEpoch(found.offset, found.leader_epoch)
@@ -163,6 +145,7 @@ class LeaderEndpoint:
     def find_epoch_end(
         self, place: TopicIdPartition, leader_epoch: LeaderEpoch, epoch: LeaderEpoch
     ) -> EpochEndOffset:
+        """The leader's last epoch up to `epoch`, and its end offset. Raises LookUpError as well."""
         partition = OffsetForLeaderPartition(
             partition=i32(place.partition),
             current_leader_epoch=i32(leader_epoch),
@@ -192,4 +175,5 @@ class LeaderEndpoint:
         return partitions[0]
 
     def close(self) -> None:
+        """Abort a call that waits, and refuse later calls. Any thread."""
         self._connection.close()

@@ -39,7 +39,7 @@ from isotherm.broker.partitions.replication.follower_fetch import (
 from isotherm.broker.partitions.replication.leader_endpoint import (
     EARLIEST,
     LATEST,
-    Leader,
+    LeaderEndpoint,
     LookUpError,
 )
 from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
@@ -96,7 +96,11 @@ class TierFollower(Protocol):
         """
 
     def plan(
-        self, place: TopicIdPartition, log: PartitionLog, leader_epoch: LeaderEpoch, leader: Leader
+        self,
+        place: TopicIdPartition,
+        log: PartitionLog,
+        leader_epoch: LeaderEpoch,
+        leader: LeaderEndpoint,
     ) -> LogChange:
         """Look up the offset and the history with which the log restarts. Raises IsothermError."""
 
@@ -150,7 +154,7 @@ def _raise(error: Exception) -> Moved:
 class ReplicaFetcher:
     """Thread-safe. `start` once, `stop` once."""
 
-    def __init__(self, name: str, leader: Leader, context: FetcherContext) -> None:
+    def __init__(self, name: str, leader: LeaderEndpoint, context: FetcherContext) -> None:
         """The fetcher owns `leader` and closes it."""
         self.name = name
         self._leader = leader

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
+from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.partitions.replication.leader_endpoint import (
-    Leader,
     LeaderEndpoint,
     RequestVersions,
 )
@@ -41,14 +41,7 @@ class FetchTarget(Protocol):
     @property
     def leader(self) -> BrokerId: ...
     @property
-    def endpoint(self) -> Address: ...
-
-
-class Address(Protocol):
-    @property
-    def host(self) -> str: ...
-    @property
-    def port(self) -> int: ...
+    def endpoint(self) -> Endpoint: ...
 
 
 # The address belongs to the key: a leader that has registered at another one gets a new fetcher,
@@ -59,8 +52,8 @@ class _FetcherKey(NamedTuple):
     fetcher_id: int
 
 
-Connect = Callable[[NodeAddress, str], Leader]
-"""Makes the `Leader` at an address, for a client id. It connects on the first call."""
+Connect = Callable[[NodeAddress, str], LeaderEndpoint]
+"""Makes the `LeaderEndpoint` at an address, for a client id. It connects on the first call."""
 
 
 class ReplicaFetcherManager:
@@ -208,7 +201,7 @@ def connect_to_leaders(
         max(config.replica_fetch_response_max_bytes, batch_bytes_max) + _RESPONSE_OVERHEAD_MAX
     )
 
-    def connect(address: NodeAddress, client_id: str) -> Leader:
+    def connect(address: NodeAddress, client_id: str) -> LeaderEndpoint:
         timeout_s = config.replica_socket_timeout_ms / 1000
         connection = NodeConnection(
             address,

@@ -22,7 +22,7 @@ from isotherm.broker.partitions.replication.leader_endpoint import (
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
     LATEST,
-    Leader,
+    LeaderEndpoint,
     OffsetAndEpoch,
 )
 from isotherm.broker.partitions.replication.replica_fetcher import LogChange, Moved
@@ -69,7 +69,11 @@ class TierHistoryFollower:
         )
 
     def plan(
-        self, place: TopicIdPartition, log: PartitionLog, leader_epoch: LeaderEpoch, leader: Leader
+        self,
+        place: TopicIdPartition,
+        log: PartitionLog,
+        leader_epoch: LeaderEpoch,
+        leader: LeaderEndpoint,
     ) -> LogChange:
         """Plan the restart of the log. Raises RemoteStorageError or RemoteStorageNotReadyError
         while this broker lacks metadata of the tier, and CorruptObjectError if the leader epochs of
@@ -131,7 +135,7 @@ class TierHistoryFollower:
         place: TopicIdPartition,
         log: PartitionLog,
         leader_epoch: LeaderEpoch,
-        leader: Leader,
+        leader: LeaderEndpoint,
         leader_end: Offset,
         start_offset: Offset,
     ) -> OffsetAndEpoch:
@@ -177,7 +181,10 @@ class TierHistoryFollower:
 
 
 def _epoch_before(
-    place: TopicIdPartition, begin: OffsetAndEpoch, leader_epoch: LeaderEpoch, leader: Leader
+    place: TopicIdPartition,
+    begin: OffsetAndEpoch,
+    leader_epoch: LeaderEpoch,
+    leader: LeaderEndpoint,
 ) -> LeaderEpoch:
     """The leader epoch of the offset before `begin`.
 

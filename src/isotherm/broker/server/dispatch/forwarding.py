@@ -15,17 +15,17 @@ Source: Kafka ForwardingManagerImpl, EnvelopeUtils, KafkaApis.forwardToControlle
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import dataclasses
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from kio.schema.default_principal_data.v0.data import DefaultPrincipalData
 from kio.schema.envelope.v0 import EnvelopeRequest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.access.principal import Principal
+from isotherm.broker.metadata.quorum.controller_channel import ControllerChannel
 from isotherm.broker.server.requests.context import HangUpError, RequestContext
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import PeerTimeoutError, RequestTimedOutError
@@ -41,21 +41,13 @@ FORWARDING_TIMEOUT_S = 60.0
 _PRINCIPAL_VERSION = b"\0\0"
 
 
-class ControllerSender(Protocol):
-    """The part of `isotherm.broker.metadata.quorum` that forwarding uses."""
-
-    def send(self, request: Any, *, timeout_s: float) -> concurrent.futures.Future[Any]:
-        """Send a request; the future has the active controller's response. It fails with
-        PeerTimeoutError if none comes within `timeout_s`."""
-
-
 Forward = Callable[[RequestContext, Any], Awaitable[Any]]
 
 
 class Forwarder:
     """Event loop thread only."""
 
-    def __init__(self, controllers: ControllerSender) -> None:
+    def __init__(self, controllers: ControllerChannel) -> None:
         self._controllers = controllers
 
     async def forward(self, context: RequestContext, request: Any) -> Any:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from isotherm.broker.metadata.access.principal import ANONYMOUS
+from isotherm.broker.server.net.connection import Connection
 from isotherm.broker.server.requests.mutation_quota import MutationQuota
 from isotherm.broker.server.requests.quotas import Client, ClientQuotaManager
 from isotherm.broker.server.requests.served_api import Api, Charge
 from isotherm.protocol.fetch import FetchResponse
 from isotherm.protocol.framing import RequestHeader
-
-
-class Mutable(Protocol):
-    """A connection that can be muted."""
-
-    def mute(self, duration_s: float) -> None: ...
 
 
 class RequestMeter:
@@ -33,7 +28,7 @@ class RequestMeter:
         api: Api,
         header: RequestHeader,
         size: int,
-        connection: Mutable,
+        connection: Connection,
         user: str = ANONYMOUS.name,
     ) -> None:
         """`size` is the size of the request in bytes."""

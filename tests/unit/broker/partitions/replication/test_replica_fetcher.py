@@ -15,11 +15,8 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.cluster.fetchers import NothingToStop
-from isotherm.broker.partitions.replica_metrics import (
-    FetcherMetrics,
-    FollowedPartitions,
-)
+from isotherm.broker.partitions.replica_metrics import FetcherMetrics
+from isotherm.broker.partitions.replica_roles import NoFetchers, ReplicaFetchers
 from isotherm.broker.partitions.replication.replica_fetcher import FetcherContext, ReplicaFetcher
 from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
 from isotherm.config.broker import BrokerConfig
@@ -501,7 +498,7 @@ def test_thread_follows_until_it_is_stopped(setup: Setup) -> None:
 
 def test_metrics_tell_the_largest_lag_and_the_partitions_given_up() -> None:
     fetchers = cast(
-        "FollowedPartitions",
+        "ReplicaFetchers",
         SimpleNamespace(
             lags=lambda: {A.topic_partition: 3, B.topic_partition: 7},
             failed_partitions=lambda: {TopicPartition("t", 9)},
@@ -515,5 +512,5 @@ def test_metrics_tell_the_largest_lag_and_the_partitions_given_up() -> None:
     }
     of_all = {"clientid": "Replica"}
     assert found == {"maxlag": (7, of_all), "failedpartitionscount": (1, of_all)}
-    lag, _ = FetcherMetrics(NothingToStop()).collect()
+    lag, _ = FetcherMetrics(NoFetchers()).collect()
     assert [sample.value for sample in lag.samples] == [0]
