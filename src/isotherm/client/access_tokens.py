@@ -65,8 +65,8 @@ def fetch_token(login: TokenLogin) -> str:
     except (ValueError, RecursionError):
         # The cause is not chained: it quotes the answer, which may contain a token.
         raise _without_token(login, "the answer is not JSON") from None
-    found = answer if isinstance(answer, dict) else {}
-    token = found.get("access_token") or found.get("id_token")
+    fields = answer if isinstance(answer, dict) else {}
+    token = fields.get("access_token") or fields.get("id_token")
     if not isinstance(token, str) or not token.strip():
         raise _without_token(login, "the answer has no access_token")
     return token.strip()

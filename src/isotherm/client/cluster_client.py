@@ -94,13 +94,13 @@ class ClusterClient:
 
 
 def _version(
-    served: Mapping[int, VersionRange], key: ApiKey, wanted: VersionRange, address: NodeAddress
+    served: Mapping[int, VersionRange], key: ApiKey, supported: VersionRange, address: NodeAddress
 ) -> int:
-    found = served.get(key)
-    if found is None or found.min > wanted.max or found.max < wanted.min:
-        shown = "none" if found is None else f"{found.min}-{found.max}"
+    offered = served.get(key)
+    if offered is None or offered.min > supported.max or offered.max < supported.min:
+        shown = "none" if offered is None else f"{offered.min}-{offered.max}"
         raise UnsupportedVersionError(
             f"a broker does not support a required API peer={address} api={api_name(key)}"
-            f" versions={wanted.min}-{wanted.max} served={shown}"
+            f" versions={supported.min}-{supported.max} served={shown}"
         )
-    return min(wanted.max, found.max)
+    return min(supported.max, offered.max)

@@ -262,11 +262,11 @@ class NodeConnection:
             raise self._malformed("login") from error
 
     def _connected(self) -> socket.socket:
-        found = socket.getaddrinfo(*self.address, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(*self.address, type=socket.SOCK_STREAM)
         failure: OSError | None = None
         # A host name may have several addresses, such as IPv6 and IPv4. The first that accepts is
         # used.
-        for family, kind, protocol, _, address in found:
+        for family, kind, protocol, _, address in addresses:
             candidate = self._new_socket(family, kind, protocol)
             try:
                 candidate.settimeout(self._connect_timeout_s)

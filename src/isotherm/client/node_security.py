@@ -97,9 +97,9 @@ def own_security(properties: Mapping[str, Any]) -> NodeSecurity | None:
 def node_security(properties: Mapping[str, Any]) -> NodeSecurity:
     """The TLS and the login that a client's properties describe. Raises ConfigError, without
     secrets, also for a mechanism that only librdkafka has."""
-    found = probe_security(properties)
+    security = probe_security(properties)
     protocol = str(librdkafka_properties(properties).get(SECURITY_PROTOCOL, ""))
-    if protocol.startswith("SASL") and found.login is None:
+    if protocol.startswith("SASL") and security.login is None:
         if _mechanism(properties) == OAUTHBEARER:
             raise ConfigError(
                 "a connection of Isotherm's own fetches tokens with the client's id and secret"
@@ -109,7 +109,7 @@ def node_security(properties: Mapping[str, Any]) -> NodeSecurity:
             f"the mechanism is not supported key={MECHANISM} value={_mechanism(properties)}"
             f" expected_one_of={','.join(MECHANISMS)}"
         )
-    return found
+    return security
 
 
 def probe_security(properties: Mapping[str, Any]) -> NodeSecurity:

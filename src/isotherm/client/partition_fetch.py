@@ -175,15 +175,15 @@ class PartitionFetch:
             self._request(link, offset)
         self._requested = None
         answer = link.finish()
-        ((found,),) = (topic.partitions for topic in answer.responses)
-        if found.error_code is not ErrorCode.none:
-            raise self._refused(found.error_code, offset, link)
-        if found.preferred_read_replica not in (_NO_BROKER, link.node):
-            self._move(found.preferred_read_replica)
+        ((partition,),) = (topic.partitions for topic in answer.responses)
+        if partition.error_code is not ErrorCode.none:
+            raise self._refused(partition.error_code, offset, link)
+        if partition.preferred_read_replica not in (_NO_BROKER, link.node):
+            self._move(partition.preferred_read_replica)
             return None
-        if not found.records:
+        if not partition.records:
             return None
-        table, size = read_batch_table(found.records)
+        table, size = read_batch_table(partition.records)
         if not size:
             raise CorruptRecordError(f"a response has no complete batch {self._at(offset)}")
         last = table[-1]
@@ -191,9 +191,9 @@ class PartitionFetch:
         if next_offset <= offset:
             raise CorruptRecordError(f"a response ends before its offset {self._at(offset)}")
         aborted = [
-            (each.producer_id, each.first_offset) for each in found.aborted_transactions or ()
+            (each.producer_id, each.first_offset) for each in partition.aborted_transactions or ()
         ]
-        return FetchedBatches(found.records[:size], table, aborted, next_offset)
+        return FetchedBatches(partition.records[:size], table, aborted, next_offset)
 
     def _request_ahead(self, link: _Link, offset: Offset) -> None:
         # The next fetch will see that the connection is lost, and open another.
@@ -317,16 +317,16 @@ class PartitionFetch:
         self._nodes = {each.node_id: NodeAddress(each.host, each.port) for each in answer.brokers}
         (topic,) = answer.topics
         partitions = {each.partition_index: each for each in topic.partitions}
-        found = partitions.get(self._place.partition)
-        code = topic.error_code if found is None else found.error_code
+        partition = partitions.get(self._place.partition)
+        code = topic.error_code if partition is None else partition.error_code
         reason = f"reason={code.name.upper()} peer={link.address}"
-        if found is None and (code in _UNKNOWN or code is ErrorCode.none):
+        if partition is None and (code in _UNKNOWN or code is ErrorCode.none):
             raise _UnknownPartition(f"the partition is unknown {reason}")
-        if found is None and not code.retriable:
+        if partition is None and not code.retriable:
             raise RejectedError(f"brokers refuse the read topic={self._place.topic} {reason}")
-        if found is None or found.leader_id not in self._nodes:
+        if partition is None or partition.leader_id not in self._nodes:
             raise _Unserved(f"the partition has no leader {reason}")
-        return int(found.leader_id)
+        return int(partition.leader_id)
 
     def _at(self, offset: Offset) -> str:
         return f"topic={self._place.topic} partition={self._place.partition} offset={offset}"

@@ -108,19 +108,19 @@ class ScramClient:
 
     def final_message(self, server_first: bytes) -> bytes:
         text = server_first.decode("utf-8", "replace")
-        found = _SERVER_FIRST.fullmatch(text)
-        if found is None or not found["nonce"].startswith(self._nonce):
+        challenge = _SERVER_FIRST.fullmatch(text)
+        if challenge is None or not challenge["nonce"].startswith(self._nonce):
             raise self._not_scram()
-        iterations = int(found["iterations"])
+        iterations = int(challenge["iterations"])
         if not 1 <= iterations <= ITERATIONS_MAX:
             raise self._not_scram()
         try:
-            salt = base64.b64decode(found["salt"], validate=True)
+            salt = base64.b64decode(challenge["salt"], validate=True)
         except binascii.Error as error:
             raise self._not_scram() from error
         password = self._login.password.encode()
         salted = hashlib.pbkdf2_hmac(self._hash_name, password, salt, iterations)
-        without_proof = f"c={_NO_BINDING},r={found['nonce']}"
+        without_proof = f"c={_NO_BINDING},r={challenge['nonce']}"
         message = f"{self._bare},{text},{without_proof}".encode()
         client_key = hmac.digest(salted, b"Client Key", self._hash_name)
         stored_key = hashlib.new(self._hash_name, client_key).digest()

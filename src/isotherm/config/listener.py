@@ -258,11 +258,11 @@ def _check_controllers(keys: ListenerKeys, listeners: Sequence[Listener]) -> Non
     """Check the controller listeners of a process that is a controller. There may be none, because
     the embedded controller needs no port."""
     names = keys.controller_listener_names
-    known = {each.name for each in listeners}
+    listener_names = {each.name for each in listeners}
     where = "appearing in the 'listeners' configuration when running the KRaft controller role"
-    if names and not set(names) & known:
+    if names and not set(names) & listener_names:
         raise ConfigError(f"controller.listener.names must contain at least one value {where}")
-    if not set(names) <= known:
+    if not set(names) <= listener_names:
         raise ConfigError(f"controller.listener.names must only contain values {where}")
 
 

@@ -174,17 +174,17 @@ _OF_TLS_1_2 = re.compile(
 
 def openssl_name(suite: str) -> str | None:
     """OpenSSL's name of a TLS 1.2 suite; None for an unknown suite."""
-    found = _OF_TLS_1_2.fullmatch(suite)
-    if found is None:
+    match = _OF_TLS_1_2.fullmatch(suite)
+    if match is None:
         return None
-    parts = [] if found["exchange"] == "RSA" else found["exchange"].split("_")
-    if found["chacha"]:
-        parts += found["chacha"].split("_")
+    parts = [] if match["exchange"] == "RSA" else match["exchange"].split("_")
+    if match["chacha"]:
+        parts += match["chacha"].split("_")
     else:
-        parts.append(f"AES{found['bits']}")
-        if found["mode"] == "GCM":
+        parts.append(f"AES{match['bits']}")
+        if match["mode"] == "GCM":
             parts.append("GCM")
-        parts.append(found["hash"])
+        parts.append(match["hash"])
     return "-".join(parts)
 
 
@@ -206,8 +206,8 @@ def restrict_suites(
             f" missing={','.join(sorted(TLS_1_3_SUITES - of_1_3))}"
         )
     if names:
-        known = [name for name in names.values() if name is not None]
-        offered = _offer(context, known)
+        openssl_names = [name for name in names.values() if name is not None]
+        offered = _offer(context, openssl_names)
         unknown = sorted(suite for suite, name in names.items() if name not in offered)
         if unknown:
             raise ConfigError(

@@ -198,13 +198,13 @@ def _take_fields(
         candidates = list(declared.synonyms)
         if declared.internal or not synonyms_only:
             candidates.insert(0, Synonym(declared.name))
-        found = [
+        texts_of_key = [
             (candidate, remaining.pop(candidate.name))
             for candidate in candidates
             if candidate.name in remaining
         ]
-        if found:
-            taken[field_name] = _parse_scaled(declared, *found[0])
+        if texts_of_key:
+            taken[field_name] = _parse_scaled(declared, *texts_of_key[0])
             if declared.no_effect is not None:
                 _warn_of_no_effect(declared.name, declared.no_effect)
     return taken

@@ -150,7 +150,7 @@ def take_clean_shutdown(fs: FileSystem, log_dir: Path) -> int | None:
 def _properties(data: bytes, separator: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     for line in data.decode("utf-8", errors="replace").splitlines():
-        name, found, value = line.partition(separator)
-        if found and not line.startswith("#"):
+        name, equals_sign, value = line.partition(separator)
+        if equals_sign and not line.startswith("#"):
             fields[name.strip()] = value.strip()
     return fields

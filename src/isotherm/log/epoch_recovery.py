@@ -43,8 +43,8 @@ class EpochRecovery:
     def note(self, header: BatchHeader) -> None:
         """Apply a batch, in the order of the log. A higher epoch starts at this batch."""
         latest = self.epochs.latest
-        known = -1 if latest is None else latest.epoch
-        if header.partition_leader_epoch > known:
+        latest_epoch = -1 if latest is None else latest.epoch
+        if header.partition_leader_epoch > latest_epoch:
             self.epochs.assign(header.partition_leader_epoch, header.base_offset)
 
     def read(self, flushed: Sequence[LogSegment]) -> None:
@@ -56,11 +56,11 @@ class EpochRecovery:
             return
         for segment in flushed:
             # Without CRCs: flushed batches are not recovered, and their readers check them.
-            for found in segment.scan_sound(verify_crc=False):
-                for header in found.epoch_starts():
+            for sound in segment.scan_sound(verify_crc=False):
+                for header in sound.epoch_starts():
                     self.note(header)
         logger.warning(
-            "leader epochs are lost and made again from the log's batches file=%s reason='%s'"
+            "leader epochs are lost and made again from the log's sound file=%s reason='%s'"
             " epochs=%d",
             self._path,
             self._fault,

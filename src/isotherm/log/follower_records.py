@@ -124,13 +124,13 @@ class FollowerRecords(NamedTuple):
         CorruptRecordError for a control batch that cannot be read, before anything is written.
         """
         rows = np.flatnonzero(_changes_producers(self.batches))
-        found = []
+        headers = []
         for position in self.batches["position"][rows].tolist():
             header = read_batch_header(self.records, position)
             if header.is_control:
                 read_control_record(self.records, position, header)
-            found.append((position, header))
-        return found
+            headers.append((position, header))
+        return headers
 
 
 def check_follower_records(

@@ -84,8 +84,8 @@ class LeaderEpochCache:
 
     def epoch_for_offset(self, offset: Offset) -> LeaderEpoch | None:
         """The epoch of the record at `offset`; None below the first entry."""
-        found = epoch_for_offset(self.entries, offset)
-        return None if found is None else found.epoch
+        entry = epoch_for_offset(self.entries, offset)
+        return None if entry is None else entry.epoch
 
     def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> EpochEndOffset:
         """The highest known epoch up to `epoch`, and the offset where it ends.
@@ -99,8 +99,8 @@ class LeaderEpochCache:
         if epoch == entries[-1].epoch:
             return EpochEndOffset(epoch, log_end_offset)
         higher = bisect_right(entries, epoch, key=lambda entry: entry.epoch)
-        found = entries[higher - 1].epoch if higher else epoch
-        return EpochEndOffset(found, entries[higher].start_offset)
+        lower_epoch = entries[higher - 1].epoch if higher else epoch
+        return EpochEndOffset(lower_epoch, entries[higher].start_offset)
 
     def truncate_from_end(self, end_offset: Offset) -> None:
         """Drop the entries that start at `end_offset` or above."""

@@ -71,7 +71,7 @@ class LockedDirs:
         """Include the directory in checkpoints from now on."""
         self._loaded.add(log_dir.path)
 
-    def found(self, log_dir: LogDir, topic_partition: TopicPartition) -> LogCheckpoints:
+    def checkpoints(self, log_dir: LogDir, topic_partition: TopicPartition) -> LogCheckpoints:
         """The offsets of a log that were in the files when the directory was locked."""
         return self._locked[log_dir.path].checkpoints(topic_partition)
 

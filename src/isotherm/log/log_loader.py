@@ -223,9 +223,9 @@ class _LogLoader:
         self._report_recovery(dropped, ends)
         self._check_end(ends[-1].next_offset if ends else self._checkpoints.log_start_offset)
         if self._remote_log_enabled and segments:
-            known = self._checkpoints.knows_log_start
+            has_log_start = self._checkpoints.knows_log_start
             self._epochs.check_known_from(
-                self._checkpoints.log_start_offset if known else None,
+                self._checkpoints.log_start_offset if has_log_start else None,
                 segments[0].base_offset,
                 ends[-1].next_offset,
             )
@@ -281,7 +281,7 @@ class _LogLoader:
     def _report_recovery(
         self, dropped: Sequence[LogSegment], ends: Sequence[_RecoveredSegment]
     ) -> None:
-        """Log the end that was found, since unflushed records may be lost without a trace."""
+        """Log the end of the records, since unflushed records may be lost without a trace."""
         if not ends or self._checkpoints.clean_shutdown:
             return
         end_offset, cut_size = ends[-1].next_offset, ends[-1].cut_size
@@ -395,21 +395,21 @@ class _LogLoader:
         """Index the batches up to the first damaged one; returns their size and the next offset."""
         size, next_offset = 0, segment.base_offset
         try:
-            for found in segment.scan_sound():
-                possible = found.possible(segment.base_offset, next_offset)
+            for sound in segment.scan_sound():
+                possible = sound.possible(segment.base_offset, next_offset)
                 count = len(possible.batches)
                 if count:
                     self._is_sparse |= _were_any_compacted(possible, next_offset)
                     self._index_batches(segment, producers, possible)
                     size, next_offset = possible.end_position, int(possible.next_offsets[-1])
-                if count < len(found.batches):
-                    self._check_overflow(segment, found, count)
+                if count < len(sound.batches):
+                    self._check_overflow(segment, sound, count)
                     logger.warning(
                         "log is truncated at an impossible offset path=%s position=%d"
                         " base_offset=%d expected_min=%d",
                         segment.log_path,
                         size,
-                        found.batches["base_offset"][count],
+                        sound.batches["base_offset"][count],
                         next_offset,
                     )
                     break
@@ -419,24 +419,24 @@ class _LogLoader:
             )
         return size, next_offset
 
-    def _check_overflow(self, segment: LogSegment, found: SoundBatches, row: int) -> None:
+    def _check_overflow(self, segment: LogSegment, sound: SoundBatches, row: int) -> None:
         """Raise SegmentOverflowError if the batch in `row` is one of a segment that can be split.
 
         The log file is as it was then; the load that follows makes its indexes again.
         """
-        if overflows(segment.base_offset, int(found.next_offsets[row])):
+        if overflows(segment.base_offset, int(sound.next_offsets[row])):
             plan = plan_split(segment.scan_sound())
-            if found.position + int(found.batches["position"][row]) < plan.sound_end:
+            if sound.position + int(sound.batches["position"][row]) < plan.sound_end:
                 segment.release_files()
                 raise SegmentOverflowError(segment, plan)
 
     def _index_batches(
-        self, segment: LogSegment, producers: ProducerStateManager, found: SoundBatches
+        self, segment: LogSegment, producers: ProducerStateManager, sound: SoundBatches
     ) -> None:
-        segment.index_sound(found, self._config.index_interval_bytes)
-        for header in found.epoch_starts():
+        segment.index_sound(sound, self._config.index_interval_bytes)
+        for header in sound.epoch_starts():
             self._epochs.note(header)
-        for aborted in apply_batches(producers, found):
+        for aborted in apply_batches(producers, sound):
             segment.append_aborted_transaction(aborted)
 
     def _open_end(

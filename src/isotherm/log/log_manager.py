@@ -225,7 +225,7 @@ class LogManager:
             directory,
             config,
             topic_id=topic_id,
-            checkpoints=self._locked.found(directory.log_dir, directory.topic_partition),
+            checkpoints=self._locked.checkpoints(directory.log_dir, directory.topic_partition),
         )
 
     def load_again(self, topic_partition: TopicPartition) -> PartitionLog:
@@ -294,8 +294,8 @@ class LogManager:
         """The directory of the metadata log: without it the broker cannot run."""
         if self._config.quorum.metadata_log_dir is None:
             return self._log_dirs[0]
-        wanted = self._config.metadata_log_dir
-        return next(each for each in self._log_dirs if each.path == wanted)
+        metadata_dir = self._config.metadata_log_dir
+        return next(each for each in self._log_dirs if each.path == metadata_dir)
 
     def log_dirs(self) -> tuple[LogDir, ...]:
         return tuple(self._log_dirs)

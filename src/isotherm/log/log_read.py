@@ -153,17 +153,17 @@ def aborted_transactions(
     segments: Sequence[LogSegment], fetch_offset: Offset, upper_bound_offset: Offset
 ) -> list[AbortedTransaction]:
     """Aborted transactions in these segments that overlap [fetch_offset, upper_bound_offset)."""
-    found: list[AbortedTransaction] = []
+    transactions: list[AbortedTransaction] = []
     # A transaction is in the index of the segment with its marker, which may come after that of
     # its records.
     for segment in segments:
         aborted, complete = collect_aborted_transactions(
             segment.aborted_transactions(), fetch_offset, upper_bound_offset
         )
-        found += aborted
+        transactions += aborted
         if complete:
             break
-    return found
+    return transactions
 
 
 def offset_for_timestamp(view: LogView, timestamp_ms: TimestampMs) -> TimestampAndOffset | None:
@@ -172,9 +172,9 @@ def offset_for_timestamp(view: LogView, timestamp_ms: TimestampMs) -> TimestampA
         # Deleted meanwhile: its records are not local any more.
         with suppress(FileNotFoundError):
             if segment.size_in_bytes > 0 and segment.largest_timestamp_ms >= timestamp_ms:
-                found = segment.find_offset_by_timestamp(timestamp_ms, view.local_log_start_offset)
-                if found is not None:
-                    return found
+                record = segment.find_offset_by_timestamp(timestamp_ms, view.local_log_start_offset)
+                if record is not None:
+                    return record
     return None
 
 

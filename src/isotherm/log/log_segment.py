@@ -208,9 +208,9 @@ class LogSegment:
         # Imported here: the kernels are loaded with the first records (docs/decisions/0062).
         from isotherm.kernels.filter import WRITTEN
 
-        found = sound.batches
-        batches = np.zeros(len(found), dtype=WRITTEN)
-        batches["size"], batches["max_timestamp"] = found["size"], found["max_timestamp"]
+        rows = sound.batches
+        batches = np.zeros(len(rows), dtype=WRITTEN)
+        batches["size"], batches["max_timestamp"] = rows["size"], rows["max_timestamp"]
         batches["last_offset"] = sound.next_offsets - 1
         self._index_batches(batches, sound.position, index_interval_bytes)
 
@@ -365,13 +365,13 @@ class LogSegment:
         if len(data) < size_left:
             # The read may end inside of a batch. Only the batches after the last index entry in it
             # are walked; all, if the log was truncated meanwhile.
-            known = near_end - first.position
-            size = whole_batches_size(data, known if 0 < known <= len(data) else 0)
+            indexed = near_end - first.position
+            size = whole_batches_size(data, indexed if 0 < indexed <= len(data) else 0)
         upper_bound_offset = None
         if needs_upper_bound:
-            found = OffsetPosition(first.base_offset, first.position)
+            start_position = OffsetPosition(first.base_offset, first.position)
             # Limits the search for aborted transactions to the returned records.
-            bound = fetch_upper_bound(index, self.base_offset, found, size)
+            bound = fetch_upper_bound(index, self.base_offset, start_position, size)
             upper_bound_offset = bound.offset if bound is not None else None
         return SegmentRead(memoryview(data)[:size], first.position, upper_bound_offset)
 

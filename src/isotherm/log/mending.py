@@ -111,8 +111,8 @@ def _replay(
 ) -> Iterator[tuple[SoundBatches, list[AbortedTransaction]]]:
     """Yield the batches, each run with the transactions that it aborts."""
     producers = _producers_at(log, segment.base_offset)
-    for found in segment.scan_sound():
-        yield found, list(apply_batches(producers, found))
+    for sound in segment.scan_sound():
+        yield sound, list(apply_batches(producers, sound))
 
 
 def _mend_indexes(log: PartitionLog, segment: LogSegment) -> None:
@@ -126,8 +126,8 @@ def _mend_indexes(log: PartitionLog, segment: LogSegment) -> None:
         temporary_suffix=CLEANED_SUFFIX,
     )
     made.activate(log.config.segment_index_bytes, discard_indexes=True)
-    for found, all_aborted in _replay(log, segment):
-        made.index_sound(found, log.config.index_interval_bytes)
+    for sound, all_aborted in _replay(log, segment):
+        made.index_sound(sound, log.config.index_interval_bytes)
         for aborted in all_aborted:
             made.append_aborted_transaction(aborted)
     made.deactivate()

@@ -110,12 +110,12 @@ def plan_start(
 ) -> StartPlan:
     """Find the directories of all partitions and decide what happens to each. Log directories that
     fail meanwhile go offline and are left out. Raises what `identify` raises."""
-    found: list[FoundDirectories] = []
+    listings: list[FoundDirectories] = []
     for each in locked:
         if each.log_dir.is_online:
             with suppress(LogDirFailedError):  # the directory is offline, which was logged
-                found.append(find_directories(fs, each.log_dir))
-    partitions = [directory for each in found for directory in each.partitions]
+                listings.append(find_directories(fs, each.log_dir))
+    partitions = [directory for each in listings for directory in each.partitions]
     replaced = replaced_by_moves(fs, partitions)
     partitions = [each for each in partitions if each not in replaced]
     identified = identify(fs, partitions, catalog)
@@ -125,8 +125,8 @@ def plan_start(
         identified.loaded,
         [*identified.deleted, *replaced],
         identified.stray,
-        [directory for each in found for directory in each.marked],
-        [directory for each in found for directory in each.copies],
+        [directory for each in listings for directory in each.marked],
+        [directory for each in listings for directory in each.copies],
         [*missing, *identified.offline],
     )
 
@@ -134,7 +134,7 @@ def plan_start(
 def find_directories(fs: FileSystem, log_dir: LogDir) -> FoundDirectories:
     """Find the partition directories of a log directory. Raises LogDirFailedError if they cannot be
     listed: the log directory goes offline."""
-    found = FoundDirectories([], [], [])
+    directories = FoundDirectories([], [], [])
     with log_dir.errors_fail_it("list"):
         names = fs.list_names(log_dir.path)
     for name in names:
@@ -144,14 +144,14 @@ def find_directories(fs: FileSystem, log_dir: LogDir) -> FoundDirectories:
             continue
         directory = PartitionDirectory(log_dir, log_dir.path / name, parsed.topic_partition)
         if parsed.state is PartitionDirectoryState.LIVE:
-            found.partitions.append(directory)
+            directories.partitions.append(directory)
         elif parsed.state is PartitionDirectoryState.DELETED:
-            found.marked.append(directory)
+            directories.marked.append(directory)
         elif parsed.state is PartitionDirectoryState.FUTURE:
-            found.copies.append(directory)
+            directories.copies.append(directory)
         else:
             logger.warning("directory is ignored path=%s", directory.path)
-    return found
+    return directories
 
 
 def replaced_by_moves(
@@ -175,10 +175,10 @@ def replaced_by_moves(
             marks[each] = log_dirs_left_behind(fs, each.path)
             by_log.setdefault((each.topic_partition, topic_id), []).append(each)
     replaced: list[PartitionDirectory] = []
-    for (_, topic_id), found in by_log.items():
-        named = frozenset[Path]().union(*(marks[each] for each in found))
-        of_log = [each for each in found if each.log_dir.path in named]
-        if topic_id is not None and len(of_log) < len(found):  # one of them is the log
+    for (_, topic_id), copies in by_log.items():
+        named = frozenset[Path]().union(*(marks[each] for each in copies))
+        of_log = [each for each in copies if each.log_dir.path in named]
+        if topic_id is not None and len(of_log) < len(copies):  # one of them is the log
             replaced += of_log
     return replaced
 
@@ -192,18 +192,18 @@ def identify(
     the cluster's metadata lacks a partition that it should have. Directories that fail are
     offline.
     """
-    found = IdentifiedDirectories([], [], [], [])
+    identified = IdentifiedDirectories([], [], [], [])
     counted = Counter(each.topic_partition for each in directories)
     twice = {each for each, count in counted.items() if count > 1}
     for each in directories:
         try:
             with each.log_dir.errors_fail_it(f"identify {each.topic_partition}"):
-                _identify(fs, each, catalog, twice, found)
+                _identify(fs, each, catalog, twice, identified)
         except CorruptLogError as error:
-            found.offline.append(OfflineLog(each, error))
+            identified.offline.append(OfflineLog(each, error))
         except LogDirFailedError:
             continue  # the directory is offline, which was logged
-    return found
+    return identified
 
 
 def _identify(
@@ -211,7 +211,7 @@ def _identify(
     directory: PartitionDirectory,
     catalog: PartitionCatalog | None,
     found_twice: Container[TopicPartition],
-    found: IdentifiedDirectories,
+    identified: IdentifiedDirectories,
 ) -> None:
     path, partition = directory.path, directory.topic_partition
     fault = None
@@ -223,18 +223,18 @@ def _identify(
     if catalog is None or (topic_id is not None and topic_id == current):
         if catalog is not None and catalog.is_elsewhere(partition):
             logger.warning("log of a partition that is on other brokers is set aside dir=%s", path)
-            found.stray.append(directory)
+            identified.stray.append(directory)
         else:
-            found.loaded.append((directory, topic_id))
+            identified.loaded.append((directory, topic_id))
     elif topic_id is None and current is not None:
         _name_again(fs, directory, current, fault, found_twice)
-        found.loaded.append((directory, current))
+        identified.loaded.append((directory, current))
     elif topic_id is None:
         # Without an id nothing shows whether its topic was deleted.
         logger.error("directory is ignored: there is no such partition dir=%s", path)
     elif catalog.was_removed(topic_id):
         logger.warning("log of a deleted topic is deleted dir=%s", path)
-        found.deleted.append(directory)
+        identified.deleted.append(directory)
     elif current is not None:
         raise CorruptLogError(
             "topic id is of no topic that this cluster ever had"
@@ -254,7 +254,7 @@ def _identify(
 
 def missing_directories(
     locked: Iterable[LockedDir],
-    found: Container[TopicPartition],
+    present: Container[TopicPartition],
     catalog: PartitionCatalog | None,
 ) -> list[OfflineLog]:
     """Partitions that had records on disk and whose directories are missing: they are offline.
@@ -273,7 +273,7 @@ def missing_directories(
         for each in locked
         for partition, recovery_point in each.recovery_points.items()
         if recovery_point > 0
-        and partition not in found
+        and partition not in present
         and catalog is not None
         and catalog.topic_id(partition) is not None
         and not catalog.is_elsewhere(partition)

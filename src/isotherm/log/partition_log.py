@@ -518,12 +518,12 @@ class PartitionLog:
         LogDirFailedError, and NotLeaderOrFollowerError if the log is closed meanwhile.
         """
         # Read once: the log start may move while the checkpoint is written.
-        wanted = self._log_start_offset
-        if wanted <= self._durable_log_start_offset:
+        log_start_offset = self._log_start_offset
+        if log_start_offset <= self._durable_log_start_offset:
             return
         with self._errors_fail_dir("checkpoint the log start"):
             self.environment.checkpoint_log_start(self)
-        if self._durable_log_start_offset < wanted:
+        if self._durable_log_start_offset < log_start_offset:
             raise NotLeaderOrFollowerError(f"log is closed partition={self.topic_partition}")
 
     def update_highest_offset_in_remote_storage(self, offset: Offset) -> None:

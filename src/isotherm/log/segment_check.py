@@ -128,11 +128,11 @@ def _index_end(fs: FileSystem, path: Path, entry_size: int) -> bytes:
 def _read_in_full(segment: LogSegment) -> Offset:
     next_offset, end_position = segment.base_offset, 0
     try:
-        for found in segment.scan_sound():
-            rising = found.before(found.starts_below(next_offset))
+        for sound in segment.scan_sound():
+            rising = sound.before(sound.starts_below(next_offset))
             if len(rising.batches):
                 next_offset, end_position = int(rising.next_offsets[-1]), rising.end_position
-            if len(rising.batches) < len(found.batches):
+            if len(rising.batches) < len(sound.batches):
                 break
         reason = "offsets do not rise"
     except CorruptDataError as error:

@@ -102,11 +102,11 @@ def _swap_next_offset(fs: FileSystem, directory: Path, base_offset: Offset) -> O
     with closing(fs.open_readable(path)) as file, suppress(CorruptRecordError):
         # The last part of a split segment may have a torn end. It is not trusted: old segments
         # within these offsets are removed.
-        for found in scan_sound_batches(file, file.size()):
-            possible = found.possible(base_offset, next_offset)
+        for sound in scan_sound_batches(file, file.size()):
+            possible = sound.possible(base_offset, next_offset)
             if len(possible.batches):
                 next_offset = int(possible.next_offsets[-1])
-            if len(possible.batches) < len(found.batches):
+            if len(possible.batches) < len(sound.batches):
                 break
     return next_offset
 

@@ -58,12 +58,12 @@ class TransactionIndexCheckpoint:
     def fault(self, base_offset: Offset, index: Buffer) -> str:
         """Why a closed segment's index differs from the stored one; empty if it does not."""
         stored = self._stored.get(base_offset)
-        found = _content_of(index)
-        if stored is None or stored == found:
+        content = _content_of(index)
+        if stored is None or stored == content:
             return ""
         return (
-            f"transaction index is not as it was written size={found.size}"
-            f" expected_size={stored.size} crc={found.crc} expected_crc={stored.crc}"
+            f"transaction index is not as it was written size={content.size}"
+            f" expected_size={stored.size} crc={content.crc} expected_crc={stored.crc}"
         )
 
     def begin(self, closed: Iterable[LogSegment], with_index: Iterable[Offset]) -> None:
@@ -78,10 +78,10 @@ class TransactionIndexCheckpoint:
 
     def follow(self, closed: Iterable[LogSegment]) -> None:
         """Apply the present set of closed segments. Indexes of known ones are not read again."""
-        known = self._contents
+        contents = self._contents
         self._contents = {
             # By segment, not by base offset: compaction gives that to another one.
-            segment: known.get(segment) or _content_of(segment.transaction_index)
+            segment: contents.get(segment) or _content_of(segment.transaction_index)
             for segment in closed
         }
 
@@ -89,7 +89,8 @@ class TransactionIndexCheckpoint:
         """Read the index of a closed segment again after it was rebuilt."""
         content = _content_of(segment.transaction_index)
         self._contents = {
-            each: content if each is segment else known for each, known in self._contents.items()
+            each: content if each is segment else old_content
+            for each, old_content in self._contents.items()
         }
 
     def store(self) -> None:

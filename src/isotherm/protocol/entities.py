@@ -65,14 +65,14 @@ def _is_of_another_version(module_name: str, class_name: str, field_name: str) -
 
     Kafka has renamed nested messages, so any class that this version lacks may be this one.
     """
-    found = _VERSIONED_MODULE.fullmatch(module_name)
-    if found is None:
+    module = _VERSIONED_MODULE.fullmatch(module_name)
+    if module is None:
         return False
     own = _messages(module_name).keys() - {class_name}
-    package = importlib.import_module(found["package"])
+    package = importlib.import_module(module["package"])
     versions = (each.name for each in pkgutil.iter_modules(package.__path__))
     for version in sorted(versions, key=lambda each: int(each[1:]), reverse=True):
-        others = _messages(f"{found['package']}.{version}.{found['kind']}")
+        others = _messages(f"{module['package']}.{version}.{module['kind']}")
         if any(field_name in others[name] for name in others.keys() - own):
             return True
     return False

@@ -37,25 +37,40 @@ def handle(context: RequestContext, request: Any) -> Any:
     image = context.services.metadata.image
     allows_change = getattr(request, "allow_replication_factor_change", True)
 
-    def outcome(name: str, asked: Any) -> tuple[ErrorCode, str | None]:
-        try:
-            _check(name, image.topics_by_name.get(name), asked, allows_change=allows_change)
-        except RejectedError as error:
-            return code_of(error), str(error)
-        return ErrorCode.none, None
-
-    return _response(
-        context,
-        ErrorCode.none,
-        [
-            (
-                topic.name,
-                [(each.partition_index, *outcome(topic.name, each)) for each in topic.partitions],
-            )
-            for topic in request.topics
-        ],
-        allows_change=allows_change,
+    return context.response(
+        {
+            "allow_replication_factor_change": allows_change,
+            "error_code": ErrorCode.none,
+            "error_message": None,
+            "responses": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        _outcome(
+                            topic.name, image.topics_by_name.get(topic.name), each, allows_change
+                        )
+                        for each in topic.partitions
+                    ],
+                }
+                for topic in request.topics
+            ],
+        }
     )
+
+
+def _outcome(
+    name: str, topic: TopicImage | None, asked: Any, allows_change: bool
+) -> dict[str, Any]:
+    code, message = ErrorCode.none, None
+    try:
+        _check(name, topic, asked, allows_change=allows_change)
+    except RejectedError as error:
+        code, message = code_of(error), str(error)
+    return {
+        "partition_index": asked.partition_index,
+        "error_code": code,
+        "error_message": message,
+    }
 
 
 def _check(name: str, topic: TopicImage | None, asked: Any, *, allows_change: bool) -> None:
@@ -74,32 +89,6 @@ def _check(name: str, topic: TopicImage | None, asked: Any, *, allows_change: bo
         raise InvalidReplicaAssignmentError(f"the only broker holds the only replica {facts}")
     if not allows_change:
         raise InvalidReplicationFactorError(f"the number of replicas may not change {facts}")
-
-
-def _response(
-    context: RequestContext,
-    error_code: ErrorCode,
-    topics: list[tuple[str, list[tuple[int, ErrorCode, str | None]]]],
-    *,
-    allows_change: bool = True,
-) -> Any:
-    return context.response(
-        {
-            "allow_replication_factor_change": allows_change,
-            "error_code": error_code,
-            "error_message": None,
-            "responses": [
-                {
-                    "name": name,
-                    "partitions": [
-                        {"partition_index": number, "error_code": code, "error_message": message}
-                        for number, code, message in partitions
-                    ],
-                }
-                for name, partitions in topics
-            ],
-        }
-    )
 
 
 def _refuse(context: RequestContext, request: Any, code: ErrorCode) -> Any:

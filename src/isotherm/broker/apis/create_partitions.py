@@ -34,14 +34,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
         )
     )
     answers = {
-        topic.topic: (
-            topic.topic,
-            code_of(error) if error else ErrorCode.none,
-            str(error) if error else None,
-        )
+        topic.topic: {
+            "name": topic.topic,
+            "error_code": code_of(error) if error else ErrorCode.none,
+            "error_message": str(error) if error else None,
+        }
         for topic, error in zip(asked, errors, strict=True)
     }
-    return _response(context, list(answers.values()))
+    return context.response({"results": list(answers.values())})
 
 
 def _new_partitions(topic: Any) -> NewPartitions:
@@ -49,17 +49,6 @@ def _new_partitions(topic: Any) -> NewPartitions:
     if assignments is not None:
         assignments = tuple(tuple(assignment.broker_ids) for assignment in assignments)
     return NewPartitions(topic=topic.name, total_count=topic.count, assignments=assignments)
-
-
-def _response(context: RequestContext, results: list[tuple[str, ErrorCode, str | None]]) -> Any:
-    return context.response(
-        {
-            "results": [
-                {"name": name, "error_code": code, "error_message": message}
-                for name, code, message in results
-            ],
-        }
-    )
 
 
 API = Api(

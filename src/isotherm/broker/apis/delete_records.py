@@ -154,20 +154,22 @@ def delete_records(partition: Partition, offset: Offset) -> Offset:
     return wanted
 
 
-def _fields(deletion: _Deletion) -> dict[str, Any]:
-    return {
-        "partition_index": deletion.number,
-        "low_watermark": deletion.low_watermark,
-        "error_code": deletion.error,
-    }
-
-
 def _response(context: RequestContext, topics: list[tuple[str, list[_Deletion]]]) -> Any:
     return context.response(
         {
             "topics": [
-                {"name": name, "partitions": [_fields(each) for each in made]}
-                for name, made in topics
+                {
+                    "name": name,
+                    "partitions": [
+                        {
+                            "partition_index": deletion.number,
+                            "low_watermark": deletion.low_watermark,
+                            "error_code": deletion.error,
+                        }
+                        for deletion in deletions
+                    ],
+                }
+                for name, deletions in topics
             ],
         }
     )

@@ -27,16 +27,16 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    return _response(
-        context,
-        [
-            (
-                topic.name,
-                [_described(context, topic.name, each) for each in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ],
-    )
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [
+                _described(context, topic.name, index) for index in topic.partition_indexes
+            ],
+        }
+        for topic in request.topics
+    ]
+    return context.response({"topics": topics})
 
 
 def _described(context: RequestContext, topic: str, index: int) -> dict[str, Any]:
@@ -44,7 +44,12 @@ def _described(context: RequestContext, topic: str, index: int) -> dict[str, Any
         check_topic_name(topic)
         partition = context.services.replica_manager.find_partition(topic, None, index)
     except IsothermError as error:
-        return _failed(index, code_of(error), error_message(error))
+        return {
+            "partition_index": index,
+            "error_code": code_of(error),
+            "error_message": error_message(error),
+            "active_producers": [],
+        }
     return {
         "partition_index": index,
         "error_code": ErrorCode.none,
@@ -60,23 +65,6 @@ def _described(context: RequestContext, topic: str, index: int) -> dict[str, Any
             for entry in partition.log.producers.snapshot_entries()
         ],
     }
-
-
-def _failed(index: int, code: ErrorCode, message: str | None) -> dict[str, Any]:
-    return {
-        "partition_index": index,
-        "error_code": code,
-        "error_message": message,
-        "active_producers": [],
-    }
-
-
-def _response(context: RequestContext, topics: list[tuple[str, list[dict[str, Any]]]]) -> Any:
-    return context.response(
-        {
-            "topics": [{"name": name, "partitions": partitions} for name, partitions in topics],
-        }
-    )
 
 
 def _legal(names: Sequence[str]) -> set[str]:

@@ -40,11 +40,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
         for (member_id, instance_id), code in zip(members, codes, strict=True)
     ]
-    return _response(context, ErrorCode.none, answers)
-
-
-def _response(context: RequestContext, error: ErrorCode, members: list[dict[str, Any]]) -> Any:
-    return context.response({"error_code": error, "members": members})
+    return context.response({"error_code": ErrorCode.none, "members": answers})
 
 
 API = Api(

@@ -54,7 +54,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     codes = coordinator.offsets.commit(request.group_id, committer, offsets)
     if (waiting := coordinator.uncommitted(request.group_id)) is not None:
         await waiting
-    return _response(context, request, lambda topic, index: _code(context, topic, index, codes))
+    return _response(context, request, codes)
 
 
 def _known_offsets(
@@ -111,7 +111,9 @@ def _code(
     return code
 
 
-def _response(context: RequestContext, request: Any, code_of: Any) -> Any:
+def _response(
+    context: RequestContext, request: Any, codes: Mapping[TopicPartition, ErrorCode]
+) -> Any:
     has_id = context.header.api_version >= FIRST_TOPIC_ID_VERSION
     return context.response(
         {
@@ -121,7 +123,7 @@ def _response(context: RequestContext, request: Any, code_of: Any) -> Any:
                     "partitions": [
                         {
                             "partition_index": asked.partition_index,
-                            "error_code": code_of(topic, asked.partition_index),
+                            "error_code": _code(context, topic, asked.partition_index, codes),
                         }
                         for asked in topic.partitions
                     ],

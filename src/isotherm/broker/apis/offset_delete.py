@@ -10,7 +10,6 @@ KIPs      496
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -40,31 +39,22 @@ async def handle(context: RequestContext, request: Any) -> Any:
     if isinstance(codes, ErrorCode):
         return API.refuse(context, request, codes)
     unknown = ErrorCode.unknown_topic_or_partition
-    return _response(
-        context,
-        ErrorCode.none,
-        [
-            _topic_fields(topic, lambda partition: codes.get(partition, unknown))
-            for topic in request.topics
-        ],
-    )
-
-
-def _topic_fields(topic: Any, code_of: Callable[[TopicPartition], ErrorCode]) -> dict[str, Any]:
-    return {
-        "name": topic.name,
-        "partitions": [
-            {
-                "partition_index": asked.partition_index,
-                "error_code": code_of(TopicPartition(topic.name, asked.partition_index)),
-            }
-            for asked in topic.partitions
-        ],
-    }
-
-
-def _response(context: RequestContext, error: ErrorCode, topics: list[dict[str, Any]]) -> Any:
-    return context.response({"error_code": error, "topics": topics})
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [
+                {
+                    "partition_index": asked.partition_index,
+                    "error_code": codes.get(
+                        TopicPartition(topic.name, asked.partition_index), unknown
+                    ),
+                }
+                for asked in topic.partitions
+            ],
+        }
+        for topic in request.topics
+    ]
+    return context.response({"error_code": ErrorCode.none, "topics": topics})
 
 
 API = Api(

@@ -22,47 +22,38 @@ from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import IsothermError
-from isotherm.log.leader_epoch_cache import UNDEFINED_EPOCH_END, EpochEndOffset
+from isotherm.log.leader_epoch_cache import UNDEFINED_EPOCH_END
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    return _response(
-        context,
-        [
-            (topic.topic, [_answer(context, topic.topic, asked) for asked in topic.partitions])
-            for topic in request.topics
-        ],
-    )
+    topics = [
+        {
+            "topic": topic.topic,
+            "partitions": [_answer(context, topic.topic, each) for each in topic.partitions],
+        }
+        for topic in request.topics
+    ]
+    return context.response({"topics": topics})
 
 
 def _answer(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
+    code, end = ErrorCode.none, UNDEFINED_EPOCH_END
     try:
         partition = context.services.replica_manager.find_partition(topic, None, asked.partition)
         partition.check_leader_epoch(asked.current_leader_epoch)
         partition.check_is_leader()
     except IsothermError as error:
-        return _fields(asked, code_of(error), UNDEFINED_EPOCH_END)
-    log = partition.log
-    end = log.leader_epochs.end_offset_for(asked.leader_epoch, log.log_end_offset)
-    return _fields(asked, ErrorCode.none, end)
-
-
-def _fields(asked: Any, error_code: ErrorCode, end: EpochEndOffset) -> dict[str, Any]:
+        code = code_of(error)
+    else:
+        log = partition.log
+        end = log.leader_epochs.end_offset_for(asked.leader_epoch, log.log_end_offset)
     return {
-        "error_code": error_code,
+        "error_code": code,
         "partition": asked.partition,
         "leader_epoch": end.epoch,
         "end_offset": end.end_offset,
     }
-
-
-def _response(context: RequestContext, topics: list[tuple[str, list[dict[str, Any]]]]) -> Any:
-    return context.response(
-        {
-            "topics": [{"topic": name, "partitions": partitions} for name, partitions in topics],
-        }
-    )
 
 
 API = Api(

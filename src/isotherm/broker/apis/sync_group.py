@@ -13,7 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.groups.classic_protocol import SyncRequest, SyncResult
+from isotherm.broker.coordinators.groups.classic_protocol import SyncRequest
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.server.requests.access_checks import Check
 from isotherm.broker.server.requests.context import RequestContext
@@ -38,10 +38,6 @@ async def handle(context: RequestContext, request: Any) -> Any:
         {each.member_id: each.assignment for each in request.assignments},
     )
     result = await context.services.group_coordinator.sync(request.group_id, syncing)
-    return _response(context, result)
-
-
-def _response(context: RequestContext, result: SyncResult) -> Any:
     return context.response(
         {
             "error_code": result.error,

@@ -13,7 +13,6 @@ KIPs      98 · 320 · 447 fencing by the consumer group · 890
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -56,7 +55,22 @@ async def handle(context: RequestContext, request: Any) -> Any:
     if (waiting := groups.uncommitted(request.group_id)) is not None:
         await waiting
     unknown = ErrorCode.unknown_topic_or_partition
-    return _response(context, request, lambda partition: codes.get(partition, unknown))
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [
+                {
+                    "partition_index": asked.partition_index,
+                    "error_code": codes.get(
+                        TopicPartition(topic.name, asked.partition_index), unknown
+                    ),
+                }
+                for asked in topic.partitions
+            ],
+        }
+        for topic in request.topics
+    ]
+    return context.response({"topics": topics})
 
 
 async def _admit(context: RequestContext, request: Any, producer: ProducerIdAndEpoch) -> None:
@@ -103,30 +117,6 @@ def _known_offsets(
                     topic_id=topic.topic_id,
                 )
     return offsets
-
-
-def _response(
-    context: RequestContext, request: Any, code_of: Callable[[TopicPartition], ErrorCode]
-) -> Any:
-    return context.response(
-        {
-            "topics": [
-                {
-                    "name": topic.name,
-                    "partitions": [
-                        {
-                            "partition_index": asked.partition_index,
-                            "error_code": code_of(
-                                TopicPartition(topic.name, asked.partition_index)
-                            ),
-                        }
-                        for asked in topic.partitions
-                    ],
-                }
-                for topic in request.topics
-            ],
-        }
-    )
 
 
 API = Api(

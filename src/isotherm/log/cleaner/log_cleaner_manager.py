@@ -316,8 +316,8 @@ class CleanerCheckpoints:
         """Set one entry, or remove it (None). Also removes entries of logs that do not exist."""
         before = self._of(log_dir)
         offsets = {
-            each: known
-            for each, known in before.items()
+            each: clean_offset
+            for each, clean_offset in before.items()
             if each in existing and each != topic_partition
         }
         if offset is not None:

@@ -44,8 +44,8 @@ def build_offset_map(
     # (docs/decisions/0023).
     transactions.add_aborted(aborted_transactions(segments[first:], start_offset, end_offset))
     for index, segment in enumerate(dirty):
-        found = segment.find_batch(start_offset)
-        position = segment.size_in_bytes if found is None else found.position
+        first_batch = segment.find_batch(start_offset)
+        position = segment.size_in_bytes if first_batch is None else first_batch.position
         for chunk in reader.chunks(segment, position):
             if not _add_chunk(offset_map, chunk, start_offset, transactions, stats):
                 return
