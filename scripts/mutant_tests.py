@@ -97,16 +97,16 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/tasks/local_deletion.py": (*TASKS, *COMPACTED),
     "remote/tasks/backoff.py": ("tests/unit/remote/tasks/test_backoff.py",),
     "remote/tasks/cancellation.py": (*TASKS, *FOLLOWED_PARTITIONS),
-    "remote/tasks/cleanup_target.py": (*CLEANUP, *TASKS),
+    "remote/tasks/cleanup.py": (
+        *CLEANUP,
+        *TASKS,
+        "tests/unit/remote/metadata/test_kip_1266_scenarios.py",
+    ),
     "remote/tasks/copies_in_progress.py": ("tests/unit/remote/tasks/test_copies_in_progress.py",),
     "remote/tasks/follow.py": (*FOLLOWED_PARTITIONS, "tests/unit/remote/tasks/test_follow.py"),
     "remote/tasks/pending_deletions.py": ("tests/unit/remote/tasks/test_pending_deletions.py",),
     "remote/tasks/retried_work.py": ("tests/unit/remote/tasks/test_retried_work.py",),
     "remote/tasks/deletion_rules.py": ("tests/unit/remote/tasks/test_deletion_rules.py",),
-    "remote/tasks/cleanup.py": (
-        *CLEANUP,
-        "tests/unit/remote/metadata/test_kip_1266_scenarios.py",
-    ),
     "remote/metadata/state/cache.py": (
         *METADATA,
         "tests/property/remote/test_metadata_cache.py",
@@ -127,7 +127,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         *STALE_DECISIONS,
         "tests/property/remote/test_several_metadata_writers.py",
     ),
-    "remote/compaction/replacement_target.py": COMPACTION,
     "remote/compaction/finisher.py": COMPACTION,
     "remote/compaction/recovery.py": (
         *COMPACTION,
@@ -290,7 +289,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/bounded_pool.py": ("tests/unit/remote/test_bounded_pool.py",),
     "remote/reading/damage_log.py": ("tests/unit/remote/reading/test_damage_log.py",),
     "remote/periodic_tasks.py": PERIODIC_TASKS,
-    "remote/reading/read_failures.py": ("tests/unit/remote/reading/test_read_failures.py",),
     "remote/partition_roles.py": REMOTE_LOG_MANAGER,
     "remote/remote_log_manager.py": REMOTE_LOG_MANAGER,
     "remote/task_schedule.py": REMOTE_LOG_MANAGER,

@@ -39,8 +39,7 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager
-from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
+from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager, TierCleanupTarget
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
 from isotherm.remote.tasks.tier import RemoteTierAccess, StillDue, in_any_case

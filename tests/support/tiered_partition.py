@@ -54,8 +54,7 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager
-from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
+from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager, TierCleanupTarget
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask

@@ -36,9 +36,8 @@ from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.registry import Metrics
 from isotherm.record.batch import build_batch, iterate_batches
-from isotherm.remote.compaction.finisher import CompactionFinisher
+from isotherm.remote.compaction.finisher import CompactionFinisher, TierReplacementTarget
 from isotherm.remote.compaction.journal import CompactionJournals
-from isotherm.remote.compaction.replacement_target import TierReplacementTarget
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata

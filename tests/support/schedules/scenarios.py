@@ -24,8 +24,7 @@ from isotherm.config.topic import TopicConfig
 from isotherm.errors import IsothermError
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
-from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager
-from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
+from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager, TierCleanupTarget
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask
 from isotherm.remote.tasks.local_deletion import RemoteCopiesOfLog

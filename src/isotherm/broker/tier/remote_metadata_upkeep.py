@@ -10,16 +10,14 @@ from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.remote_metadata_upgrade import MetadataUpgrade
 from isotherm.config.broker import BrokerConfig
-from isotherm.remote.compaction.finisher import CompactionFinisher
+from isotherm.remote.compaction.finisher import CompactionFinisher, TierReplacementTarget
 from isotherm.remote.compaction.journal import CompactionJournals
-from isotherm.remote.compaction.replacement_target import TierReplacementTarget
 from isotherm.remote.metadata.api import ConditionalMetadataTopic, ReplacesSegments
 from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
-from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager
-from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
+from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager, TierCleanupTarget
 
 
 class Upkeep(NamedTuple):

@@ -23,8 +23,9 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Protocol
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from isotherm.clock import Clock
 from isotherm.errors import IsothermError
@@ -37,10 +38,18 @@ from isotherm.remote.compaction.journal import (
     ListedRun,
     SegmentReplacement,
 )
-from isotherm.remote.compaction.recovery import StagingStorage, delete_staged, undo_run
-from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from isotherm.remote.tasks.deletion_rules import is_replaced, is_run_abandoned
+from isotherm.remote.compaction.recovery import delete_staged, undo_run
+from isotherm.remote.metadata.api import ReplacesSegments
+from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+)
+from isotherm.remote.tasks.deletion_rules import is_replaced, is_run_abandoned, may_be_replaced
+from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import TimestampMs, TopicIdPartition
+
+if TYPE_CHECKING:
+    from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 
 _logger = logging.getLogger(__name__)
 
@@ -59,17 +68,32 @@ class Replaced(enum.Enum):
     NEVER = enum.auto()
 
 
-class ReplacementTarget(Protocol):
-    """The remote tier of the broker, for replacements."""
+@dataclass(frozen=True, slots=True)
+class TierReplacementTarget:
+    """The remote tier of the broker, for replacements.
+
+    `leads` returns whether this broker leads a partition: only its leader replaces segments. A
+    deposed leader may not know yet that it is deposed.
+    """
+
+    tier: RemoteTierAccess
+    metadata: ReplacesSegments
+    leads: Callable[[TopicIdPartition], bool]
 
     def serves(self, partition: TopicIdPartition) -> bool:
         """Whether this broker leads the partition and has its metadata."""
+        return self.leads(partition) and self.metadata.is_ready(partition)
 
     def is_deleted(self, partition: TopicIdPartition) -> bool:
         """Whether the partition belonged to this cluster and its deletion is finished."""
+        is_gone = self.tier.leader_epoch_of(partition) is None
+        return is_gone and self.metadata.is_partition_deleted(partition)
 
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
-        """A live segment."""
+        """A live segment. Objects are deleted because of this answer, so every stored event is read
+        first."""
+        with self.tier.exclusive.exclusively(segment_id.topic_id_partition):
+            return self.metadata.segment(segment_id)
 
     def replace(self, old: RemoteLogSegmentId, compacted: RemoteLogSegmentMetadata) -> Replaced:
         """Replace the old segment in the metadata, and no other. The look-up and the record are one
@@ -77,7 +101,22 @@ class ReplacementTarget(Protocol):
         of the metadata, and RemoteResourceNotFoundError also if this broker no longer has the
         partition."""
 
-    def forget_indexes(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None: ...
+        def decide() -> Future[None] | Replaced:
+            if self.metadata.segment(compacted.segment_id) is not None:
+                return Replaced.BEFORE
+            # Looked up by id, not by key: a later run may have put another segment under the key.
+            if not may_be_replaced(self.metadata.segment(old)):
+                return Replaced.NEVER
+            return self.metadata.replace_remote_log_segment(compacted)
+
+        outcome = self.tier.decided(compacted.topic_id_partition, decide)
+        if isinstance(outcome, Replaced):
+            return outcome
+        outcome.result()
+        return Replaced.NOW
+
+    def forget_indexes(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None:
+        self.tier.index_cache.remove(segment_ids)
 
 
 class CompactionFinisher:
@@ -86,8 +125,8 @@ class CompactionFinisher:
     def __init__(
         self,
         journals: CompactionJournals,
-        storage: StagingStorage,
-        target: ReplacementTarget,
+        storage: ObjectStoreRemoteStorageManager,
+        target: TierReplacementTarget,
         *,
         abandoned_after_ms: int,
         is_alone: bool,

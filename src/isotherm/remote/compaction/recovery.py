@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from isotherm.remote.compaction.journal import CompactionJournals, FoundRun
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.types import Offset
 
-
-class StagingStorage(Protocol):
-    """The part of ObjectStoreRemoteStorageManager for staged segments."""
-
-    def commit_log_segment_data(
-        self, metadata: RemoteLogSegmentMetadata, manifest: bytes
-    ) -> None: ...
-
-    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None: ...
+if TYPE_CHECKING:
+    from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 
 
-def undo_run(storage: StagingStorage, journals: CompactionJournals, found: FoundRun) -> None:
+def undo_run(
+    storage: ObjectStoreRemoteStorageManager, journals: CompactionJournals, found: FoundRun
+) -> None:
     """Delete the staged segments of a failed run, and its journal. Idempotent."""
     delete_staged(storage, found, kept=())
     journals.forget(found)
 
 
-def finish_copy(storage: StagingStorage, journals: CompactionJournals, found: FoundRun) -> None:
+def finish_copy(
+    storage: ObjectStoreRemoteStorageManager, journals: CompactionJournals, found: FoundRun
+) -> None:
     """Store the manifests of a copy, oldest first, and remove the run's journal. Idempotent."""
     assert found.journal is not None, "a run without a journal has nothing to finish"
     replacements = found.journal.replacements
@@ -38,7 +35,7 @@ def finish_copy(storage: StagingStorage, journals: CompactionJournals, found: Fo
 
 
 def delete_staged(
-    storage: StagingStorage,
+    storage: ObjectStoreRemoteStorageManager,
     found: FoundRun,
     *,
     kept: Collection[RemoteLogSegmentId],

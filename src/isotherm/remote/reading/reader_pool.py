@@ -10,11 +10,18 @@ pool could wait for ever. Source: Kafka RemoteLogManager.asyncRead and asyncOffs
 
 from __future__ import annotations
 
+import logging
+import threading
 from concurrent.futures import Future
 
 from isotherm.clock import Clock
 from isotherm.config.remote import RemoteLogManagerConfig
-from isotherm.errors import IsothermError, OffsetOutOfRangeError
+from isotherm.errors import (
+    CorruptDataError,
+    IsothermError,
+    OffsetOutOfRangeError,
+    RemoteStorageNotReadyError,
+)
 from isotherm.log.log_segment import TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicMeter
@@ -25,7 +32,6 @@ from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.reading.damage_log import DamageLog
 from isotherm.remote.reading.read_ahead import AHEAD_AT_ONCE, ReadAhead, ReadAheadSettings
-from isotherm.remote.reading.read_failures import ReadFailures
 from isotherm.remote.reading.read_request import ReadRequest, RemoteRead
 from isotherm.remote.reading.read_wait import NO_WAIT
 from isotherm.remote.reading.remote_log_reader import RemoteLogReader
@@ -35,6 +41,33 @@ from isotherm.remote.remote_tier_metrics import Expirations, ReadTimes, publish_
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.threads import Threads
 from isotherm.types import Offset, TimestampMs, TopicIdPartition
+
+logger = logging.getLogger(__name__)
+
+LOG_INTERVAL_S = 60.0
+
+
+class ReadFailures:
+    """Thread-safe. Remembers the partitions whose reads failed within the interval."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._logged_s: dict[TopicIdPartition, float] = {}
+
+    def note(self, partition: TopicIdPartition, offset: Offset, error: IsothermError) -> None:
+        """Damage has a line of its own (DamageLog), and a start is no failure."""
+        if isinstance(error, CorruptDataError | RemoteStorageNotReadyError):
+            return
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            begin_s = now_s - LOG_INTERVAL_S
+            if self._logged_s.get(partition, begin_s) > begin_s:
+                return
+            self._logged_s = {p: at for p, at in self._logged_s.items() if at > begin_s}
+            self._logged_s[partition] = now_s
+        logger.warning("remote read failed partition=%s offset=%d: %s", partition, offset, error)
+
 
 READ_AHEAD_POOL = "remote-read-ahead"
 """The pool of fetches. Reads may wait for its work, unlike for that of other pools."""

@@ -21,15 +21,17 @@ import enum
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from isotherm.clock import Clock
 from isotherm.errors import CorruptMetadataError, IsothermError
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import ConditionalMetadataTopic, MetadataTopic, NewMetadataRecord
 from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.metadata.wire.events import decode_record, iterate_records
 from isotherm.remote.metadata.wire.keys import MetadataKey, SegmentKey
 from isotherm.remote.outages import log_failure
@@ -41,6 +43,7 @@ from isotherm.remote.segment_metadata import (
     RemotePartitionDeleteState,
 )
 from isotherm.remote.tasks.deletion_rules import is_abandoned, is_superseded
+from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import Offset, TimestampMs, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
@@ -199,30 +202,46 @@ SegmentCheck: TypeAlias = Callable[
 ]
 
 
-class CleanupTarget(Protocol):
+@dataclass(frozen=True, slots=True)
+class TierCleanupTarget:
     """The remote tier of a broker, for the cleanup manager."""
+
+    tier: RemoteTierAccess
+    metadata: TopicBasedRemoteLogMetadataManager
+    begin_deletion: Callable[[TopicIdPartition], Future[None]]
+    leads: Callable[[TopicIdPartition], bool]
+    keeps: Callable[[int], bool]
+    is_alone: bool
+    _running_deletions: dict[TopicIdPartition, Future[None]] = field(default_factory=dict)
 
     def exists(self, partition: TopicIdPartition) -> bool:
         """Whether the cluster has the partition."""
+        return self.tier.leader_epoch_of(partition) is not None
 
     def is_keyed(self, number: int) -> bool:
         """Whether this metadata partition is at feature level 1."""
+        return self.metadata.is_keyed(number)
 
     def settled(self, number: int) -> AbstractContextManager[object]:
         """A block in which nothing else is written to this metadata partition, and every audited
         event is applied. Raises RemoteStorageNotReadyError while that is impossible."""
+        return self.metadata.settled(number)
 
     def watch_copies(self) -> AbstractContextManager[Collection[RemoteLogSegmentId]]:
         """The segments that are being copied at any moment until the end of the block."""
+        return self.tier.copies.watch()
 
     def can_delete(self, partition: TopicIdPartition) -> bool:
         """Whether this broker leads the partition and has read all its stored events."""
+        return self.leads(partition) and self.metadata.is_ready(partition)
 
     def is_keeper(self, number: int) -> bool:
         """Whether this broker, as the only one, cleans up this metadata partition."""
+        return self.keeps(number)
 
     def is_only_writer(self) -> bool:
         """Whether no other broker writes to the metadata topic."""
+        return self.is_alone
 
     def delete_segment(self, metadata: RemoteLogSegmentMetadata, still_due: SegmentCheck) -> bool:
         """Delete a segment: DELETE_SEGMENT_STARTED, objects, DELETE_SEGMENT_FINISHED, tombstones.
@@ -232,8 +251,22 @@ class CleanupTarget(Protocol):
         segments of its partition, under the write lock.
         """
 
+        def is_due(current: RemoteLogSegmentMetadata) -> bool:
+            live = self.metadata.list_remote_log_segments(current.topic_id_partition)
+            if not self.leads(current.topic_id_partition):
+                return False
+            return not self.tier.copies.is_active(current.segment_id) and still_due(current, live)
+
+        return self.tier.delete_segment(metadata, is_due)
+
     def delete_partition(self, partition: TopicIdPartition) -> None:
         """Start the deletion of a deleted topic's partition, in the background. Idempotent."""
+        running = self._running_deletions
+        for each in [each for each, done in running.items() if done.done()]:
+            del running[each]
+        if partition not in running:
+            # Noted once it has begun: after an error of `begin_deletion` the next run tries again.
+            running[partition] = self.begin_deletion(partition)
 
 
 class RemoteMetadataCleanupManager:
@@ -242,7 +275,7 @@ class RemoteMetadataCleanupManager:
     def __init__(
         self,
         topic: ConditionalMetadataTopic,
-        target: CleanupTarget,
+        target: TierCleanupTarget,
         settings: TopicBasedSettings,
         *,
         clock: Clock,

@@ -12,10 +12,9 @@ import pytest
 from isotherm.log.log_read import FetchIsolation
 from isotherm.metrics.registry import Metrics
 from isotherm.record.batch import Record, build_batch, iterate_batches, read_records
-from isotherm.remote.compaction.finisher import CompactionFinisher
+from isotherm.remote.compaction.finisher import CompactionFinisher, TierReplacementTarget
 from isotherm.remote.compaction.journal import CompactionJournals, JournalState
 from isotherm.remote.compaction.recovery import undo_run
-from isotherm.remote.compaction.replacement_target import TierReplacementTarget
 from isotherm.remote.compaction.rewrite import CompactionRules
 from isotherm.remote.metadata.folding.fold import fold_metadata_partition, fold_metadata_topic
 from isotherm.remote.metadata.wire.keys import metadata_partition

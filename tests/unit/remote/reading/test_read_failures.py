@@ -13,7 +13,7 @@ from isotherm.errors import (
     RemoteStorageError,
     RemoteStorageNotReadyError,
 )
-from isotherm.remote.reading.read_failures import ReadFailures
+from isotherm.remote.reading.reader_pool import ReadFailures
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicIdPartition
 

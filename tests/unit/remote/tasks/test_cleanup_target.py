@@ -9,7 +9,7 @@ import pytest
 
 from isotherm.errors import RemoteStorageNotReadyError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
-from isotherm.remote.tasks.cleanup_target import TierCleanupTarget
+from isotherm.remote.tasks.cleanup import TierCleanupTarget
 from isotherm.types import TopicIdPartition
 from tests.support.tiered_partition import TieredPartition
 
