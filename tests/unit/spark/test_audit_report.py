@@ -23,8 +23,7 @@ from isotherm.spark.audit_plots import (
     duration_text,
     line_plot,
 )
-from isotherm.spark.audit_report import ROWS_MAX, render
-from isotherm.spark.audit_style import STYLE
+from isotherm.spark.audit_report import ROWS_MAX, STYLE, render
 from isotherm.spark.jobs import audit
 
 MADE_MS = 1_771_113_600_000

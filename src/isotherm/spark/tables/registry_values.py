@@ -6,6 +6,7 @@ schema does not fit the column, its values are dead letters.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -17,7 +18,11 @@ from isotherm.spark.tables.column_limits import UnfitValueError
 from isotherm.spark.tables.framed_values import NO_VALUE, Framing, SchemaName, framed, not_framed
 from isotherm.spark.tables.halving import decode_by_halves
 from isotherm.spark.tables.json_values import DeadValue, DecodedValues, Places, Values
-from isotherm.spark.tables.schema_registry import UnknownSchemaError
+from isotherm.spark.tables.schema_registry import (
+    RegistrySettings,
+    UnknownSchemaError,
+    registered_schema,
+)
 from isotherm.spark.tables.value_types import ValueType, merged, too_deep, twin
 
 _REASON_SIZE_MAX = 200
@@ -150,3 +155,28 @@ def _taken(values: Values, places: Places) -> Values:
 
 def _lost(place: int, reason: str, name: SchemaName) -> DeadValue:
     return DeadValue(place, f"{reason[:_REASON_SIZE_MAX]} schema_id={name.id}")
+
+
+CODECS_MAX = 1000
+_KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF"}
+
+
+@functools.lru_cache(CODECS_MAX)
+def open_codec(
+    value_format: str, registry: RegistrySettings, name: SchemaName, *, is_compared: bool = False
+) -> SchemaCodec:
+    """The codec of a schema. With `is_compared`, values that differ stay different. Raises
+    UnknownSchemaError if its values cannot be decoded, and SchemaRegistryError if the registry does
+    not answer."""
+    schema = registered_schema(registry, name.id)
+    if schema.kind != _KINDS[value_format]:
+        raise UnknownSchemaError(f"the schema is not of {value_format} but of {schema.kind}")
+    # Import only the codec that is needed, because each needs its own packages.
+    if schema.kind == "PROTOBUF":
+        from isotherm.spark.tables.protobuf_schema import message_of
+        from isotherm.spark.tables.protobuf_values import ProtobufCodec
+
+        return ProtobufCodec(message_of(schema, name.path), is_compared=is_compared)
+    from isotherm.spark.tables.avro_values import AvroCodec
+
+    return AvroCodec(schema)

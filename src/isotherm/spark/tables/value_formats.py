@@ -181,8 +181,7 @@ def _decoder_of(
         return JsonSchemaDecoder(
             partial(schema_type, wanted.registry), fixed, known, may_grow=may_grow
         )
-    from isotherm.spark.tables.registry_values import RegistryDecoder
-    from isotherm.spark.tables.schema_codecs import open_codec
+    from isotherm.spark.tables.registry_values import RegistryDecoder, open_codec
 
     return RegistryDecoder(
         partial(open_codec, wanted.name, wanted.registry, is_compared=wanted.compared),

@@ -15,10 +15,10 @@ from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.options import SourceOptions, storage_url
 from isotherm.spark.reading.brokers import Brokers, KafkaBrokers, RequestSettings
-from isotherm.spark.tier.projection_source import TableSegmentSource
 from isotherm.spark.tier.sources_of_metadata import (
     BucketSegmentSource,
     SegmentSource,
+    TableSegmentSource,
     TopicSegmentSource,
     UsersSegmentSource,
 )

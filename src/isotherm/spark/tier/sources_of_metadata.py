@@ -3,7 +3,7 @@
 - `topic`: the fold of `__remote_log_metadata`, read from the brokers.
 - `bucket`: the bucket itself, by its manifests and the names in its listing, or the list that a
   user's RemoteStorageManager gives. No broker is needed.
-- `table`: a projection of the metadata topic (projection_source.py).
+- `table`: a projection of the metadata topic.
 
 All list only visible segments: those in state COPY_SEGMENT_FINISHED.
 """
@@ -15,7 +15,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from isotherm.errors import CorruptObjectError, UnsupportedVersionError
 from isotherm.remote.metadata.api import MetadataTopic
@@ -37,12 +40,16 @@ from isotherm.remote.storage.inventory import (
 )
 from isotherm.remote.storage.layout.segment_layout import LOG_SUFFIX, Layout
 from isotherm.remote.storage.object_client import ObjectClient
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.metadata.projection import read_segments
+from isotherm.spark.metadata.segment_frames import segments_of
 from isotherm.spark.plan.listed_segments import follow_one_another, is_in_order, is_succeeded_by
 from isotherm.spark.plan.planning import BlankSegment
 from isotherm.types import TopicIdPartition
 
 if TYPE_CHECKING:
     from isotherm.spark.tier.users_storage import UsersStorage
+
 
 _logger = logging.getLogger(__name__)
 
@@ -256,3 +263,30 @@ def _ends_in_order(
 
 def _is_visible(segment: RemoteLogSegmentMetadata) -> bool:
     return segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+_VISIBLE = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
+
+
+class TableSegmentSource:
+    """`SegmentSource` over a projection. Each call reads its current state."""
+
+    def __init__(self, settings: ObjectStoreSettings) -> None:
+        self._settings = settings
+
+    def visible_segments(
+        self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
+    ) -> list[RemoteLogSegmentMetadata]:
+        wanted = None if partitions is None else frozenset(partitions)
+        found: list[RemoteLogSegmentMetadata] = []
+        for table in read_segments(self._settings, filters=[("state", "=", _VISIBLE)]):
+            names: list[Any] = pc.unique(table["topic"]).to_pylist()
+            topics = [name for name in names if selects_topic(name)]
+            chosen = table.filter(pc.is_in(table["topic"], pa.array(topics, pa.string())))
+            for batch in chosen.to_batches():
+                found += [
+                    segment
+                    for segment in segments_of(batch)
+                    if wanted is None or segment.topic_id_partition in wanted
+                ]
+        return found

@@ -33,7 +33,7 @@ from isotherm.spark.tables import schema_registry
 from isotherm.spark.tables.framed_values import Framing
 from isotherm.spark.tables.header_names import NAME_HEADERS, last_header, named_value, named_values
 from isotherm.spark.tables.protobuf_schema import message_of
-from isotherm.spark.tables.schema_codecs import open_codec
+from isotherm.spark.tables.registry_values import open_codec
 from isotherm.spark.tables.schema_registry import RegisteredSchema, RegistrySettings
 from isotherm.spark.tables.table_rows import SOURCE_SCHEMA, decoded_rows
 from isotherm.spark.tables.value_formats import decoders_of, first_types, formats

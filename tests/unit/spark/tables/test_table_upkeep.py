@@ -18,7 +18,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from isotherm.errors import ConfigError, TableOvertakenError
-from isotherm.spark.jobs.merged_files import merged_batches
+from isotherm.spark.jobs.table_upkeep import merged_batches
 from isotherm.spark.tables.iceberg_table import IcebergTable
 from isotherm.spark.tables.table_upkeep import (
     GROUP_FILES_MAX,

@@ -30,8 +30,7 @@ from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.tables.delta_table import DeltaPlace, DeltaTopicTable, storage_options
-from isotherm.spark.tables.iceberg_catalogs import open_catalog
-from isotherm.spark.tables.iceberg_table import IcebergTable
+from isotherm.spark.tables.iceberg_table import IcebergTable, open_catalog
 from isotherm.spark.tables.parquet_table import ParquetTable
 from isotherm.spark.tables.topic_table import (
     FilePlaces,
