@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from isotherm.errors import IsothermError, RejectedError, RemoteResourceNotFoundError
-from isotherm.log.log_segment import LogSegment
 from isotherm.log.mending import mend_segment
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
@@ -155,7 +154,7 @@ class CopyTask:
         self._cancellation.report_copied(log, copied_offset)
         return copied_offset
 
-    def _copy(self, candidate: CandidateSegment[LogSegment]) -> None:
+    def _copy(self, candidate: CandidateSegment) -> None:
         tier = self._tier
         # First: a lost index or producer snapshot would stop the copying, a damaged index would
         # get into the bucket. `_metadata_of` reads the transaction index.
@@ -188,7 +187,7 @@ class CopyTask:
         self._confirm_finished()
 
     def _copy_objects(
-        self, candidate: CandidateSegment[LogSegment], metadata: RemoteLogSegmentMetadata
+        self, candidate: CandidateSegment, metadata: RemoteLogSegmentMetadata
     ) -> bytes | None:
         """Copy the objects; returns the custom metadata. Deletes the objects after a failure."""
         with ExitStack() as on_failure:
@@ -265,7 +264,7 @@ class CopyTask:
             )
 
     def _metadata_of(
-        self, candidate: CandidateSegment[LogSegment], epochs: Mapping[LeaderEpoch, Offset]
+        self, candidate: CandidateSegment, epochs: Mapping[LeaderEpoch, Offset]
     ) -> RemoteLogSegmentMetadata:
         segment, now_ms = candidate.segment, self._tier.clock.now_ms()
         return RemoteLogSegmentMetadata(
@@ -298,7 +297,7 @@ class CopyTask:
             self._tier.metrics.set(gauge, self._partition.topic, self._partition.partition, value)
 
 
-def segment_data(log: PartitionLog, candidate: CandidateSegment[LogSegment]) -> LogSegmentData:
+def segment_data(log: PartitionLog, candidate: CandidateSegment) -> LogSegmentData:
     """The files of a closed segment, and the epochs of the log up to its end.
 
     Raises FileNotFoundError if the producer snapshot at its end is gone.

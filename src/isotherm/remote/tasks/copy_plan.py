@@ -8,33 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Self
 
 from isotherm.config.topic import TopicConfig
+from isotherm.log.log_segment import LogSegment
 from isotherm.types import Offset, TimestampMs
 
 
-class Segment(Protocol):
-    """The part of `LogSegment` that the plan needs."""
-
-    @property
-    def base_offset(self) -> Offset: ...
-
-    @property
-    def size_in_bytes(self) -> int: ...
-
-    @property
-    def largest_timestamp_ms(self) -> TimestampMs: ...
-
-
-SegmentT = TypeVar("SegmentT", bound=Segment)
-
-
 @dataclass(frozen=True, slots=True)
-class CandidateSegment(Generic[SegmentT]):
+class CandidateSegment:
     """A closed segment and the base offset of the next one."""
 
-    segment: SegmentT
+    segment: LogSegment
     next_base_offset: Offset
 
 
@@ -69,12 +54,12 @@ class CopyLag:
 
 
 def plan_copies(
-    segments: Sequence[SegmentT],
+    segments: Sequence[LogSegment],
     from_offset: Offset,
     last_stable_offset: Offset,
     lag: CopyLag,
     now_ms: TimestampMs,
-) -> list[CandidateSegment[SegmentT]]:
+) -> list[CandidateSegment]:
     """Segments from the one that holds `from_offset` on that may be copied now, ascending.
 
     `segments` ascend and the last one is active. A segment may be copied once all of it is below

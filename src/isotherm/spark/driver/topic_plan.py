@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from isotherm.errors import UnknownTopicOrPartitionError
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.offsets import OffsetRange, check_range, clip_range
-from isotherm.spark.reading.brokers import Brokers
+from isotherm.spark.reading.brokers import KafkaBrokers
 from isotherm.spark.source_task import TaskPartition, uncollected
 from isotherm.spark.tier.open_log import open_brokers, open_tiered_log
 from isotherm.spark.tier.settings import read_settings
@@ -115,7 +115,7 @@ def _ranges(log: TieredLog, views: Views, covered: Mapping[int, Offset]) -> list
     return ranges
 
 
-def _topic_id(views: Views, brokers: Brokers | None) -> str:
+def _topic_id(views: Views, brokers: KafkaBrokers | None) -> str:
     if brokers is not None:
         return uuid_to_text(brokers.partitions({min(views).topic})[0].topic_id)
     for view in views.values():

@@ -51,7 +51,7 @@ from isotherm.spark.jobs.compact_plan import CompactionPlan, plan_compaction, un
 from isotherm.spark.jobs.cost import Cost, parallel_tasks
 from isotherm.spark.options import SourceOptions, storage_url
 from isotherm.spark.plan.planning import lineage_pieces
-from isotherm.spark.reading.brokers import Brokers
+from isotherm.spark.reading.brokers import KafkaBrokers
 from isotherm.spark.tier.open_log import open_brokers, open_segment_source
 from isotherm.spark.tier.settings import tier_settings
 from isotherm.spark.tier.storage import storage_of_job
@@ -186,7 +186,7 @@ def read_plan(options: SourceOptions, settings: CompactionSettings) -> Compactio
     return plan_compaction(storage, histories, in_place=settings.target is None, unproven=unproven)
 
 
-def _check_cluster_publishes(brokers: Brokers) -> None:
+def _check_cluster_publishes(brokers: KafkaBrokers) -> None:
     """Raise PolicyViolationError for a cluster that cannot publish staged segments. Only a cluster
     with metadata of level 1 can, and it has the audit topic."""
     try:

@@ -26,12 +26,14 @@ from isotherm.spark.jobs.rewritten_files import (
 from isotherm.spark.numbered_tasks import each_of
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.tables.parquet_files import Place, PutFile
-from isotherm.spark.tables.table_upkeep import DataFile, KeptTable
+from isotherm.spark.tables.table_upkeep import DataFile
 from isotherm.spark.tier.open_log import open_brokers
 from isotherm.types import Offset, uuid_to_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from isotherm.spark.tables.iceberg_upkeep import IcebergKept
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def plan_retention(files: Iterable[DataFile], starts: Mapping[int, Offset]) -> R
 
 
 def delete_below(
-    table: KeptTable,
+    table: IcebergKept,
     read_starts: Callable[[], LogStarts],
     open_spark: Callable[[], SparkSession],
     name: str,

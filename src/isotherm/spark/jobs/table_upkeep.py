@@ -24,16 +24,15 @@ from isotherm.spark.jobs.table_retention import LogStarts, delete_below
 from isotherm.spark.numbered_tasks import each_of
 from isotherm.spark.tables.column_fit import as_schema
 from isotherm.spark.tables.parquet_files import ParquetFiles, Place, PutFile, attempt_name
-from isotherm.spark.tables.table_upkeep import DataFile, KeptTable, plan_compaction
+from isotherm.spark.tables.table_upkeep import DataFile, plan_compaction
 from isotherm.spark.tables.time_partitions import folder_of
 from isotherm.spark.task_folder import task_folder
 from isotherm.types import Offset
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
+    from isotherm.spark.tables.iceberg_upkeep import IcebergKept
 
 MERGE_BATCH_BYTES = 4 * 1024 * 1024
 """Bytes of rows in memory for each open file."""
@@ -180,7 +179,7 @@ class UpkeepDone:
 
 
 def keep_tables(
-    tables: Sequence[KeptTable],
+    tables: Sequence[IcebergKept],
     settings: UpkeepSettings,
     open_spark: OpenSpark,
     run: str,
@@ -209,7 +208,7 @@ def keep_tables(
     return done
 
 
-def compact(table: KeptTable, open_spark: OpenSpark, name: str) -> UpkeepDone:
+def compact(table: IcebergKept, open_spark: OpenSpark, name: str) -> UpkeepDone:
     """Replace small files by larger ones with the same rows, in one commit. There is no commit if
     no two files may be merged."""
     groups = plan_compaction(table.files())

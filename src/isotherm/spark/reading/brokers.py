@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import (
     IsolationLevel,
@@ -63,25 +63,6 @@ _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
-class Brokers(Protocol):
-    """The requests of a query's driver. Each raises RetriableError if the brokers do not answer."""
-
-    def topic_names(self) -> list[str]:
-        """All topics except INTERNAL_TOPICS."""
-
-    def partitions(self, topics: Iterable[str]) -> list[TopicIdPartition]:
-        """The partitions of `topics`. Raises UnknownTopicOrPartitionError if one is missing."""
-
-    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetBounds]:
-        """The log start and end of each partition, over both tiers."""
-
-    def offsets_for_times(
-        self, times: Mapping[TopicPartition, TimestampMs]
-    ) -> dict[TopicPartition, Offset | None]:
-        """The first offset whose record is not older than the time. None if there is no such
-        record."""
-
-
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
     timeout_s: float = 60.0
@@ -90,7 +71,8 @@ class RequestSettings:
 
 
 class KafkaBrokers:
-    """`Brokers` over librdkafka."""
+    """The requests of a query's driver, by librdkafka. Each raises RetriableError if the brokers
+    do not answer."""
 
     def __init__(
         self,
@@ -115,6 +97,7 @@ class KafkaBrokers:
             ) from error
 
     def topic_names(self) -> list[str]:
+        """All topics except INTERNAL_TOPICS."""
         listed = self._retried(
             "topics", lambda: self._admin.list_topics(timeout=self._settings.timeout_s)
         )
@@ -141,6 +124,7 @@ class KafkaBrokers:
         return str(listed.cluster_id)
 
     def partitions(self, topics: Iterable[str]) -> list[TopicIdPartition]:
+        """The partitions of `topics`. Raises UnknownTopicOrPartitionError if one is missing."""
         names = sorted(topics)
         if not names:
             return []
@@ -154,14 +138,16 @@ class KafkaBrokers:
         ]
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetBounds]:
-        wanted = list(partitions)
-        starts = self._offsets(dict.fromkeys(wanted, _EARLIEST))
-        ends = self._offsets(dict.fromkeys(wanted, _LATEST))
-        return {partition: OffsetBounds(starts[partition], ends[partition]) for partition in wanted}
+        """The log start and end of each partition, over both tiers."""
+        starts = self._offsets(dict.fromkeys(partitions, _EARLIEST))
+        ends = self._offsets(dict.fromkeys(starts, _LATEST))
+        return {partition: OffsetBounds(starts[partition], ends[partition]) for partition in starts}
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, TimestampMs]
     ) -> dict[TopicPartition, Offset | None]:
+        """The first offset whose record is not older than the time. None if there is no such
+        record."""
         specs = {partition: OffsetSpec.for_timestamp(time) for partition, time in times.items()}
         return {
             partition: None if offset == _NO_OFFSET else offset

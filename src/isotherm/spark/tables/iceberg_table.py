@@ -58,7 +58,6 @@ from isotherm.spark.tables.iceberg_snapshots import (
 )
 from isotherm.spark.tables.iceberg_upkeep import IcebergKept
 from isotherm.spark.tables.table_rows import dead_schema, rows_schema
-from isotherm.spark.tables.table_upkeep import KeptTable
 from isotherm.spark.tables.time_partitions import DAY, HOUR, partition_column
 from isotherm.spark.tables.topic_table import (
     DEAD_LETTERS_SUFFIX,
@@ -313,7 +312,7 @@ class IcebergTable:
                 if not is_done():
                     raise
 
-    def kept(self) -> list[KeptTable]:
+    def kept(self) -> list[IcebergKept]:
         """The table of rows and the table of dead letters, for upkeep."""
 
         def kept(name: str, load: Callable[[], Table], *, carried: str, needed: str) -> IcebergKept:

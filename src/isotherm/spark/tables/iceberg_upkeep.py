@@ -30,8 +30,9 @@ from isotherm.types import TimestampMs
 
 
 class IcebergKept:
-    """`KeptTable` over Iceberg.
+    """One Iceberg table in the driver, in the state of its last read. Not thread-safe.
 
+    A topic has two: one of rows, one of dead letters.
     `load` reads the table. A snapshot of upkeep repeats the notes `carried` of the newest snapshot
     that has them. The next run needs the newest snapshot with the note `needed`, which must not
     expire. `place`, `schema` and `check` are the same as for runs.
@@ -63,13 +64,19 @@ class IcebergKept:
 
     @property
     def schema(self) -> pa.Schema:
+        """The schema of new files: all columns of the table, including those that other programs
+        added.
+        """
         return self._schema(self._known)
 
     def read(self) -> None:
+        """Read the current state of the table."""
         with translated("the table cannot be read"):
             self._table = self._load()
 
     def files(self) -> list[DataFile]:
+        """The files of the table. Raises ConfigError if rows were deleted without rewriting their
+        files, or columns were renamed."""
         self._check(self._known)
         hint = "rewrite the files by the engine that deleted the rows"
         return [self._described(each) for each in whole_files(self._known, self.name, hint)]
@@ -82,6 +89,10 @@ class IcebergKept:
         keeps_rows: bool,
         check: Callable[[], None] | None = None,
     ) -> None:
+        """Replace files in one commit. `check` is called right before each try, and may raise.
+        Raises TableOvertakenError if one of the removed files is no longer in the table, or was
+        changed. Nothing is committed then."""
+
         def summary() -> Mapping[str, str]:
             if check is not None:
                 check()
@@ -92,6 +103,8 @@ class IcebergKept:
             commit_snapshot(self._known, change, summary, self._lost())
 
     def expire(self, before_ms: TimestampMs) -> Expired:
+        """Expire older snapshots, except the newest one, those that the next run needs, and those
+        with a tag or a branch. Then delete the files that no snapshot names any more."""
         if self._known.properties.get("gc.enabled", "true").lower() == "false":
             raise ConfigError(
                 f"other tables may use the table's files too table={self.name}"

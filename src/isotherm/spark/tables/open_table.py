@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from isotherm.errors import ConfigError
 from isotherm.remote.storage.settings import ObjectStoreSettings
@@ -13,8 +14,10 @@ from isotherm.remote.storage.store_check import check_store
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.options import SourceOptions, storage_url
 from isotherm.spark.requirements import check_delta, check_iceberg
-from isotherm.spark.tables.table_upkeep import KeptTable
 from isotherm.spark.tables.topic_table import TopicTable
+
+if TYPE_CHECKING:
+    from isotherm.spark.tables.iceberg_upkeep import IcebergKept
 
 TABLE_FORMATS = ("iceberg", "delta", "parquet")
 DEFAULT_WAREHOUSE = "isotherm-warehouse"
@@ -80,7 +83,7 @@ def iceberg_name(topic: str) -> str:
     return f"{_NAMESPACE}.{topic.replace('.', '_').lower()}"
 
 
-def kept_tables(table: TopicTable) -> Sequence[KeptTable]:
+def kept_tables(table: TopicTable) -> Sequence[IcebergKept]:
     """The tables of rows and of dead letters, for upkeep.
 
     The format must have passed `check_upkeep`.

@@ -1,4 +1,4 @@
-"""The interface of tables for upkeep. A topic has two: one of rows, one of dead letters.
+"""The upkeep of a topic's tables, apart from their format: the files, and which are merged.
 
 A commit of upkeep keeps the covered offsets and the state of the dead letters. So upkeep and runs
 may commit in any order.
@@ -6,15 +6,13 @@ may commit in any order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
-
-import pyarrow as pa
+from typing import NamedTuple
 
 from isotherm.errors import ConfigError
-from isotherm.spark.tables.parquet_files import FILE_BYTES, Place
-from isotherm.types import Offset, TimestampMs
+from isotherm.spark.tables.parquet_files import FILE_BYTES
+from isotherm.types import Offset
 
 SMALL_FILE_BYTES = 128 * 1024 * 1024
 """Smaller files are merged to files of at most about FILE_BYTES."""
@@ -47,44 +45,6 @@ class Expired(NamedTuple):
 
     snapshots: int
     files: int
-
-
-class KeptTable(Protocol):
-    """One table in the driver, in the state of its last read. Not thread-safe."""
-
-    name: str
-
-    @property
-    def place(self) -> Place: ...
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of new files: all columns of the table, including those that other programs
-        added.
-        """
-
-    def read(self) -> None:
-        """Read the current state of the table."""
-
-    def files(self) -> list[DataFile]:
-        """The files of the table. Raises ConfigError if rows were deleted without rewriting their
-        files, or columns were renamed."""
-
-    def replace(
-        self,
-        added: Sequence[str],
-        removed: Sequence[str],
-        *,
-        keeps_rows: bool,
-        check: Callable[[], None] | None = None,
-    ) -> None:
-        """Replace files in one commit. `check` is called right before each try, and may raise.
-        Raises TableOvertakenError if one of the removed files is no longer in the table, or was
-        changed. Nothing is committed then."""
-
-    def expire(self, before_ms: TimestampMs) -> Expired:
-        """Expire older snapshots, except the newest one, those that the next run needs, and those
-        with a tag or a branch. Then delete the files that no snapshot names any more."""
 
 
 def check_upkeep(option: str, table_format: str) -> None:

@@ -14,7 +14,7 @@ from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.options import SourceOptions, storage_url
-from isotherm.spark.reading.brokers import Brokers, KafkaBrokers, RequestSettings
+from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
 from isotherm.spark.tier.sources_of_metadata import (
     BucketSegmentSource,
     SegmentSource,
@@ -30,7 +30,7 @@ from isotherm.spark.tier.tiered_log import TieredLog
 def open_tiered_log(
     options: SourceOptions,
     settings: ObjectStoreSettings | None,
-    brokers: Brokers | None,
+    brokers: KafkaBrokers | None,
     *,
     by_name: bool = False,
 ) -> Iterator[TieredLog]:
@@ -67,7 +67,7 @@ def open_segment_source(
         yield TopicSegmentSource(topic)
 
 
-def open_brokers(options: SourceOptions) -> Brokers | None:
+def open_brokers(options: SourceOptions) -> KafkaBrokers | None:
     if not options.has_brokers:
         return None
     settings = RequestSettings(

@@ -49,7 +49,7 @@ from isotherm.spark.plan.planning import (
     plan_tasks,
     split_ranges,
 )
-from isotherm.spark.reading.brokers import Brokers
+from isotherm.spark.reading.brokers import KafkaBrokers
 from isotherm.spark.reading.epoch_proof import prove_epochs
 from isotherm.spark.reading.readers import SegmentGoneError
 from isotherm.spark.reading.time_lookup import first_offset_not_before
@@ -87,7 +87,7 @@ class TieredLog:
         options: SourceOptions,
         storage: RemoteStorageManager,
         segment_source: SegmentSource,
-        brokers: Brokers | None,
+        brokers: KafkaBrokers | None,
     ) -> None:
         self._options = options
         self._storage = storage
@@ -223,7 +223,7 @@ class TieredLog:
         )
 
     @property
-    def _tail_brokers(self) -> Brokers | None:
+    def _tail_brokers(self) -> KafkaBrokers | None:
         return self._brokers if self._options.reads_tail else None
 
     def _partitions_from_brokers(self, *, may_lack_topics: bool) -> list[TopicIdPartition] | None:

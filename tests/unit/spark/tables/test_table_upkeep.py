@@ -20,11 +20,11 @@ from pyiceberg.table import Table
 from isotherm.errors import ConfigError, TableOvertakenError
 from isotherm.spark.jobs.table_upkeep import merged_batches
 from isotherm.spark.tables.iceberg_table import IcebergTable
+from isotherm.spark.tables.iceberg_upkeep import IcebergKept
 from isotherm.spark.tables.table_upkeep import (
     GROUP_FILES_MAX,
     SMALL_FILE_BYTES,
     DataFile,
-    KeptTable,
     check_upkeep,
     plan_compaction,
 )
@@ -133,7 +133,7 @@ def theirs(folder: Path, suffix: str = "") -> Table:
     return catalog_of(folder).load_table(f"kafka.prices{suffix}")
 
 
-def merge(kept: KeptTable, folder: Path, name: str = "merged") -> None:
+def merge(kept: IcebergKept, folder: Path, name: str = "merged") -> None:
     """Merge the files as the job does, without Spark."""
     old = kept.files()
     batches: Iterator[pa.RecordBatch] = merged_batches(old, kept.place, kept.schema)
