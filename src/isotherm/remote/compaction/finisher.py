@@ -44,7 +44,13 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
 )
-from isotherm.remote.tasks.deletion_rules import is_replaced, is_run_abandoned, may_be_replaced
+from isotherm.remote.tasks.deletion_rules import (
+    is_kept_long_enough,
+    is_partition_gone,
+    is_replaced,
+    is_run_abandoned,
+    may_be_replaced,
+)
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import TimestampMs, TopicIdPartition
 
@@ -86,8 +92,10 @@ class TierReplacementTarget:
 
     def is_deleted(self, partition: TopicIdPartition) -> bool:
         """Whether the partition belonged to this cluster and its deletion is finished."""
-        is_gone = self.tier.leader_epoch_of(partition) is None
-        return is_gone and self.metadata.is_partition_deleted(partition)
+        return is_partition_gone(
+            exists=self.tier.leader_epoch_of(partition) is not None,
+            is_deletion_recorded=self.metadata.is_partition_deleted(partition),
+        )
 
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """A live segment. Objects are deleted because of this answer, so every stored event is read
@@ -191,11 +199,14 @@ class CompactionFinisher:
         elif journal.in_place:
             if journal.state is JournalState.STAGED:
                 journal = self._publish(journal)
-            due_ms = journal.time_ms + journal.keep_old_ms
-            if self._clock.now_ms() >= due_ms:
+            if is_kept_long_enough(
+                published_ms=journal.time_ms,
+                keep_old_ms=journal.keep_old_ms,
+                now_ms=self._clock.now_ms(),
+            ):
                 self._clear(found, journal)
             else:
-                self._waiting[listed] = due_ms
+                self._waiting[listed] = journal.time_ms + journal.keep_old_ms
 
     def _give_up(self, listed: ListedRun, found: FoundRun) -> None:
         if self._is_alone:

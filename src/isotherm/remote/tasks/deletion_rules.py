@@ -161,6 +161,20 @@ def is_replaced(old: RemoteLogSegmentMetadata | None) -> bool:
     return old is None
 
 
+def is_kept_long_enough(
+    *, published_ms: TimestampMs, keep_old_ms: int, now_ms: TimestampMs
+) -> bool:
+    """The objects of segments that a compaction has replaced: no read that began before still needs
+    them."""
+    return published_ms + keep_old_ms <= now_ms
+
+
+def is_partition_gone(*, exists: bool, is_deletion_recorded: bool) -> bool:
+    """Everything of a compaction whose partition is deleted. A partition that the cluster does not
+    have may be another cluster's: that one has no record of its deletion here."""
+    return is_deletion_recorded and not exists
+
+
 def is_run_abandoned(
     *, modified_ms: TimestampMs, abandoned_after_ms: int, now_ms: TimestampMs
 ) -> bool:

@@ -112,17 +112,18 @@ class IcebergKept:
             )
         with translated("snapshots cannot expire"):
             for _ in range(COMMIT_TRIES):
-                gone = self._expirable(before_ms)
+                gone = expirable_snapshots(self._known, before_ms, self._needed)
                 if not gone:
                     return Expired(0, 0)
                 # Read before the commit, after which the snapshots cannot be found any more.
-                named = self._named_by(gone)
+                named = named_files(self._known, gone)
                 if self._remove(gone):
                     self._known.refresh()
                     # By the table after the commit: a snapshot that was added meanwhile may name
                     # some of the files. A crash before the deletion leaves files that no snapshot
                     # names, and harms no reader.
-                    unnamed = sorted(named - self._named_by(self._known.snapshots()))
+                    left = named_files(self._known, self._known.snapshots())
+                    unnamed = sorted(named - left)
                     for each in unnamed:
                         self._known.io.delete(each)
                     return Expired(len(gone), len(unnamed))
@@ -158,20 +159,6 @@ class IcebergKept:
         kind: Any = field.field_type
         return int(from_bytes(kind, first)), int(from_bytes(kind, last))
 
-    def _expirable(self, before_ms: TimestampMs) -> list[Snapshot]:
-        """The snapshots older than `before_ms` that may expire. Those between the newest one and
-        the one that the next run needs stay, because the chain of ancestors leads over them."""
-        kept = {each.snapshot_id for each in self._known.refs().values()}
-        for each in ancestors(self._known):
-            kept.add(each.snapshot_id)
-            if note_of(each, self._needed) is not None:
-                break
-        return [
-            each
-            for each in self._known.snapshots()
-            if each.timestamp_ms < before_ms and each.snapshot_id not in kept
-        ]
-
     def _remove(self, gone: Iterable[Snapshot]) -> bool:
         """Remove snapshots. Returns False if another program committed first: after a rollback one
         of these may be the newest."""
@@ -188,23 +175,6 @@ class IcebergKept:
             return False
         return True
 
-    def _named_by(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """The files that snapshots name: manifest lists, manifests, and files of data and
-        deletes.
-        """
-        lists: set[str] = set()
-        manifests: dict[str, Any] = {}
-        for each in snapshots:
-            lists.add(each.manifest_list)
-            for manifest in each.manifests(self._known.io):
-                manifests[manifest.manifest_path] = manifest
-        files = {
-            entry.data_file.file_path
-            for manifest in manifests.values()
-            for entry in manifest.fetch_manifest_entry(self._known.io, discard_deleted=True)
-        }
-        return lists | manifests.keys() | files
-
 
 def _newest_notes(table: Table, names: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
@@ -214,3 +184,34 @@ def _newest_notes(table: Table, names: Iterable[str]) -> dict[str, str]:
             if note is not None:
                 found.setdefault(name, note)
     return found
+
+
+def expirable_snapshots(table: Table, before_ms: TimestampMs, needed: str) -> list[Snapshot]:
+    """The snapshots older than `before_ms` that may expire. Those between the newest one and the
+    newest one with the note `needed` stay, because the chain of ancestors leads over them."""
+    kept = {each.snapshot_id for each in table.refs().values()}
+    for each in ancestors(table):
+        kept.add(each.snapshot_id)
+        if note_of(each, needed) is not None:
+            break
+    return [
+        each
+        for each in table.snapshots()
+        if each.timestamp_ms < before_ms and each.snapshot_id not in kept
+    ]
+
+
+def named_files(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
+    """The files that snapshots name: manifest lists, manifests, and files of data and deletes."""
+    lists: set[str] = set()
+    manifests: dict[str, Any] = {}
+    for each in snapshots:
+        lists.add(each.manifest_list)
+        for manifest in each.manifests(table.io):
+            manifests[manifest.manifest_path] = manifest
+    files = {
+        entry.data_file.file_path
+        for manifest in manifests.values()
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    }
+    return lists | manifests.keys() | files

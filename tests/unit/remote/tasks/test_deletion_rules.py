@@ -24,6 +24,8 @@ from isotherm.remote.tasks.deletion_rules import (
     is_deletion_begun,
     is_garbage_of_partition,
     is_given_up,
+    is_kept_long_enough,
+    is_partition_gone,
     is_replaced,
     is_run_abandoned,
     is_superseded,
@@ -196,6 +198,18 @@ def test_compacted_segment_takes_the_place_of_a_finished_one_alone() -> None:
 def test_objects_of_a_replaced_segment_go_when_nothing_names_it() -> None:
     assert is_replaced(None)
     assert not any(is_replaced(segment(state)) for state in RemoteLogSegmentState)
+
+
+def test_replaced_objects_are_kept_for_reads_that_began_before() -> None:
+    assert is_kept_long_enough(published_ms=5, keep_old_ms=10, now_ms=15)
+    assert not is_kept_long_enough(published_ms=5, keep_old_ms=10, now_ms=14)
+
+
+def test_partition_is_gone_if_its_deletion_is_recorded_and_the_cluster_lacks_it() -> None:
+    assert is_partition_gone(exists=False, is_deletion_recorded=True)
+    # Another cluster's, or one whose deletion still runs.
+    assert not is_partition_gone(exists=False, is_deletion_recorded=False)
+    assert not is_partition_gone(exists=True, is_deletion_recorded=True)
 
 
 def test_compaction_is_abandoned_when_it_has_stored_nothing_for_long() -> None:
