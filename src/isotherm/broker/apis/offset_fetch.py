@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups.offset_coordinator import FetchedOffset
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.loop_turns import PART_SIZE, AnswerTurns, next_turn
+from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.server.requests.access_checks import Check, Denial
@@ -330,11 +330,11 @@ async def _visible(
     The request was not split, because it names no topic, and a group may have offsets of any number
     of topics. So a part of them is checked in each turn of the loop (docs/decisions/0021).
     """
+    turns = AnswerTurns()
     shown: list[Any] = []
-    for start in range(0, len(topics), PART_SIZE):
-        if start:
-            await next_turn()
-        shown += _checked(authorizer, context, topics[start : start + PART_SIZE]).allowed
+    for part in turns.parts(topics):
+        await turns.take(len(part))
+        shown += _checked(authorizer, context, part).allowed
     return tuple(shown)
 
 

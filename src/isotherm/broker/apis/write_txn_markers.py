@@ -26,7 +26,7 @@ from isotherm.broker.coordinators.transactions.transaction_state import (
     ProducerIdAndEpoch,
 )
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.loop_turns import next_turn
+from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
@@ -41,14 +41,14 @@ FIRST_TRANSACTION_VERSION = 2
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
+    turns = AnswerTurns(MARKERS_PER_TURN)
     appended: list[ErrorCode | asyncio.Future[None]] = []
     for marker in request.markers:
         ended = _end_marker(context, marker)
         for topic in marker.topics:
             for index in topic.partition_indexes:
+                await turns.take()
                 appended.append(_append(context, ended, TopicPartition(topic.name, index)))
-                if len(appended) % MARKERS_PER_TURN == 0:
-                    await next_turn()
     # Awaited one after the other, which takes no longer than the slowest partition.
     codes = [
         each if isinstance(each, ErrorCode) else await _code_once_committed(each)

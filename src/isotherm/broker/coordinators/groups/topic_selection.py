@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from isotherm.broker.loop_turns import PART_SIZE, next_turn
+from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.principal import Principal
 from isotherm.broker.shared_futures import shared_result
@@ -211,17 +211,12 @@ def _is_of(selection: Selection, pattern: str, viewer: Viewer) -> bool:
 async def _describable(
     authorizer: Authorizer, viewer: Viewer, names: frozenset[str]
 ) -> frozenset[str]:
-    ordered = tuple(names)
+    turns = AnswerTurns()
     shown: set[str] = set()
-    for start in range(0, len(ordered), PART_SIZE):
-        if start:
-            await next_turn()
+    for part in turns.parts(tuple(names)):
+        await turns.take(len(part))
         shown |= authorizer.allowed(
-            viewer,
-            Operation.DESCRIBE,
-            ResourceType.TOPIC,
-            ordered[start : start + PART_SIZE],
-            is_logged=False,
+            viewer, Operation.DESCRIBE, ResourceType.TOPIC, part, is_logged=False
         )
     # The same object where all are shown, which is nearly always: members share it.
     return names if len(shown) == len(names) else frozenset(shown)
