@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -179,12 +178,3 @@ class KafkaMember(BrokerOracle):
 
 
 Member: TypeAlias = IsothermMember | KafkaMember
-
-
-def wait_for(is_true: Callable[[], bool], what: str, timeout_s: float = 300.0) -> None:
-    """Wait for a condition. TimeoutError names the one that did not come about."""
-    deadline = time.monotonic() + timeout_s
-    while not is_true():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {timeout_s:.0f} s in vain for {what}")
-        time.sleep(0.1)

@@ -16,9 +16,10 @@ from typing import Any, Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember, wait_for
+from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember
 from oracle.kafka_cluster import ControllerOracle
 from oracle.leader_moves import elect_leader
+from oracle.topics import wait_until
 
 ISOTHERM, KAFKA, OTHER_ISOTHERM = 1, 2, 3
 KINDS: Mapping[int, type[IsothermMember | KafkaMember]] = {
@@ -67,7 +68,7 @@ class MixedCluster:
         self.admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
         # librdkafka drops its handles of bootstrap addresses once it knows the brokers behind them,
         # and with a handle the request that was sent through it.
-        wait_for(self._knows_brokers, "metadata of all brokers", TIMEOUT_S)
+        wait_until(self._knows_brokers, "metadata of all brokers", TIMEOUT_S)
 
     def _knows_brokers(self) -> bool:
         try:
@@ -124,14 +125,14 @@ class MixedCluster:
         return int(found.leader) if found else -1
 
     def await_isr(self, topic: str, expected: set[int], partition: int = 0) -> None:
-        wait_for(
+        wait_until(
             lambda: self.isr(topic, partition) == expected,
             f"ISR {expected} of {topic}-{partition}",
             TIMEOUT_S,
         )
 
     def await_leader(self, topic: str, node_id: int, partition: int = 0) -> None:
-        wait_for(
+        wait_until(
             lambda: self.leader(topic, partition) == node_id,
             f"{node_id} leads {topic}-{partition}",
             TIMEOUT_S,
@@ -143,7 +144,7 @@ class MixedCluster:
             return
         others = sorted(set(self._partition(topic, partition).replicas) - {node_id})
         # The replica may not be in sync yet.
-        wait_for(
+        wait_until(
             lambda: elect_leader(self.servers, topic, partition, [node_id, *others]),
             f"election of {node_id} for {topic}-{partition}",
             TIMEOUT_S,

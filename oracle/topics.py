@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 WAIT_TIMEOUT_S = 300
 # Kafka's smallest segment.bytes.
@@ -34,7 +34,7 @@ def has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
     metadata = admin.list_topics(topic, timeout=300).topics[topic].partitions
     if len(metadata) != partitions or any(p.leader < 0 for p in metadata.values()):
         return False
-    request = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
+    request = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}  # type: ignore[no-untyped-call]
     return all(f.exception(30) is None for f in admin.list_offsets(request).values())
 
 

@@ -23,9 +23,10 @@ from isotherm.remote.metadata.wire.events import iterate_records
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentState
 from isotherm.segment.leader_epoch_checkpoint import read_leader_epoch_checkpoint
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
-from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember, wait_for
+from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember
 from oracle.kafka import run_tool
 from oracle.mixed_cluster import ISOTHERM, KAFKA, OTHER_ISOTHERM, MixedCluster
+from oracle.topics import wait_until
 from tests.support.cluster.quiet_logs import NewLines
 from tests.support.schedules.oracle import FoldedTopic
 
@@ -121,7 +122,7 @@ def read(cluster: Cluster, topic: str, count: int, start: int = 0) -> list[int]:
                 return True
         return False
 
-    wait_for(is_read, f"{count} records of {topic}", TIMEOUT_S)
+    wait_until(is_read, f"{count} records of {topic}", TIMEOUT_S)
     consumer.close()
     return found
 
@@ -139,7 +140,7 @@ def test_logs_of_replicas_are_the_same_bytes(cluster: Cluster, leader: int) -> N
 
     for other in others:
         path = cluster.directory(other, topic) / names[0]
-        wait_for(lambda path=path: path.read_bytes() == expected, f"equal {path}", TIMEOUT_S)
+        wait_until(lambda path=path: path.read_bytes() == expected, f"equal {path}", TIMEOUT_S)
     assert read(cluster, topic, 5_000) == list(range(5_000))
 
 
@@ -177,7 +178,7 @@ def test_each_kind_serves_the_history_that_the_other_copied(
         },
     )
     produce(cluster, topic, 0, 20_000)
-    wait_for(lambda: len(cluster.copied(topic)) >= 3, "segments that Isotherm copied", TIMEOUT_S)
+    wait_until(lambda: len(cluster.copied(topic)) >= 3, "segments that Isotherm copied", TIMEOUT_S)
     await_local_start(cluster, ISOTHERM, topic)
 
     cluster.reassign(tmp_path, topic, [KAFKA, ISOTHERM, OTHER_ISOTHERM])
@@ -185,7 +186,7 @@ def test_each_kind_serves_the_history_that_the_other_copied(
     assert read(cluster, topic, 20_000) == list(range(20_000))
     copied_before = len(cluster.copied(topic))
     produce(cluster, topic, 20_000, 20_000)
-    wait_for(
+    wait_until(
         lambda: len(cluster.copied(topic)) >= copied_before + 3,
         "segments that Kafka copied",
         TIMEOUT_S,
@@ -202,7 +203,7 @@ def await_local_start(cluster: Cluster, node_id: int, topic: str) -> None:
     the bucket.
     """
     first = cluster.directory(node_id, topic) / "00000000000000000000.log"
-    wait_for(lambda: not first.exists(), f"{first} to be gone", TIMEOUT_S)
+    wait_until(lambda: not first.exists(), f"{first} to be gone", TIMEOUT_S)
 
 
 def test_a_new_replica_takes_history_from_the_bucket(cluster: Cluster, tmp_path: Path) -> None:
@@ -219,7 +220,7 @@ def test_a_new_replica_takes_history_from_the_bucket(cluster: Cluster, tmp_path:
         },
     )
     produce(cluster, topic, 0, 20_000)
-    wait_for(lambda: len(cluster.copied(topic)) >= 3, "copied segments", TIMEOUT_S)
+    wait_until(lambda: len(cluster.copied(topic)) >= 3, "copied segments", TIMEOUT_S)
     await_local_start(cluster, KAFKA, topic)
 
     cluster.reassign(tmp_path, topic, [OTHER_ISOTHERM, KAFKA])
@@ -245,7 +246,7 @@ def write_tiered(cluster: Cluster, topic: str, leaders: list[int]) -> int:
         produce(cluster, topic, count, 8_000)
         count += 8_000
     directory = cluster.directory(ISOTHERM, topic)
-    wait_for(
+    wait_until(
         lambda: first_local(directory) > 8_000, "epochs that are only in the bucket", TIMEOUT_S
     )
     return count
@@ -301,7 +302,7 @@ def test_member_without_leader_epochs_begins_anew_behind_what_the_tier_has_dropp
     dropped = cluster.admin.delete_records([TopicPartition(topic, 0, start)])
     (deleted,) = dropped.values()
     assert deleted.result(TIMEOUT_S).low_watermark == start
-    wait_for(
+    wait_until(
         lambda: not set(copied_then) & set(cluster.copied(topic)),
         "the remote segments to be dropped",
         TIMEOUT_S,
@@ -357,7 +358,7 @@ def test_brokers_of_both_kinds_show_the_same_versions_and_features(cluster: Clus
 
 def cleanup_policy(cluster: Cluster, topic: str) -> str:
     """The cleanup policy of a topic that the brokers create by themselves. Waits for the topic."""
-    wait_for(lambda: topic in cluster.admin.list_topics(timeout=300).topics, topic, TIMEOUT_S)
+    wait_until(lambda: topic in cluster.admin.list_topics(timeout=300).topics, topic, TIMEOUT_S)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     (found,) = cluster.admin.describe_configs([resource]).values()
     return str(found.result(TIMEOUT_S)["cleanup.policy"].value)
@@ -391,7 +392,7 @@ def test_isotherm_brokers_alone_keep_their_metadata_topic_bounded(isotherms: Clu
     for node_id, member in isotherms.members.items():
         for topic in topics:
             produce(isotherms, topic, count, 6_000)
-        wait_for(lambda: isotherms.copied(topics[0]) != [], "a copied segment", TIMEOUT_S)
+        wait_until(lambda: isotherms.copied(topics[0]) != [], "a copied segment", TIMEOUT_S)
         member.kill()
         for topic in topics:
             produce(isotherms, topic, count + 6_000, 2_000)
@@ -403,7 +404,7 @@ def test_isotherm_brokers_alone_keep_their_metadata_topic_bounded(isotherms: Clu
     for topic in topics:
         await_local_start(isotherms, isotherms.leader(topic), topic)
         assert read(isotherms, topic, count) == list(range(count))
-    wait_for(lambda: not history_differs(isotherms), "the history to be applied", TIMEOUT_S)
+    wait_until(lambda: not history_differs(isotherms), "the history to be applied", TIMEOUT_S)
     states = folded_states(isotherms, REMOTE_LOG_METADATA_TOPIC)
     finished = [
         segment
@@ -447,7 +448,7 @@ def test_kafka_broker_that_joins_keeps_the_bounded_metadata_topic_as_it_is(
         leader = isotherms.members[isotherms.leader("tiered")]
         # The leader has a segment to copy, and finds that it must not.
         produce(isotherms, "tiered", 12_000, 6_000)
-        wait_for(lambda: f"{refusal} support it brokers=4" in leader.log_text,
+        wait_until(lambda: f"{refusal} support it brokers=4" in leader.log_text,
                  "the broker to be named", TIMEOUT_S)  # fmt: skip
         ends = metadata_ends(isotherms)
         produce(isotherms, "tiered", 18_000, 12_000)
@@ -457,9 +458,9 @@ def test_kafka_broker_that_joins_keeps_the_bounded_metadata_topic_as_it_is(
         joined.kill()
     server = isotherms.members[1].bootstrap_server
     run_tool(CLUSTER, "unregister", "--bootstrap-server", server, "--id", "4")
-    wait_for(lambda: metadata_ends(isotherms) != ends, "segments to be copied", TIMEOUT_S)
+    wait_until(lambda: metadata_ends(isotherms) != ends, "segments to be copied", TIMEOUT_S)
     assert read(isotherms, "tiered", 30_000) == list(range(30_000))
-    wait_for(lambda: not history_differs(isotherms), "the history to be applied", TIMEOUT_S)
+    wait_until(lambda: not history_differs(isotherms), "the history to be applied", TIMEOUT_S)
 
 
 def metadata_ends(cluster: Cluster) -> dict[str, list[int]]:

@@ -24,8 +24,9 @@ from isotherm.remote.storage.object_client import open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.types import uuid_to_text
-from oracle.cluster_members import IsothermMember, wait_for
+from oracle.cluster_members import IsothermMember
 from oracle.mixed_cluster import MixedCluster
+from oracle.topics import wait_until
 from tests.unit.remote.compaction.conftest import LocalCompaction
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
@@ -75,7 +76,7 @@ def read(cluster: MixedCluster) -> dict[int, int]:
                 return True
         return False
 
-    wait_for(is_read, f"the end of {TOPIC}", TIMEOUT_S)
+    wait_until(is_read, f"the end of {TOPIC}", TIMEOUT_S)
     consumer.close()
     return found
 
@@ -109,7 +110,7 @@ def test_next_leader_publishes_what_a_job_has_staged(kafka_tools: Path, tmp_path
         local = {"local.retention.bytes": "1", "file.delete.delay.ms": "100"}
         cluster.create(TOPIC, [1, 2, 3], **tiered, **local)
         produce(cluster)
-        wait_for(lambda: len(finished(cluster)) >= 4, "copied segments", TIMEOUT_S)
+        wait_until(lambda: len(finished(cluster)) >= 4, "copied segments", TIMEOUT_S)
         before = sorted(finished(cluster), key=lambda each: each.start_offset)
         bucket = ObjectStoreSettings(url=cluster.bucket.as_uri())
         storage = ObjectStoreRemoteStorageManager(
@@ -132,9 +133,9 @@ def test_next_leader_publishes_what_a_job_has_staged(kafka_tools: Path, tmp_path
             live = {each.segment_id for each in finished(cluster)}
             return new <= live and not old & live
 
-        wait_for(is_published, "the compacted segments", TIMEOUT_S)
+        wait_until(is_published, "the compacted segments", TIMEOUT_S)
         assert all(objects_of(cluster, each) for each in new)
-        wait_for(
+        wait_until(
             lambda: not any(objects_of(cluster, each) for each in old), "old objects", TIMEOUT_S
         )
         cluster.members[1].start()

@@ -16,9 +16,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from oracle.cluster_members import TIER_SETTINGS, IsothermMember, wait_for
+from oracle.cluster_members import TIER_SETTINGS, IsothermMember
 from oracle.kafka_cluster import QuorumOracle
 from oracle.tools import METADATA_QUORUM, run_tools
+from oracle.topics import wait_until
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1200)]
 
@@ -68,7 +69,7 @@ class Cluster:
                 return False  # the client asked the paused broker
             return set(found.isrs) == isr and leader in (None, found.leader)
 
-        wait_for(is_there, f"ISR {isr} of {topic}", WAIT_S)
+        wait_until(is_there, f"ISR {isr} of {topic}", WAIT_S)
 
     def produce(self, topic: str, numbers: range, timeout_s: float = WAIT_S) -> list[KafkaError]:
         """Produce with acks=all; return the errors."""
@@ -112,7 +113,7 @@ class Cluster:
                     return True
             return False
 
-        wait_for(is_read, f"{count} records of {topic}", WAIT_S)
+        wait_until(is_read, f"{count} records of {topic}", WAIT_S)
         consumer.close()
         return found
 
@@ -170,7 +171,7 @@ def test_without_controllers_what_is_led_is_served_and_nothing_new_promised(
     finally:
         cluster.quorum.start()
     cluster.members[2].start()
-    wait_for(lambda: not cluster.produce("alone", range(300, 301), 10), "acks of all", WAIT_S)
+    wait_until(lambda: not cluster.produce("alone", range(300, 301), 10), "acks of all", WAIT_S)
     found = [each for each in cluster.read("alone", 201) if each < 1000]
     assert found == [*range(200), *[300] * (len(found) - 200)]
     cluster.create("somebody", [2, 1])

@@ -24,8 +24,8 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, PartitionMetadata
 from confluent_kafka.cimpl import NewTopic
 
-from oracle.cluster_members import wait_for
 from oracle.leader_moves import elect_leader
+from oracle.topics import wait_until
 from tests.support.cluster.links import Links
 from tests.support.cluster.members import LinkedCluster
 
@@ -68,11 +68,11 @@ class TieredTopic:
             elected = elect_leader(self.cluster.servers, TOPIC, 0, [leader, follower])
             return elected and self._partition_is(lambda found: found.leader == leader)
 
-        wait_for(leads, f"{leader} leads", WAIT_S)
+        wait_until(leads, f"{leader} leads", WAIT_S)
 
     def await_in_sync(self) -> None:
         replicas = [LEADER, FOLLOWER]
-        wait_for(
+        wait_until(
             lambda: self._partition_is(lambda found: sorted(found.isrs) == replicas),
             "both replicas are in sync",
             WAIT_S,
@@ -103,7 +103,7 @@ class TieredTopic:
             segments = [path.stem for path in local.glob("*.log")]
             return len(segments) == 1 and int(segments[0]) > 0
 
-        wait_for(is_gone, "the first segment is only in the bucket", WAIT_S)
+        wait_until(is_gone, "the first segment is only in the bucket", WAIT_S)
 
     def read_committed(self) -> Iterator[bytes]:
         consumer = Consumer(

@@ -31,8 +31,8 @@ from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_connection import NodeConnection
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
-from oracle.cluster_members import wait_for
 from oracle.mixed_cluster import ISOTHERM, KAFKA, OTHER_ISOTHERM, MixedCluster
+from oracle.topics import wait_until
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -176,7 +176,7 @@ def member_ids(cluster: MixedCluster, group_id: str) -> set[str]:
         found.update(each.member_id for each in group.members)
         return bool(group.state is ConsumerGroupState.STABLE)
 
-    wait_for(is_listed, f"the members of {group_id}", TIMEOUT_S)
+    wait_until(is_listed, f"the members of {group_id}", TIMEOUT_S)
     return found
 
 
@@ -205,7 +205,7 @@ def read_committed(cluster: MixedCluster, topic: str, partitions: int) -> Counte
                 ended.add(message.partition() or 0)
         return len(ended) == partitions
 
-    wait_for(is_read, f"the ends of {topic}", TIMEOUT_S)
+    wait_until(is_read, f"the ends of {topic}", TIMEOUT_S)
     consumer.close()
     return found
 
@@ -230,14 +230,14 @@ def test_members_go_on_when_their_coordinator_moves(
         produce(cluster, topic, 2, range(written, written + 200))
         written += 200
         half = written // 2
-        wait_for(
+        wait_until(
             lambda: committed(cluster, group_id, 2) == [half, half],
             f"offsets {half} of {group_id}",
             TIMEOUT_S,
         )
 
     try:
-        wait_for(lambda: all(each.assignments for each in members), "members", TIMEOUT_S)
+        wait_until(lambda: all(each.assignments for each in members), "members", TIMEOUT_S)
         check_goes_on()
         known, assignments = member_ids(cluster, group_id), [each.assignments for each in members]
         revocations = [each.revocations for each in members]
@@ -296,14 +296,14 @@ def test_open_transactions_move_with_their_coordinators(cluster: MixedCluster) -
             expected.update(sent)
         else:
             producer.abort_transaction(TIMEOUT_S)
-        wait_for(
+        wait_until(
             lambda: read_committed(cluster, topic, 3).total() >= expected.total(),
             "the committed records",
             TIMEOUT_S,
         )
         assert read_committed(cluster, topic, 3) == expected
         committed_turn = 1 if turn < 2 else 3
-        wait_for(
+        wait_until(
             lambda: committed(cluster, group_id) == [committed_turn],  # noqa: B023
             f"offset {committed_turn}",
             TIMEOUT_S,
@@ -328,7 +328,7 @@ def test_a_killed_coordinator_loses_no_transaction(cluster: MixedCluster, leader
             producer.produce(topic, b"%d" % number, partition=number % 3)
         producer.commit_transaction(TIMEOUT_S)
         expected = Counter(b"%d" % number for number in range(180))
-        wait_for(
+        wait_until(
             lambda: read_committed(cluster, topic, 3) == expected,
             "the committed records",
             TIMEOUT_S,
@@ -338,7 +338,7 @@ def test_a_killed_coordinator_loses_no_transaction(cluster: MixedCluster, leader
     for each in range(3):
         cluster.await_isr(topic, set(cluster.members), each)
     # A new leader learns the high watermark with a delay.
-    wait_for(
+    wait_until(
         lambda: read_committed(cluster, topic, 3).total() >= expected.total(), "all", TIMEOUT_S
     )
     assert read_committed(cluster, topic, 3) == expected
@@ -367,7 +367,7 @@ def test_a_producer_is_fenced_across_a_move(cluster: MixedCluster, first: int) -
     new.produce(topic, b"new", partition=0)
     cluster.move_leader(TRANSACTIONS, index, second)
     new.commit_transaction(TIMEOUT_S)
-    wait_for(
+    wait_until(
         lambda: read_committed(cluster, topic, 3) == Counter([b"new"]), "the record", TIMEOUT_S
     )
 
@@ -384,7 +384,7 @@ def test_share_groups_are_refused_and_kept(cluster: MixedCluster) -> None:
     def share(node_id: int) -> ErrorCode:
         return ask(cluster, node_id, ApiKey.SHARE_GROUP_HEARTBEAT, 1, joining).error_code
 
-    wait_for(lambda: share(KAFKA) is ErrorCode.none, "the share group", TIMEOUT_S)
+    wait_until(lambda: share(KAFKA) is ErrorCode.none, "the share group", TIMEOUT_S)
 
     cluster.move_leader(OFFSETS, index, ISOTHERM)
     assert share(ISOTHERM) is ErrorCode.unsupported_version
@@ -402,11 +402,11 @@ def test_share_groups_are_refused_and_kept(cluster: MixedCluster) -> None:
         return ask(cluster, node_id, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, consuming).error_code
 
     moving = (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
-    wait_for(lambda: consume(ISOTHERM) not in moving, "the coordinator", TIMEOUT_S)
+    wait_until(lambda: consume(ISOTHERM) not in moving, "the coordinator", TIMEOUT_S)
     assert consume(ISOTHERM) is ErrorCode.group_id_not_found
 
     cluster.move_leader(OFFSETS, index, KAFKA)
-    wait_for(lambda: consume(KAFKA) not in moving, "Kafka's coordinator", TIMEOUT_S)
+    wait_until(lambda: consume(KAFKA) not in moving, "Kafka's coordinator", TIMEOUT_S)
     assert consume(KAFKA) is ErrorCode.group_id_not_found
     assert share(KAFKA) is ErrorCode.none
 

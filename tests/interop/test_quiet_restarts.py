@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from oracle.cluster_members import IsothermMember, wait_for
+from oracle.cluster_members import IsothermMember
 from oracle.mixed_cluster import MixedCluster
+from oracle.topics import wait_until
 from tests.support.cluster.quiet_logs import NewLines
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -88,7 +89,7 @@ def test_rolling_restart_and_kill_are_nothing_for_an_operator(
         cluster.create(TOPIC, *ASSIGNMENT, **TIERED)
         logs = NewLines(cluster.members.values())
         with producing(cluster.servers):
-            wait_for(lambda: any(cluster.bucket.rglob("*.log")), "a copied segment", TIMEOUT_S)
+            wait_until(lambda: any(cluster.bucket.rglob("*.log")), "a copied segment", TIMEOUT_S)
             for member in cluster.members.values():
                 await_all_in_sync(cluster)
                 member.stop()

@@ -20,11 +20,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from isotherm.testing.broker_process import BrokerProcess
-from oracle.cluster_members import wait_for
 from oracle.kafka import running_kafka
 from oracle.tool_texts import Run, difference, normalised
 from oracle.tools import ToolProcess, command_of
-from oracle.topics import create_topic
+from oracle.topics import create_topic, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -110,7 +109,7 @@ def run_beside(ours: Callable[[], Run], theirs: Callable[[], Run], settles: bool
 
     if settles:
         with contextlib.suppress(TimeoutError):
-            wait_for(is_equal, "equal texts", SETTLING_TIMEOUT_S)
+            wait_until(is_equal, "equal texts", SETTLING_TIMEOUT_S)
     return runs
 
 

@@ -17,11 +17,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember, wait_for
+from oracle.cluster_members import TIER_SETTINGS, IsothermMember, KafkaMember
 from oracle.kafka import CLUSTER_ID, EAGER_SETTINGS
 from oracle.kafka_cluster import ControllerOracle
 from oracle.tool_texts import Run, difference, normalised
 from oracle.tools import command_of, run_tools_to_status
+from oracle.topics import wait_until
 from tests.support.quorum_node import QuorumNode
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1800)]
@@ -87,7 +88,7 @@ def create(server: str, name: str, *replicas: Sequence[int]) -> None:
                 return False
         return True
 
-    wait_for(is_created, f"topic {name}", 120)
+    wait_until(is_created, f"topic {name}", 120)
 
 
 def set_up(server: str) -> None:
@@ -113,7 +114,7 @@ def set_up(server: str) -> None:
             return False  # the coordinator's topic is being created
         return True
 
-    wait_for(is_committed, "the coordinator", 120)
+    wait_until(is_committed, "the coordinator", 120)
     consumer.close()
 
 

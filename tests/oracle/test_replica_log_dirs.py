@@ -15,11 +15,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from isotherm.testing.broker_process import BrokerProcess
-from oracle.cluster_members import TIER_SETTINGS, IsothermMember, wait_for
+from oracle.cluster_members import TIER_SETTINGS, IsothermMember
 from oracle.kafka import dump_log_segments, running_kafka
 from oracle.kafka_cluster import ControllerOracle
 from oracle.tools import LOG_DIRS, REASSIGN_PARTITIONS, run_tools
-from oracle.topics import create_topic
+from oracle.topics import create_topic, wait_until
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -57,7 +57,7 @@ def read(server: str, count: int) -> list[int]:
             found.append(int((message.value() or b"")[:9]))
         return len(found) >= count
 
-    wait_for(is_read, f"{count} records", WAIT_S)
+    wait_until(is_read, f"{count} records", WAIT_S)
     consumer.close()
     return sorted(found)
 
@@ -92,7 +92,7 @@ def move(server: str, root: Path) -> list[str]:
     (begun,) = run_tools([REASSIGN_PARTITIONS, "--execute", *plan])
     texts = [begun.partition("Save this")[2]]
     for number in range(2):
-        wait_for((root / "two" / f"{TOPIC}-{number}").exists, f"partition {number}", WAIT_S)
+        wait_until((root / "two" / f"{TOPIC}-{number}").exists, f"partition {number}", WAIT_S)
     produce(server, COUNT, COUNT)
     texts += run_tools(
         [REASSIGN_PARTITIONS, "--verify", *plan],
@@ -164,7 +164,7 @@ def test_member_moves_its_replicas_and_the_controller_knows(
                      "--reassignment-json-file", plan]
                 )  # fmt: skip
                 for number in range(2):
-                    wait_for((target / f"{TOPIC}-{number}").exists, str(target), WAIT_S)
+                    wait_until((target / f"{TOPIC}-{number}").exists, str(target), WAIT_S)
         finally:
             is_over.set()
             producer.join()
@@ -174,7 +174,7 @@ def test_member_moves_its_replicas_and_the_controller_knows(
         assert read(member.bootstrap_server, produced[0]) == list(range(produced[0]))
         first = (one / "meta.properties").read_text().split("directory.id=")[1].split()[0]
         # The member reports the move to the controller afterwards.
-        wait_for(
+        wait_until(
             lambda: recorded_directories(controller) == {first}, "the recorded directory", WAIT_S
         )
     finally:

@@ -22,10 +22,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from oracle.cluster_members import wait_for
 from oracle.jars import OracleUnavailableError
 from oracle.java_program import JavaProgram, class_path
 from oracle.mixed_cluster import ISOTHERM, KAFKA, OTHER_ISOTHERM, MixedCluster
+from oracle.topics import wait_until
 from suites.building import run_step
 from suites.go_modules import module_source
 from suites.results import SuiteUnavailableError
@@ -205,7 +205,7 @@ def read_all(cluster: MixedCluster, topic: str) -> Records:
                 ended.add(partition)
         return len(ended) == PARTITIONS
 
-    wait_for(is_read, f"the ends of {topic}", GUARD_S)
+    wait_until(is_read, f"the ends of {topic}", GUARD_S)
     consumer.close()
     return found
 
@@ -298,7 +298,7 @@ class Clients:
         """End the input; return the output of Streams once it is complete."""
         self.feed.ends.set()
         self.feed.join()
-        wait_for(
+        wait_until(
             lambda: len(read_all(self.cluster, "output")) >= self.feed.count, "output", GUARD_S
         )
         self.streams.end_input(120)
@@ -314,7 +314,7 @@ class Clients:
             return is_committed and self.read_by(group).keys() >= written.keys()
 
         for group in self.readers:
-            wait_for(lambda group=group: has_ended(group), f"the end of {group}", GUARD_S)  # type: ignore[misc]
+            wait_until(lambda group=group: has_ended(group), f"the end of {group}", GUARD_S)  # type: ignore[misc]
 
 
 def test_streams_and_groups_are_exact_while_coordinators_move(

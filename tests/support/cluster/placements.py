@@ -30,9 +30,10 @@ from confluent_kafka.cimpl import NewTopic
 from isotherm.clock import Clock, SystemClock
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.types import Offset, uuid_to_text
-from oracle.cluster_members import IsothermMember, wait_for
+from oracle.cluster_members import IsothermMember
 from oracle.dump_text import parse_dump
 from oracle.kafka import dump_log_segments, run_tool
+from oracle.topics import wait_until
 from tests.support.bucket_scrub import (
     LOCAL_TIERED_STORAGE,
     live_segments,
@@ -89,7 +90,7 @@ class Stage:
         return int(found.partitions[0].leader) if found.partitions else -1
 
     def await_leader(self, topic: str, is_wanted: Callable[[int], bool]) -> None:
-        wait_for(lambda: is_wanted(self.leader(topic)), f"a leader of {topic}", PATIENCE_S)
+        wait_until(lambda: is_wanted(self.leader(topic)), f"a leader of {topic}", PATIENCE_S)
 
     def elect_preferred(self, topic: str, node_id: int) -> None:
         def elected() -> bool:
@@ -100,7 +101,7 @@ class Stage:
                 return False
             return self.leader(topic) == node_id
 
-        wait_for(elected, f"{node_id} leads {topic}", PATIENCE_S)
+        wait_until(elected, f"{node_id} leads {topic}", PATIENCE_S)
 
     def reassign(self, topic: str, replicas: Sequence[int]) -> None:
         """Reassign with Kafka's own tool; return once the topic has these replicas, all in sync."""
@@ -114,7 +115,7 @@ class Stage:
             found = self.admin.list_topics(topic, timeout=300).topics[topic].partitions[0]
             return list(found.replicas) == list(replicas) and {*found.isrs} == {*replicas}
 
-        wait_for(is_done, f"{topic} on {replicas}", PATIENCE_S)
+        wait_until(is_done, f"{topic} on {replicas}", PATIENCE_S)
 
 
 def kill(stage: Stage, topic: str) -> None:
@@ -205,7 +206,7 @@ class Writer:
             self.failed.append("not delivered in time")
 
     def await_acknowledged(self, count: int) -> None:
-        wait_for(lambda: len(self.acknowledged) >= count, f"{count} records", PATIENCE_S)
+        wait_until(lambda: len(self.acknowledged) >= count, f"{count} records", PATIENCE_S)
 
     def _write(self) -> None:
         number = 0
@@ -293,7 +294,7 @@ def _consumed(servers: str, topic: str) -> dict[Offset, int]:
                 return True
         return False
 
-    wait_for(is_read, f"the end of {topic}", PATIENCE_S)
+    wait_until(is_read, f"the end of {topic}", PATIENCE_S)
     consumer.close()
     return found
 
