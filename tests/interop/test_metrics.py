@@ -19,11 +19,17 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.errors import ConfigError
+from isotherm.remote.remote_tier_metrics import LOCAL_RETENTION_SIZE, RETENTION_SIZE
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.local_servers import free_ports
 from tests.support.certificates import issue
 
 TIMEOUT_S = 120
+ROOT = Path(__file__).parents[2]
+# Names of Kafka's domains and of Isotherm's own; on docs/metrics.md also ends of names.
+METRIC_NAME = re.compile(
+    r"`((?:isotherm|kafka_(?:log|network|server))_[a-z_]+|…?_[a-z][a-z_]+)(?:\{\w+\})?`"
+)
 
 
 @pytest.fixture
@@ -93,6 +99,36 @@ def test_clients_move_kafkas_meters(broker: EmbeddedBroker) -> None:
     left = samples(broker)
     assert 'kafka_server_brokertopicmetrics_messagesin_total{topic="t"}' not in left
     assert left['kafka_server_brokertopicmetrics_messagesin_total{topic=""}'] == 2
+
+
+def test_metrics_that_pages_name_are_exported(
+    start_broker: Callable[..., EmbeddedBroker],
+) -> None:
+    """A name that begins with `…_` or `_` is the end of a name in the same table."""
+    broker = start_broker(
+        {
+            "prometheus.listener": "127.0.0.1:0",
+            "remote.log.index.file.cache.statistics.enable": "true",
+        }
+    )
+    exported = {name.partition("{")[0] for name in samples(broker)}
+    # Labelled metrics without a topic have no sample yet, and those of shares are of partitions.
+    with urllib.request.urlopen(url(broker), timeout=TIMEOUT_S) as answer:
+        exported |= set(re.findall(r"^# HELP (\S+)", answer.read().decode(), re.MULTILINE))
+    exported |= {RETENTION_SIZE, LOCAL_RETENTION_SIZE}
+    named = {
+        (page.name, match[1])
+        for page in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/guides/*.md")]
+        for match in METRIC_NAME.finditer(page.read_text(encoding="utf-8"))
+        if page.name == "metrics.md" or not match[1].startswith(("_", "…"))
+    }
+    assert len(named) > 40
+    untrue = {
+        (page, name)
+        for page, name in named
+        if not any(each.endswith(name.lstrip("…")) for each in exported)
+    }
+    assert untrue == set()
 
 
 def test_only_the_metrics_are_served(broker: EmbeddedBroker) -> None:
