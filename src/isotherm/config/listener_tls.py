@@ -75,6 +75,9 @@ def listener_tls(config: BrokerConfig, listener: Listener) -> ListenerTls | None
         raise ConfigError(
             f"TLS of a listener cannot be set up listener={listener} reason='{error}'"
         ) from error
+    # A client of TLS 1.2 could ask for one handshake after the other in its connection, each as
+    # expensive as the first. OpenSSL refuses that by itself from 3.0 on.
+    context.options |= ssl.OP_NO_RENEGOTIATION
     versions = [_VERSIONS[name] for name in security.ssl_enabled_protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     if security.ssl_cipher_suites:
