@@ -21,16 +21,23 @@ import ssl
 from typing import Protocol
 
 from isotherm.broker.server.net.connection import Connection
-from isotherm.config.listener import Listener
+from isotherm.broker.server.net.tcp_state import is_ended_by_client
+from isotherm.config.listener import Listener, SecurityProtocol
 
 logger = logging.getLogger(__name__)
 
 # A TLS handshake that takes longer is aborted.
 HANDSHAKE_TIMEOUT_S = 60.0
 
-# Accepts per iteration of the event loop. The bound leaves time for established connections; the
-# rest waits in the accept backlog.
-ACCEPTS_MAX = 2
+# Accepts of a listener per iteration of the event loop, without TLS and with it: a connection costs
+# 0.2 ms with a login, a handshake 0.9 ms more. The bound leaves time for established connections;
+# the rest waits in the accept backlog.
+ACCEPTS_MAX = 8
+HANDSHAKES_MAX = 4
+
+# Accepted connections of an iteration that are closed at once because their clients have gone. Each
+# takes some 20 us. In a flood most connections of the backlog are of this kind.
+GONE_MAX = 100
 
 # Without a free file descriptor or memory the connection stays in the backlog, and accepting
 # pauses. asyncio does the same: the socket stays readable, so the loop would spin on it.
@@ -98,10 +105,10 @@ class Acceptor:
         self._loop.add_reader(self._bound.fileno(), self._accept)
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTS_MAX):
-            # The owner may have paused this acceptor for the connection before.
-            if self._is_paused:
-                return
+        accepts_left = ACCEPTS_MAX if self._context is None else HANDSHAKES_MAX
+        gone_left = GONE_MAX
+        # The owner may have paused this acceptor for the connection before.
+        while accepts_left and gone_left and not self._is_paused:
             try:
                 accepted, address = self._bound.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -118,7 +125,28 @@ class Acceptor:
                 self._pausing = self._loop.call_later(_NO_ROOM_PAUSE_S, self.resume)
                 return
             accepted.setblocking(False)
+            if self._has_gone(accepted):
+                accepted.close()
+                gone_left -= 1
+                continue
+            accepts_left -= 1
             self._owner.accepted(accepted, self, str(address[0]))
+
+    def _has_gone(self, accepted: socket.socket) -> bool:
+        """Whether nothing can come of the connection: the client has closed it while it was in the
+        backlog.
+
+        Without TLS and login, what such a client has sent is served all the same: with acks=0 it
+        needs no answer. A handshake and a login need the client's answers.
+        """
+        if not is_ended_by_client(accepted):
+            return False
+        if self.listener.protocol is not SecurityProtocol.PLAINTEXT:
+            return True
+        try:
+            return not accepted.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
 
     async def lead(self, accepted: socket.socket, connection: Connection) -> None:
         """Wait until `connection` is established or its handshake has failed."""

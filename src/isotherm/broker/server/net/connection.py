@@ -44,6 +44,7 @@ import numpy as np
 from isotherm.broker.metadata.access.principal import ANONYMOUS, Principal
 from isotherm.broker.server.net.loop_watch import OTHER, SLOW_STEP_S
 from isotherm.broker.server.net.request_memory import RequestMemory
+from isotherm.broker.server.net.tcp_state import is_ended_by_client
 from isotherm.config.listener import Listener
 from isotherm.errors import IsothermError, RejectedError
 from isotherm.protocol.api_keys import ApiKey, api_name
@@ -62,6 +63,10 @@ SCRATCH_SIZE = 64 * 1024
 
 # Size of a read between frames while request memory is used up.
 READ_SIZE_WITHOUT_MEMORY = 1024
+
+# Size of a read between frames while the time of the round is spent. Taking frames apart is no part
+# of a turn, so what many connections bring in one iteration has to be little.
+READ_SIZE_WITHOUT_TIME = 4096
 
 # The largest frame that a client may send before its login although the memory for that is used up:
 # the messages of PLAIN and SCRAM, and usual tokens, are smaller.
@@ -185,6 +190,7 @@ class Connection(asyncio.BufferedProtocol):
         # Whether a frame is read to its end although request memory is used up.
         self.may_finish = False
         self._waiting: deque[memoryview] = deque()
+        self._waits_for_turn = False
         self._leftover = b""
         # The buffer of the frame being received, with room for the next size field after it.
         self._frame: memoryview | None = None
@@ -260,6 +266,8 @@ class Connection(asyncio.BufferedProtocol):
             if self.request_memory.is_exhausted:
                 # A new connection is read once before it can be paused.
                 room = room[:READ_SIZE_WITHOUT_MEMORY]
+            elif self._owner.turns.left_s <= 0:
+                room = room[:READ_SIZE_WITHOUT_TIME]
         self._read_size_max = len(room)
         return room
 
@@ -317,9 +325,14 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unfinished_size(self) -> int:
-        """Bytes of requests that have arrived and are not worked on: the client has not sent the
-        rest of one, or does not read the answers before them."""
-        return (self._frame_filled if self._frame is not None else 0) + sum(map(len, self._waiting))
+        """Bytes of requests that have arrived and are not worked on, by the client's doing: it has
+        not sent the rest of one, does not read the answers before them, has asked for an answer
+        that waits, or is over a quota.
+
+        Requests that wait for their turn are not among them: the broker is busy.
+        """
+        begun = self._frame_filled if self._frame is not None else 0
+        return begun + (0 if self._waits_for_turn else sum(map(len, self._waiting)))
 
     @property
     def missing_size(self) -> int:
@@ -332,6 +345,15 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size()
 
     def take_turn(self) -> None:
+        if self.request_memory is not self._owner.memory and not self._transport.is_closing():
+            # Before the login nothing comes of requests whose client has gone. Reading is paused,
+            # so the transport does not tell.
+            began_s = perf_counter()
+            has_gone = is_ended_by_client(self._transport.get_extra_info("socket"))
+            self._owner.turns.left_s -= perf_counter() - began_s
+            if has_gone:
+                self.abort()
+                return
         self._work()
 
     def drain(self) -> None:
@@ -459,6 +481,7 @@ class Connection(asyncio.BufferedProtocol):
         """Handle waiting frames until one has to wait, the client does not read its answers, or it
         is the turn of others."""
         turns = self._owner.turns
+        self._waits_for_turn = False
         while (
             self._waiting
             and (not self._unanswered or self._may_overtake_answers)
@@ -467,6 +490,7 @@ class Connection(asyncio.BufferedProtocol):
             and not self._is_closed
         ):
             if turns.left_s <= 0:
+                self._waits_for_turn = True
                 turns.wait(self)
                 break
             frame = self._waiting.popleft()

@@ -39,7 +39,7 @@ class Sender(Hashable, Protocol):
 
     @property
     def unfinished_size(self) -> int:
-        """Bytes of requests that have arrived and are not worked on."""
+        """Bytes of requests that have arrived and, by the client's doing, are not worked on."""
 
     @property
     def missing_size(self) -> int:

@@ -9,11 +9,13 @@ import errno
 import gc
 import itertools
 import logging
+import shutil
 import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -24,6 +26,7 @@ from isotherm.broker.server.net.connection import Connection
 from isotherm.broker.server.net.server import Server
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
+from isotherm.config.listener_tls import listener_tls
 from isotherm.config.server_properties import parse_broker_config
 from tests.support.certificates import issue
 from tests.support.conditions import until
@@ -338,6 +341,38 @@ def test_connections_wait_while_there_is_no_room_for_another(
     assert caplog.text.count("connections wait to be accepted listener=CLIENTS") == 3
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl command")
+def test_second_handshake_in_a_connection_is_refused(run: Run, keystore: Path) -> None:
+    async def scenario() -> None:
+        async with serving(keystore) as (server, port):
+            client = await asyncio.create_subprocess_exec(
+                *("openssl", "s_client", "-tls1_2", "-connect", f"127.0.0.1:{port}"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            assert client.stdin is not None
+            assert client.stdout is not None
+            # It writes what it has agreed on when the handshake has ended, and takes the line R for
+            # the command to begin another.
+            await client.stdout.readuntil(b"Verify return code")
+            assert server.connection_count == 1
+            client.stdin.write(b"R\n")
+            _, errors = await client.communicate()
+            assert b"RENEGOTIATING" in errors
+            assert b"no renegotiation" in errors
+            await until(lambda: server.connection_count == 0)
+
+    run(scenario)
+
+
+def test_second_handshake_is_refused_whatever_openssl_does_by_default(keystore: Path) -> None:
+    config = settings_of(keystore)
+    tls = listener_tls(config, config.listener_layout.brokers[0])
+    assert tls is not None
+    assert tls.context.options & ssl.OP_NO_RENEGOTIATION
+
+
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 def test_several_clients_that_wait_are_accepted_in_one_turn_of_the_loop(
     run: Run, keystore: Path, protocol: str
@@ -359,7 +394,49 @@ def test_several_clients_that_wait_are_accepted_in_one_turn_of_the_loop(
                     await asyncio.sleep(0)
                     counts.append(server.connection_count)
                 accepted = {after - before for before, after in itertools.pairwise(counts)}
-                assert max(accepted) == acceptor.ACCEPTS_MAX
+                most = acceptor.HANDSHAKES_MAX if protocol == "SSL" else acceptor.ACCEPTS_MAX
+                assert max(accepted) == most
             await until(lambda: server.connection_count == 0)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "sent", "is_served"),
+    [
+        ("PLAINTEXT", b"", False),
+        # With acks=0 a client needs no answer.
+        ("PLAINTEXT", struct.pack(">i", 5) + b"hello", True),
+        ("SASL_PLAINTEXT", struct.pack(">i", 5) + b"hello", False),
+        ("SSL", BEGUN, False),
+    ],
+)
+def test_clients_that_have_gone_are_let_go_before_they_cost_anything(
+    run: Run, keystore: Path, protocol: str, sent: bytes, is_served: bool
+) -> None:
+    gone = 50
+
+    async def scenario() -> None:
+        settings = {"listener_security_protocol_map": f"CLIENTS:{protocol}"}
+        if not protocol.endswith("SSL"):
+            settings |= {"ssl_keystore_type": "JKS", "ssl_keystore_location": ""}
+        async with serving(keystore, **settings) as (server, port):
+            entered = 0
+            accepted = server.accepted
+
+            def counted(*arguments: Any) -> None:
+                nonlocal entered
+                entered += 1
+                accepted(*arguments)
+
+            server.accepted = counted  # type: ignore[method-assign]
+            # The event loop does not run meanwhile, so all connections are in the accept backlog.
+            for _ in range(gone):
+                with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as client:
+                    client.sendall(sent)
+            with socket.create_connection(("127.0.0.1", port), TIMEOUT_S):
+                await until(lambda: server.connection_count == 1 and entered > 0)
+            await until(lambda: server.connection_count == 0)
+            assert entered == (gone if is_served else 0) + 1
 
     run(scenario)

@@ -15,6 +15,7 @@ import pytest
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.server.net import connection as connection_module
 from isotherm.broker.server.net.connection import (
+    READ_SIZE_WITHOUT_TIME,
     SCRATCH_SIZE,
     UNANSWERED_MAX,
     Connection,
@@ -208,6 +209,16 @@ def test_requests_of_one_read_take_turns_with_those_of_others(
     assert echo.frames == [*many[:2], b"one", *many[2:]]
     # Each left when its turn was over.
     assert writes.writes == list(map(framed, echo.frames))
+
+
+def test_reads_are_small_while_the_time_of_the_round_is_spent(run: Run) -> None:
+    async def scenario() -> None:
+        connection, _ = unserved_connection(Echo())
+        assert len(connection.get_buffer(-1)) == SCRATCH_SIZE
+        connection._owner.turns.left_s = 0
+        assert len(connection.get_buffer(-1)) == READ_SIZE_WITHOUT_TIME
+
+    run(scenario)
 
 
 def test_request_that_is_done_but_for_its_answer_lets_the_next_begin(run: Run) -> None:

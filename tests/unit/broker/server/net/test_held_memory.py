@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from isotherm.broker.metadata.access.principal import USER, Principal
+from isotherm.broker.metadata.access.principal import ANONYMOUS, USER, Principal
 from isotherm.broker.server.net import answer_memory, memory_relief
 from isotherm.broker.server.net.answer_memory import AnswerMemory
 from isotherm.broker.server.net.connection import (
@@ -24,6 +24,7 @@ from isotherm.broker.server.net.connection import (
 )
 from isotherm.broker.server.net.request_memory import Held, connections_to_end, frames_to_finish
 from isotherm.broker.server.net.server import Server
+from isotherm.broker.server.net.tcp_state import is_ended_by_client
 from isotherm.broker.server.net.unauthenticated import Unauthenticated
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
@@ -167,6 +168,39 @@ def test_frames_whose_clients_are_silent_end_when_memory_is_used_up(
     run(scenario)
 
 
+def test_whole_frames_that_wait_for_their_turn_do_not_end(
+    run: Run, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy broker is not its clients' fault."""
+    monkeypatch.setattr(memory_relief, "EXHAUSTED_S_MAX", 0.0)
+    reliefs = 0
+    relieve = memory_relief.MemoryRelief._relieve
+
+    def counted(self: Any) -> None:
+        nonlocal reliefs
+        reliefs += 1
+        relieve(self)
+
+    monkeypatch.setattr(memory_relief.MemoryRelief, "_relieve", counted)
+
+    async def scenario() -> None:
+        async with (
+            serving(Echo(), queued_max_request_bytes=1000) as (server, port),
+            connected(port) as (reader, writer),
+        ):
+            waiting: list[Connection] = []
+            server.turns.left_s = 0
+            monkeypatch.setattr(server.turns, "wait", waiting.append)
+            writer.write(framed(bytes(2000)))
+            await until(lambda: reliefs > 2)
+            assert server.memory.is_exhausted
+            server.turns.left_s = 1
+            waiting[0].take_turn()
+            assert len(await read_frame(reader)) == 2000
+
+    run(scenario)
+
+
 def test_frame_nearest_to_its_end_is_read_on_without_memory(run: Run) -> None:
     async def scenario() -> None:
         echo = Echo()
@@ -295,6 +329,32 @@ def test_clients_before_their_login_are_others_than_those_without_one(run: Run) 
             (anonymous,) = without._connections
             assert stranger.client_address == anonymous.client_address
             assert stranger.client != anonymous.client
+
+    run(scenario)
+
+
+def test_clients_that_have_gone_before_their_login_get_no_turn(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with guarded(Echo()) as (server, port):
+            waiting: list[Connection] = []
+            server.turns.left_s = 0
+            monkeypatch.setattr(server.turns, "wait", waiting.append)
+            async with connected(port) as (reader, writer), connected(port) as (_, other):
+                writer.write(framed(b"alice"))
+                await until(lambda: len(waiting) == 1)
+                other.write(framed(b"bob"))
+                await until(lambda: len(waiting) == 2)
+                other.close()
+                socket = waiting[1]._transport.get_extra_info("socket")
+                await until(lambda: is_ended_by_client(socket))
+                server.turns.left_s = 1
+                for each in waiting:
+                    each.take_turn()
+                assert await read_frame(reader) == b"welcome"
+                assert [each.principal.name for each in waiting] == ["alice", ANONYMOUS.name]
+                await until(lambda: server.connection_count == 1)
 
     run(scenario)
 
