@@ -12,7 +12,8 @@ that has logged in asks for the served versions meanwhile, and a new one logs in
 from another process. The plans that were carried out when one waited longest, when a step of the
 event loop took the most CPU time, and when the broker was largest, are kept in files that
 `--replay` sends again. The exit code is 1 if the client got no answer to a request, or the broker
-ended, or wrote a line of the level ERROR.
+ended, or wrote a line of the level ERROR, or took more memory than docs/security.md says
+(`memory_bound`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import contextlib
 import dataclasses
 import json
 import multiprocessing
+import socket
 import struct
 import sys
 import tempfile
@@ -46,6 +48,13 @@ from confluent_kafka.admin import (
 )
 
 from bench import logins
+from isotherm.broker.node import BATCH_THREADS
+from isotherm.broker.server.net.connection import (
+    FRAME_SIZE_WITHOUT_MEMORY,
+    READ_SIZE_WITHOUT_MEMORY,
+)
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.broker_process import BrokerProcess
 from isotherm.testing.local_servers import free_ports
@@ -60,13 +69,29 @@ CONNECTIONS = 300
 LOOK_S = 0.5
 SUSPECT_S = 2.0
 SUSPECTS_MAX = 3000
+KEPT_IF_WORSE = 1.1
 # Extreme frames that are replaced at each look.
 RENEWED = 3
 HEALTHY_PAUSE_S = 0.005
 REQUESTS_PER_LOGIN = 20
 HEALTHY_TIMEOUT_S = 60.0
+# The attackers' address is another one.
+OTHER_HOST = "127.0.0.2"
+# How long the healthy client waits: for an answer, for a login from an address of its own, and for
+# one from the attackers' address. By the clock, and in CPU time that the broker's loop spent
+# meanwhile, in which the load of the machine is not.
+WAITS = tuple(
+    f"{name}{suffix}" for name in ("wait", "login", "neighbour_login") for suffix in ("", "_loop")
+)
 KEPT_IN = Path(".bench/hostile-search")
 LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL")
+# What the process loads when it is first needed: kernels, their compiler's runtime, libraries.
+LOADED_LATER_BYTES = 160 * 2**20
+# What clients leave behind (topics, groups, members, producers) has bounds of its own, in number. A
+# search leaves less than this.
+STATE_BYTES = 128 * 2**20
+# A connection with TLS: docs/security.md.
+CONNECTION_BYTES = 100_000
 _JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
@@ -78,6 +103,7 @@ class Target:
     addresses: Mapping[str, str]
     topic_id: uuid.UUID
     steps_file: Path
+    config: BrokerConfig
 
 
 @contextlib.contextmanager
@@ -94,28 +120,42 @@ def attacked_broker(folder: Path, settings: Mapping[str, str] | None = None) -> 
     steps_file = folder / "steps"
     steps_file.touch()
     login = f'{_JAAS} username="admin" password="{USERS["admin"]}" {users};'
+    texts = {
+        "listeners": ",".join(f"{name}://{each}" for name, each in addresses.items()),
+        "inter.broker.listener.name": "SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": login,
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": login,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(issue("localhost").write_pem(folder / "server.pem")),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin",
+        **(settings or {}),
+    }
     broker = BrokerProcess(
-        folder,
-        {
-            "listeners": ",".join(f"{name}://{each}" for name, each in addresses.items()),
-            "inter.broker.listener.name": "SASL_PLAINTEXT",
-            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
-            "sasl.mechanism.inter.broker.protocol": "PLAIN",
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": login,
-            "listener.name.sasl_ssl.plain.sasl.jaas.config": login,
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(issue("localhost").write_pem(folder / "server.pem")),
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:admin",
-            **(settings or {}),
-        },
-        program=PROGRAM,
-        environment={LOOP_STEPS_FILE: str(steps_file)},
+        folder, texts, program=PROGRAM, environment={LOOP_STEPS_FILE: str(steps_file)}
     )
     try:
-        yield Target(broker, addresses, _prepare(addresses["SASL_PLAINTEXT"]), steps_file)
+        topic_id = _prepare(addresses["SASL_PLAINTEXT"])
+        yield Target(broker, addresses, topic_id, steps_file, parse_broker_config(texts))
     finally:
         broker.kill()
+
+
+def memory_bound(config: BrokerConfig, quiet: int, connections: int) -> int:
+    """The most memory in bytes that a broker takes while so many connections attack it.
+
+    `quiet` is what it took before. The sum is that of docs/security.md.
+    """
+    requests = config.queued_max_request_bytes + config.socket_request_max_bytes
+    before_login = config.queued_max_unauthenticated_request_bytes + min(
+        connections, config.max_connections_unauthenticated
+    ) * (READ_SIZE_WITHOUT_MEMORY + FRAME_SIZE_WITHOUT_MEMORY)
+    answers = config.queued_max_response_bytes + config.connection_write_buffer_max_bytes
+    decompressed = BATCH_THREADS * config.message_decompressed_max_bytes
+    own = quiet + LOADED_LATER_BYTES + STATE_BYTES + connections * CONNECTION_BYTES
+    return own + requests + before_login + answers + decompressed
 
 
 def _prepare(address: str) -> uuid.UUID:
@@ -160,19 +200,19 @@ class HealthyClient:
     `lost` counts requests without an answer, and `asked` those with one.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, broker_pid: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self.longest_s = context.Value("d", 0.0)
-        self.longest_login_s = context.Value("d", 0.0)
+        self._longest = {name: context.Value("d", 0.0) for name in WAITS}
         self.asked, self.lost = context.Value("q", 0), context.Value("q", 0)
-        arguments = (address, self.longest_s, self.longest_login_s, self.asked, self.lost)
+        arguments = (address, broker_pid, self._longest, self.asked, self.lost)
         self._process = context.Process(target=_stay_healthy, args=arguments, daemon=True)
         self._process.start()
 
-    def take_longest_s(self) -> tuple[float, float]:
-        """Of a request, and of a login, since the last call."""
-        longest_s = self.longest_s.value, self.longest_login_s.value
-        self.longest_s.value = self.longest_login_s.value = 0.0
+    def take_longest_s(self) -> dict[str, float]:
+        """The longest of each of WAITS since the last call."""
+        longest_s = {name: each.value for name, each in self._longest.items()}
+        for each in self._longest.values():
+            each.value = 0.0
         return longest_s
 
     def stop(self) -> None:
@@ -180,10 +220,23 @@ class HealthyClient:
         self._process.join()
 
 
+def _loop_times_s(broker_pid: int) -> tuple[float, float]:
+    """How long the broker's event loop has had a processor, and has waited for one. Its thread is
+    the process's first.
+    """
+    with open(f"/proc/{broker_pid}/task/{broker_pid}/schedstat", encoding="ascii") as file:
+        on_processor, waiting, _ = file.read().split()
+    return int(on_processor) / 1e9, int(waiting) / 1e9
+
+
+def _loop_cpu_s(broker_pid: int) -> float:
+    return _loop_times_s(broker_pid)[0]
+
+
 def _stay_healthy(
     address: str,
-    longest_s: Synchronized[float],
-    longest_login_s: Synchronized[float],
+    broker_pid: int,
+    longest: Mapping[str, Synchronized[float]],
     asked: Synchronized[int],
     lost: Synchronized[int],
 ) -> None:
@@ -194,26 +247,33 @@ def _stay_healthy(
     }
     fields = {"client_software_name": "h", "client_software_version": "1"}
     frame = request_frame(ApiKey.API_VERSIONS, 3, fields)
-    client = logins.connect(address, login)
-    client.settimeout(HEALTHY_TIMEOUT_S)
+
+    @contextlib.contextmanager
+    def noting(name: str) -> Iterator[None]:
+        began_s, began_cpu_s = time.monotonic(), _loop_cpu_s(broker_pid)
+        yield
+        cpu_s, wait_s = _loop_cpu_s(broker_pid) - began_cpu_s, time.monotonic() - began_s
+        for each, duration_s in ((name, wait_s), (f"{name}_loop", cpu_s)):
+            longest[each].value = max(longest[each].value, duration_s)
+
+    client: socket.socket | None = None
     while True:
-        began_s = time.monotonic()
         try:
-            client.sendall(struct.pack(">i", len(frame)) + frame)
-            receive_frame(client)
+            if client is None:
+                client = logins.connect(address, login, OTHER_HOST)
+                client.settimeout(HEALTHY_TIMEOUT_S)
+            with noting("wait"):
+                client.sendall(struct.pack(">i", len(frame)) + frame)
+                receive_frame(client)
+            asked.value += 1
+            if asked.value % REQUESTS_PER_LOGIN == 0:
+                with noting("login"):
+                    logins.connect(address, login, OTHER_HOST).close()
+                with noting("neighbour_login"):
+                    logins.connect(address, login).close()
         except (OSError, AssertionError):
             lost.value += 1
-            client = logins.connect(address, login)
-            continue
-        longest_s.value = max(longest_s.value, time.monotonic() - began_s)
-        asked.value += 1
-        if asked.value % REQUESTS_PER_LOGIN == 0:
-            began_s = time.monotonic()
-            try:
-                logins.connect(address, login).close()
-            except (OSError, AssertionError):
-                lost.value += 1
-            longest_login_s.value = max(longest_login_s.value, time.monotonic() - began_s)
+            client = None
         time.sleep(HEALTHY_PAUSE_S)
 
 
@@ -221,14 +281,16 @@ class Search:
     """Sends plans to one broker, and keeps those that were carried out at its worst moments."""
 
     def __init__(self, target: Target, kept_in: Path, name: str) -> None:
-        self.worst = {"wait": 0.0, "login": 0.0, "step": 0.0, "memory": 0.0}
-        self.crowd = Crowd(target.addresses)
-        self.healthy = HealthyClient(target.addresses["SASL_PLAINTEXT"])
+        self.worst = dict.fromkeys((*WAITS, "step", "memory"), 0.0)
+        self._pid = pid = target.broker.process.pid
+        self.crowd = Crowd(target.addresses, self._broker_time_s)
+        self.healthy = HealthyClient(target.addresses["SASL_PLAINTEXT"], pid)
         self._target = target
         self._kept_in = kept_in
         self._name = name
-        self._process = psutil.Process(target.broker.process.pid)
+        self._process = psutil.Process(pid)
         self._quiet_mb = self._process.memory_info().rss / 2**20
+        self._connections_max = 0
         # With the time of their end.
         self._ended: deque[tuple[float, Plan]] = deque(maxlen=SUSPECTS_MAX)
         self._looked_s = 0.0
@@ -266,18 +328,33 @@ class Search:
             "broker_ended": self._target.broker.has_ended,
             "requests_answered": self.healthy.asked.value,
             "requests_lost": lost_before + (not is_served),
-            "longest_wait_ms": round(self.worst["wait"] * 1000, 1),
-            "longest_login_ms": round(self.worst["login"] * 1000, 1),
+            **{f"longest_{name}_ms": round(self.worst[name] * 1000, 1) for name in WAITS},
             "memory_mb_quiet": round(self._quiet_mb),
             "memory_mb": round(self.worst["memory"]),
+            "memory_mb_max": round(self._memory_bound_mb),
             "loop_steps_cpu_ms": sorted(
                 read_steps(self._target.steps_file).values(), key=lambda each: -each["ms"]
             )[:10],
             "errors_in_log": sorted({line[24:300] for line in lines if " ERROR " in line})[:10],
         }
 
+    @property
+    def _memory_bound_mb(self) -> float:
+        # The healthy client's are among them.
+        connections = self._connections_max + 3
+        quiet = round(self._quiet_mb * 2**20)
+        return memory_bound(self._target.config, quiet, connections) / 2**20
+
+    def _broker_time_s(self) -> float:
+        """Clients of a broker that is given no processor do not lose their patience: what they send
+        is meant to be worked on.
+        """
+        waited_s = 0.0 if self._target.broker.has_ended else _loop_times_s(self._pid)[1]
+        return time.monotonic() - waited_s
+
     def _turn(self) -> bool:
         """Returns whether the figures were looked at."""
+        self._connections_max = max(self._connections_max, len(self.crowd))
         ended, now_s = self.crowd.turn(), time.monotonic()
         self._ended.extend((now_s, plan) for plan in ended)
         if now_s - self._looked_s < LOOK_S:
@@ -287,17 +364,16 @@ class Search:
         return True
 
     def _look(self) -> None:
-        wait_s, login_s = self.healthy.take_longest_s()
         steps = read_steps(self._target.steps_file).values()
         figures = {
-            "wait": wait_s,
-            "login": login_s,
+            **self.healthy.take_longest_s(),
             "step": max((each["ms"] for each in steps), default=0.0),
             "memory": self._process.memory_info().rss / 2**20 if self._process.is_running() else 0,
         }
         for name, figure in figures.items():
-            # Memory grows slowly at first: not each megabyte is worth a file.
-            if figure > self.worst[name] * (1.1 if name == "memory" else 1.0):
+            # Not each megabyte is worth a file, and a wait by the clock may be the machine's load.
+            is_worse = figure > self.worst[name] * KEPT_IF_WORSE
+            if is_worse and (name not in WAITS or name.endswith("_loop")):
                 self._keep(name, figures | {"steps": list(steps)})
             self.worst[name] = max(self.worst[name], figure)
 
@@ -342,8 +418,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
     json.dump(document, sys.stdout, indent=1)
     sys.stdout.write("\n")
-    has_failed = document["broker_ended"] or document["requests_lost"] or document["errors_in_log"]
-    return 1 if has_failed else 0
+    return 1 if has_failed(document) else 0
+
+
+def has_failed(figures: Mapping[str, Any]) -> bool:
+    """Whether the figures of `Search.end` break a promise."""
+    return bool(
+        figures["broker_ended"]
+        or figures["requests_lost"]
+        or figures["errors_in_log"]
+        or figures["memory_mb"] > figures["memory_mb_max"]
+    )
 
 
 if __name__ == "__main__":

@@ -17,10 +17,16 @@ ERROR_CODE = struct.Struct(">4xh")
 _LOGIN_VERSION = 1
 
 
-def connect(address: str, properties: Mapping[str, str]) -> socket.socket:
-    """Open a connection and log in as librdkafka would with these properties."""
+def connect(
+    address: str, properties: Mapping[str, str], source_host: str | None = None
+) -> socket.socket:
+    """Open a connection and log in as librdkafka would with these properties.
+
+    `source_host` is an address of this machine, from which the broker sees the client come.
+    """
     host, _, port = address.rpartition(":")
-    connection = socket.create_connection((host, int(port)), TIMEOUT_S)
+    source = None if source_host is None else (source_host, 0)
+    connection = socket.create_connection((host, int(port)), TIMEOUT_S, source)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     protocol = properties.get("security.protocol", "PLAINTEXT")
     if protocol.endswith("SSL"):

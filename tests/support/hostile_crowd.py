@@ -18,7 +18,7 @@ import struct
 import time
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -197,10 +197,11 @@ def _at_most(frames: list[bytes], size: int) -> list[bytes]:
 class HostileClient:
     """One connection that carries out a plan."""
 
-    def __init__(self, plan: Plan, address: str) -> None:
+    def __init__(self, plan: Plan, address: str, now_s: Callable[[], float]) -> None:
         self.plan = plan
         self.answers = 0
-        self.began_s = self.active_s = time.monotonic()
+        self._now_s = now_s
+        self.began_s = self.active_s = now_s()
         self.has_sent_all = False
         self._left = memoryview(plan.payload)
         # Of the answer that has arrived in part.
@@ -225,7 +226,7 @@ class HostileClient:
         assert isinstance(self.socket, ssl.SSLSocket)
         self.socket.do_handshake()
         self.is_shaking_hands = False
-        self.active_s = time.monotonic()
+        self.active_s = self._now_s()
 
     def send(self) -> None:
         """Send what the socket takes. Raises OSError."""
@@ -239,7 +240,7 @@ class HostileClient:
                 sent = self.socket.send(self._left[:size])
                 self._left = self._left[sent:]
             if sent:
-                self.active_s = time.monotonic()
+                self.active_s = self._now_s()
         if not self._left and not self.has_sent_all:
             self.has_sent_all = True
             if self.plan.way == HALF_CLOSED:
@@ -249,7 +250,7 @@ class HostileClient:
         """Count the answers that have arrived. Returns False at the end. Raises OSError."""
         size = self.socket.recv_into(_RECEIVED)
         if size:
-            self.active_s = time.monotonic()
+            self.active_s = self._now_s()
             self._count(_RECEIVED, size)
         return size > 0
 
@@ -299,15 +300,26 @@ class Crowd:
 
     `frames` counts those on which the broker has worked: the answers, and for each connection that
     it closed or that waited for an answer in vain, one. Those behind are not counted.
+
+    `now_s` is the clock of the waits: it may leave out when the broker was given no processor.
     """
 
-    def __init__(self, addresses: Mapping[str, str]) -> None:
-        self.frames = 0
+    def __init__(
+        self, addresses: Mapping[str, str], now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self.connections = 0
+        self._ended_frames = 0
         self._addresses = addresses
+        self._now_s = now_s
         self._clients: dict[int, HostileClient] = {}
         self._poll = select.epoll()
         self._looked_s = 0.0
+
+    @property
+    def frames(self) -> int:
+        return self._ended_frames + sum(
+            min(client.answers, client.plan.frames) for client in self._clients.values()
+        )
 
     def close(self) -> None:
         for client in tuple(self._clients.values()):
@@ -320,7 +332,7 @@ class Crowd:
         return [client.plan for client in self._clients.values()]
 
     def begin(self, plan: Plan) -> None:
-        client = HostileClient(plan, self._addresses[plan.listener])
+        client = HostileClient(plan, self._addresses[plan.listener], self._now_s)
         self.connections += 1
         self._clients[client.number] = client
         self._poll.register(client.number, select.EPOLLIN | select.EPOLLOUT)
@@ -335,7 +347,7 @@ class Crowd:
             client = self._clients[number]
             if not self._proceed(client, events):
                 ended.append(self._end(client))
-        now_s = time.monotonic()
+        now_s = self._now_s()
         if now_s - self._looked_s > TICK_S:
             self._looked_s = now_s
             for client in tuple(self._clients.values()):
@@ -378,5 +390,5 @@ class Crowd:
         client.close()
         plan = client.plan
         has_one_more = client.answers < plan.frames and client.has_sent_all
-        self.frames += min(client.answers, plan.frames) + has_one_more
+        self._ended_frames += min(client.answers, plan.frames) + has_one_more
         return plan
