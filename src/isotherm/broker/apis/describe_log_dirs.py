@@ -91,7 +91,7 @@ async def _directory_fields(
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {"log_dir": str(log_dir.path.absolute()), "topics": ()}
     try:
-        volume = log_dir.volume()
+        volume = await context.services.volumes.read(log_dir)
     except LogDirFailedError:
         return {**fields, "error_code": ErrorCode.kafka_storage_error}
     return {

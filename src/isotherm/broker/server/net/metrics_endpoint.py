@@ -21,6 +21,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -76,7 +77,8 @@ class _Address(NamedTuple):
 class MetricsEndpoint:
     """Event loop thread only.
 
-    The loop's executor generates the text, so that requests do not wait for it.
+    A thread of its own generates the text, so that requests do not wait for it, and a disk whose
+    size cannot be read holds neither them nor the loop's executor.
     """
 
     def __init__(self, registry: CollectorRegistry, config: BrokerConfig, clock: Clock) -> None:
@@ -93,6 +95,7 @@ class MetricsEndpoint:
         # socket.
         self._servers: list[asyncio.Server] = []
         self._connection_count = 0
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="isotherm-metrics")
         self.port = 0
 
     async def start(self) -> None:
@@ -139,6 +142,7 @@ class MetricsEndpoint:
     async def stop(self) -> None:
         for server in self._servers:
             server.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _tls(self) -> ListenerTls | None:
         protocol = SecurityProtocol.SSL if self._address.with_tls else SecurityProtocol.PLAINTEXT
@@ -182,7 +186,7 @@ class MetricsEndpoint:
             response = _Response("404 Not Found", b"the metrics are at /metrics\n")
         else:
             loop = asyncio.get_running_loop()
-            text = await loop.run_in_executor(None, generate_latest, self._registry)
+            text = await loop.run_in_executor(self._executor, generate_latest, self._registry)
             response = _Response("200 OK", text, CONTENT_TYPE_LATEST)
         return response.encode(with_body=method != b"HEAD")
 

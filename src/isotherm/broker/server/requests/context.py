@@ -13,7 +13,7 @@ import asyncio
 import datetime
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
@@ -31,6 +31,7 @@ from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
+from isotherm.broker.partitions.volumes import Volumes
 from isotherm.broker.server.net.answer_memory import AnswerMemory
 from isotherm.broker.threads.kernel_warm_up import KernelWarmUp
 from isotherm.clock import Clock
@@ -78,6 +79,7 @@ class BrokerServices:
     - `authorizer`: None if access is not checked.
     - `traffic`: updated on the event loop only.
     - `auto_creation`: None with the embedded controller.
+    - `volumes`: sizes of log directories' volumes; event loop only.
     """
 
     config: BrokerConfig
@@ -102,6 +104,7 @@ class BrokerServices:
     leader_quota: ReplicationQuota | None = None
     auto_creation: TopicCreationRequests | None = None
     authorizer: Authorizer | None = None
+    volumes: Volumes = field(default_factory=Volumes)
 
     @property
     def controller(self) -> Controller:
