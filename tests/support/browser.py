@@ -15,7 +15,13 @@ from selenium.webdriver.support.wait import WebDriverWait
 DRIVER = shutil.which("chromedriver")
 NO_BROWSER = "there is no Chromium: apt-get install chromium chromium-driver"
 WAIT_S = 300
-ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+ARGUMENTS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--window-size=1280,900",
+)
 
 
 class Browser:

@@ -26,6 +26,7 @@ from tests.support.scripted_records import ScriptedRecords
 
 PRICE = "0.023"
 SWEEP_COMMAND = "isotherm pipeline sweep --path s3://bucket/kafka -b localhost:9092"
+CLIENT_ARGUMENTS = "-b localhost:9092"
 START_TIMEOUT_S = 300
 NO_METRICS = MetricsAddresses(())
 
@@ -68,6 +69,7 @@ def running_console(
         named_layout("aiven", None),
         ["127.0.0.1"],
         SWEEP_COMMAND,
+        CLIENT_ARGUMENTS,
         credentials,
         watched_metrics,
         clock or SystemClock(),

@@ -205,6 +205,35 @@ def damaged_cluster(history: int = 100_000) -> ScriptedCluster:
     return cluster
 
 
+def busy_cluster(topics: int = 50) -> ScriptedCluster:
+    """Topics whose names are as long as Kafka allows, one of whose copies fail, and a group that is
+    far behind."""
+    cluster = ScriptedCluster()
+    gib = 1 << 30
+    for number in range(topics):
+        name = f"team-{number:02}.warehouse." + "long_name." * 24
+        segments = [
+            remote_segment(100 * number + n + 1, n * 1_000_000, n * 1_000_000 + 999_999, size=gib)
+            for n in range(12)
+        ]
+        if number == 3:
+            failed = _STATE.COPY_SEGMENT_STARTED
+            segments += [
+                remote_segment(90_000 + n, 12_000_000, 12_999_999, failed, age_ms=7_200_000)
+                for n in range(3)
+            ]
+        local = local_tier(0, 11_000_000, 13_500_000 + number, (number + 1) * 777_777_777)
+        cluster.add(name[:249], segments, local)
+    first = f"team-00.warehouse.{'long_name.' * 24}"[:249]
+    cluster.groups = [
+        GroupState(f"reader-{n}-of-a-long-name" * 4, "Stable", "classic", {
+            TopicPartition(first, 0): 1_000_000 * n
+        })
+        for n in range(12)
+    ]  # fmt: skip
+    return cluster
+
+
 def _note_last_day(cluster: ScriptedCluster) -> None:
     """Add the history of `orders`: twelve segments, half an hour apart.
 

@@ -175,6 +175,7 @@ def console(
         named_layout(layout, key_prefix),
         _hosts(host, allow_host or []),
         sweep_command(bootstrap_server, path),
+        shown_arguments(bootstrap_server, client),
         _credentials(credentials_file, host, without_login=without_login),
         watched_metrics,
         clock,
@@ -229,6 +230,15 @@ def sweep_command(bootstrap_server: str, path: str | None) -> str:
     # Pages show it.
     place = "s3://BUCKET/PREFIX" if path is None else shlex.quote(without_passwords(path))
     return f"isotherm pipeline sweep --path {place} -b {shlex.quote(bootstrap_server)}"
+
+
+def shown_arguments(bootstrap_server: str, client: ClientOptions) -> str:
+    """The options of a command for this cluster, as pages show them. Without those of -X, which may
+    be passwords."""
+    shown = ["-b", bootstrap_server]
+    if client.command_config is not None:
+        shown += ["--command-config", str(client.command_config)]
+    return shlex.join(shown)
 
 
 def _client_arguments(bootstrap_server: str, client: ClientOptions) -> list[str]:

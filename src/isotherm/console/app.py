@@ -21,10 +21,11 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from isotherm import __version__
 from isotherm.config.http_credentials import HttpLogins, LoginResult
 from isotherm.console.answers import (
     GroupReading,
@@ -38,6 +39,7 @@ from isotherm.console.answers import (
 )
 from isotherm.console.job_pages import job_routes
 from isotherm.console.jobs import JobReports, JobRunner
+from isotherm.console.missing_page import is_for_a_person, missing_page
 from isotherm.console.openapi import (
     COLUMNS_MAX,
     FOUND_MAX,
@@ -79,6 +81,7 @@ UNAVAILABLE = 503
 UNAUTHORIZED = 401
 _CHALLENGE = {"www-authenticate": 'Basic realm="console", charset="UTF-8"'}
 _BUSY = 429
+_NOT_FOUND = 404
 _UPSTREAM_FAILED = 502
 _FOUND_DEFAULT = 50
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
@@ -99,12 +102,14 @@ _HEADERS = {
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
     """`hosts` are the host names that a request may have. Pages show `sweep_command` for users to
-    copy. `credentials` has passwords by name; with None there is no login."""
+    copy, and other commands with `client_arguments`, which name the cluster and hold no secret.
+    `credentials` has passwords by name; with None there is no login."""
 
     prices: PriceList
     layout: Layout
     hosts: Sequence[str]
     sweep_command: str
+    client_arguments: str
     credentials: Mapping[bytes, bytes] | None
     metrics: WatchedMetrics
     clock: Clock
@@ -125,6 +130,7 @@ def console_app(
             Route("/", _index),
             Route("/api/", _api_page),
             Route("/api/openapi.json", _openapi),
+            Route("/api/console", pages.facts),
             Route("/api/overview", pages.overview),
             Route("/api/answers", pages.answers),
             Route("/api/topics/{topic}", pages.topic),
@@ -213,8 +219,10 @@ def _openapi(_: Request) -> Response:
     return JSONResponse(openapi_document())
 
 
-async def _problem(_: Request, error: Exception) -> Response:
+async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == _NOT_FOUND and is_for_a_person(request):
+        return HTMLResponse(missing_page(request), error.status_code)
     return JSONResponse({"error": error.detail}, error.status_code)
 
 
@@ -235,6 +243,10 @@ class _Pages:
         self._cluster = cluster
         self._settings = settings
         self._browser = RecordBrowser(records, self._metadata, settings.registered)
+
+    def facts(self, _: Request) -> Response:
+        arguments = self._settings.client_arguments
+        return JSONResponse({"version": __version__, "client_arguments": arguments})
 
     def overview(self, _: Request) -> Response:
         metrics = self._settings.metrics.look()

@@ -40,6 +40,10 @@ def openapi_document() -> Schema:
             " are of .log files.",
         },
         "paths": {
+            "/api/console": _get(
+                "What holds while the console runs: its version, and the options of commands for"
+                " its cluster."
+            ),
             "/api/overview": _get("The cluster, its brokers and its topics."),
             "/api/answers": _get(
                 "For each topic: the causes of its local size, its leftovers, and its future cost."

@@ -28,7 +28,7 @@ from isotherm.storage_view.prices import price_list
 from isotherm.storage_view.traffic import ALL_TOPICS, Traffic
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
-from tests.support.console_server import SWEEP_COMMAND, running_console
+from tests.support.console_server import CLIENT_ARGUMENTS, SWEEP_COMMAND, running_console
 from tests.support.scripted_cluster import NOW_MS, ScriptedCluster, damaged_cluster, local_tier
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -326,6 +326,34 @@ def test_defect_is_answered_as_json() -> None:
     assert status == 500
     assert "its log has the reason" in json.loads(body)["error"]
     assert headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(("path", "root"), [("/none", "./"), ("/api/topics/none", "../../")])
+def test_browser_at_an_unknown_address_gets_a_page_with_ways_back(
+    address: str, path: str, root: str
+) -> None:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=300)
+    connection.request("GET", path, headers={"accept": "text/html,*/*;q=0.8"})
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    assert (answer.status, answer.headers.get_content_type()) == (404, "text/html")
+    assert answer.headers["content-security-policy"]
+    assert f'<a href="{root}#/">Overview</a>' in body
+    assert json.loads(get(address, path)[2])["error"]
+
+
+def test_address_in_the_missing_page_is_text(address: str) -> None:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=300)
+    connection.request("GET", "/%3Cscript%3E", headers={"accept": "text/html"})
+    body = connection.getresponse().read()
+    connection.close()
+    assert b"&lt;script&gt;" in body
+    assert b"<script" not in body
+
+
+def test_console_names_the_options_of_commands_for_its_cluster(address: str) -> None:
+    assert json_of(address, "/api/console")["client_arguments"] == CLIENT_ARGUMENTS
 
 
 def test_another_host_name_is_refused(address: str) -> None:

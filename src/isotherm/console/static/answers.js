@@ -1,28 +1,29 @@
 // Questions that operators ask: why is local so big, what is left over, what will it cost?
 
-import { age, bytes, count, dollars, element, plural, table, time } from "./format.js";
+import { command } from "./commands.js";
+import { age, bytes, count, dollars, element, plural, time } from "./format.js";
+import { table } from "./table.js";
+import { topicLink } from "./topics.js";
 
 const TOPICS_MAX = 100;
 
 export function answersPage() {
   const page = { title: "Answers", isShown: false, load: (fetchJson) => fetchJson("api/answers") };
   const opened = new Set(); // topics whose reasons are shown
-  page.show = (main, data) => {
+  page.show = (main, data, { client_arguments: client }) => {
     page.isShown = true;
     const own = data.topics.filter((topic) => !topic.is_internal && !topic.topic.startsWith("__"));
     main.replaceChildren(element("h1", {}, "Answers"),
       card("Why is local so big?", own.length ? own.slice(0, TOPICS_MAX).map((topic, place) => reasons(topic, opened, place === 0))
         : [element("p", { class: "quiet" }, "No topic has a byte.")]),
       card("What is left over in the bucket?", leftovers(data)),
-      card("How long does a broker read the metadata topic when it starts?", [restart(data.metadata_topic)]),
+      card("How long does a broker read the metadata topic when it starts?", restart(data.metadata_topic, client)),
       card("What does it cost, and what will it?", [money(own.slice(0, TOPICS_MAX), data)]));
   };
   return page;
 }
 
 const card = (question, answers) => element("section", { class: "card" }, element("h2", {}, question), answers);
-
-const topicLink = (name) => element("a", { href: `#/topics/${encodeURIComponent(name)}` }, name);
 
 function reasons(topic, opened, isFirst) {
   if (isFirst && !opened.size) opened.add(topic.topic);
@@ -41,40 +42,31 @@ function reasons(topic, opened, isFirst) {
   return box;
 }
 
-function leftovers({ leftovers: rows, sweep_command: command }) {
+function leftovers({ leftovers: rows, sweep_command: sweep }) {
   const said = rows.length
     ? table("Left over", [
-      ["topic", (row) => topicLink(row.topic)],
-      ["partition", (row) => String(row.partition)],
-      ["cause", (row) => row.cause, "left"],
-      ["segments", (row) => count(row.segments)],
-      ["bytes", (row) => bytes(row.bytes)],
-      ["oldest", (row) => age(row.oldest_s)],
-      ["from offset", (row) => count(row.first_offset)],
+      { name: "topic", cell: (row) => topicLink(row.topic), value: "topic", kind: "left name" },
+      { name: "partition", cell: (row) => String(row.partition), value: "partition", isKey: true },
+      { name: "cause", cell: (row) => row.cause, value: "cause", kind: "left wraps", isKey: true },
+      { name: "segments", cell: (row) => count(row.segments), value: "segments" },
+      { name: "bytes", cell: (row) => bytes(row.bytes), value: "bytes", isKey: true },
+      { name: "oldest", cell: (row) => age(row.oldest_s), value: "oldest_s" },
+      { name: "from offset", cell: (row) => count(row.first_offset), value: "first_offset" },
     ], [...rows].sort((one, other) => other.oldest_s - one.oldest_s))
     : element("p", {}, "Nothing that has metadata.");
-  const copied = element("span", { role: "status", class: "quiet" });
-  const copy = async () => {
-    try {
-      await navigator.clipboard.writeText(command);
-      copied.textContent = "copied";
-    } catch {
-      copied.textContent = "The browser does not allow it: mark it by hand.";
-    }
-  };
   return [said, element("p", {}, "Objects without any metadata are found by a sweep, which only reports without ", element("code", {}, "--delete"), ":"),
-    element("div", { class: "tools" }, element("code", { id: "sweep" }, command),
-      element("button", { type: "button", onclick: copy }, "Copy"), copied)];
+    command(sweep, "sweep")];
 }
 
-function restart(topic) {
-  if (!topic || topic.restart_s === null) return element("p", {}, "It was not read here: there is none, or the bucket was read instead.");
+function restart(topic, client) {
+  if (!topic || topic.restart_s === null) return [element("p", {}, "It was not read here: there is none, or the bucket was read instead.")];
   const grows = topic.records_per_day === null ? "How fast it grows is known when its copies are an hour old."
     : `It gets ${count(topic.records_per_day)} records a day, ${bytes(topic.bytes_per_day)}: two for each copy, and as many when the segment is deleted.`;
-  return element("p", {}, element("strong", {}, `About ${topic.restart_s < 10 ? topic.restart_s.toFixed(1) : Math.round(topic.restart_s)} s`),
+  return [element("p", {}, element("strong", {}, `About ${topic.restart_s < 10 ? topic.restart_s.toFixed(1) : Math.round(topic.restart_s)} s`),
     ` by the speed of this console, which read ${count(topic.read_offsets)} offsets of it in ${topic.read_s.toFixed(1)} s; it has ${count(topic.records)} in `
     + `${plural(topic.partitions, "partition")}, ${bytes(topic.size_in_bytes)}. ${grows} `,
-    "At level 1 of remote.log.metadata.compaction the topic keeps the last state of each segment alone: isotherm remote migrate.");
+    "At level 1 of remote.log.metadata.compaction the topic keeps the last state of each segment alone:"),
+    command(`isotherm remote migrate ${client}`)];
 }
 
 function money(topics, { price_per_gib_month: price, forecast_months: months }) {
@@ -88,10 +80,11 @@ function money(topics, { price_per_gib_month: price, forecast_months: months }) 
   return element("div", {},
     element("p", { class: "quiet" }, `At $${Number(price.toFixed(5))} a GiB and month, for what is stored. The forecast goes on with the copies of the last 30 days, and lets retention delete; it is unknown in a topic's first hour.`),
     table("Cost", [
-      ["topic", (row) => (row.topic === null ? element("strong", {}, "all that are known") : topicLink(row.topic))],
-      ["remote", (row) => bytes(row.remote_bytes)],
-      ["grows a day", (row) => known(row.growth_bytes_per_day, bytes)],
-      ["a month now", (row) => dollars(row.cost_per_month)],
-      ...months.map((number, place) => [`in ${plural(number, "month")}`, (row) => known(row.forecast_cost_per_month[place], dollars)]),
-    ], [...rows, all]));
+      { name: "topic", cell: (row) => (row.topic === null ? element("strong", {}, "Total of all that are known") : topicLink(row.topic)), value: "topic", kind: "left name" },
+      { name: "remote", cell: (row) => bytes(row.remote_bytes), value: "remote_bytes", isKey: true },
+      { name: "grows a day", cell: (row) => known(row.growth_bytes_per_day, bytes), value: "growth_bytes_per_day" },
+      { name: "a month now", cell: (row) => dollars(row.cost_per_month), value: "cost_per_month", isKey: true },
+      ...months.map((number, place) => ({ name: `in ${plural(number, "month")}`,
+        cell: (row) => known(row.forecast_cost_per_month[place], dollars), value: (row) => row.forecast_cost_per_month[place] })),
+    ], rows, { last: all }));
 }

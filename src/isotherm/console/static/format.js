@@ -61,12 +61,3 @@ export function problemList(problems) {
 export const figure = (name, value, note = "", isBad = false) =>
   element("div", {}, element("dt", {}, name),
     element("dd", { class: isBad ? "bad" : null }, value, note ? element("small", {}, note) : null));
-
-// Columns are [heading, function of a row, class]; a cell may be text or an element.
-export function table(caption, columns, rows) {
-  const head = columns.map(([name, , kind]) => element("th", { scope: "col", class: kind || null }, name));
-  const body = rows.map((row) =>
-    element("tr", {}, columns.map(([, cell, kind]) => element("td", { class: kind || null }, cell(row)))));
-  return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
-    element("table", { "aria-label": caption }, element("thead", {}, element("tr", {}, head)), element("tbody", {}, body)));
-}

@@ -1,8 +1,9 @@
 // Groups: how far behind they are, and which tier their next records come from.
 
-import { age, bytes, count, element, figure, plural, rate, table } from "./format.js";
-
-const ROWS_MAX = 500;
+import { readOnlyNote, quoted } from "./commands.js";
+import { age, bytes, count, element, figure, plural, rate } from "./format.js";
+import { table } from "./table.js";
+import { topicLink } from "./topics.js";
 
 // The record that is next lies between the newest of its segment and the newest of the one before.
 function between({ age_s: least, age_s_max: most }) {
@@ -16,27 +17,42 @@ const remoteSpeed = ({ remote_bytes_per_s: size }) => (size ? `${bytes(Math.roun
 const offsetSpeed = ({ offsets_per_s: offsets }) => (offsets === null ? "" : `${rate(offsets)} offsets/s`);
 const speed = (row) => [offsetSpeed(row), remoteSpeed(row) && `${remoteSpeed(row)} from remote`].filter(Boolean).join(" · ");
 
+// The columns of one place that is read, or of all places of a group.
+const AGE = { name: "age", cell: between, value: (row) => row.age_s ?? row.age_s_max };
+const READS = { name: "reads", cell: speed, value: "offsets_per_s" };
+const groupLink = (name) => element("a", { href: `#/groups/${encodeURIComponent(name)}`, title: name }, name);
+
 export function groupsPage() {
   const page = { title: "Groups", isShown: false, load: (fetchJson) => fetchJson("api/groups") };
-  page.show = (main, { groups }) => {
-    page.isShown = true;
-    const found = [...groups].sort((one, other) => other.remote_lag - one.remote_lag || other.lag - one.lag);
-    const columns = [
-      ["group", (row) => element("a", { href: `#/groups/${encodeURIComponent(row.group)}` }, row.group)],
-      ["state", (row) => element("span", { class: row.group_error ? "bad" : null }, row.group_error || row.state), "left"],
-      ["type", (row) => row.type, "left"],
-      ["partitions", (row) => count(row.partitions)],
-      ["lag, offsets", (row) => count(row.lag)],
-      ["of these remote", (row) => count(row.remote_lag)],
-      ["age", between],
-      ["reads", speed],
-      ["reads from", readsFrom, "left wraps"],
-    ];
-    const rows = found.slice(0, ROWS_MAX);
-    main.replaceChildren(element("h1", {}, "Groups"), element("section", { class: "card" },
-      rows.length ? table("Groups", columns, rows) : element("p", { class: "quiet" }, "No group."),
-      found.length > ROWS_MAX ? element("p", { class: "quiet" }, `${ROWS_MAX} of ${count(found.length)} groups, the farthest behind.`) : null,
-      ));
+  const columns = [
+    { name: "group", cell: (row) => groupLink(row.group), value: "group", kind: "left name" },
+    { name: "state", cell: (row) => element("span", { class: row.group_error ? "bad" : null }, row.group_error || row.state), value: "state", kind: "left wraps" },
+    { name: "type", cell: (row) => row.type, value: "type", kind: "left" },
+    { name: "partitions", cell: (row) => count(row.partitions), value: "partitions" },
+    { name: "lag, offsets", cell: (row) => count(row.lag), value: "lag", isKey: true },
+    { name: "of these remote", cell: (row) => count(row.remote_lag), value: "remote_lag", isKey: true },
+    { ...AGE, isKey: true }, READS,
+    { name: "reads from", cell: readsFrom, kind: "left wraps" },
+  ];
+  let wanted = "";
+  let groups = [];
+  const list = element("div", { id: "groups" });
+  const fill = () => {
+    const rows = groups.filter(({ group }) => group.toLowerCase().includes(wanted))
+      .sort((one, other) => other.remote_lag - one.remote_lag || other.lag - one.lag);
+    list.replaceChildren(rows.length ? table("Groups", columns, rows, { noun: "groups" }) : element("p", { class: "quiet" }, "No group."));
+  };
+  page.show = (main, data) => {
+    groups = data.groups;
+    if (!page.isShown) {
+      page.isShown = true;
+      main.replaceChildren(element("h1", {}, "Groups"), element("section", { class: "card" }, element("div", { class: "tools" },
+        element("label", {}, "Find ", element("input", { type: "search", name: "find", oninput: (event) => {
+          wanted = event.target.value.toLowerCase();
+          fill();
+        } }))), list));
+    }
+    fill();
   };
   return page;
 }
@@ -47,7 +63,7 @@ function readsFrom({ reads_from: tiers }) {
 
 export function groupPage(name) {
   const page = { title: name, isShown: false, load: (fetchJson) => fetchJson(`api/groups/${encodeURIComponent(name)}`) };
-  page.show = (main, group) => {
+  page.show = (main, group, { client_arguments: client }) => {
     page.isShown = true;
     const number = (key) => (row) => (row[key] === null ? "" : count(row[key]));
     main.replaceChildren(element("h1", {}, name),
@@ -61,15 +77,15 @@ export function groupPage(name) {
         group.remote_topics.length ? figure("From remote", remoteSpeed(group) || "unknown", "by the mean size of an offset there") : null),
       remoteReads(group.remote_topics),
       element("section", { class: "card" }, table("Partitions", [
-        ["topic", (row) => element("a", { href: `#/topics/${encodeURIComponent(row.topic)}` }, row.topic)],
-        ["partition", (row) => String(row.partition)],
-        ["committed", number("committed_offset")],
-        ["lag", number("lag")],
-        ["of these remote", number("remote_lag")],
-        ["age", between],
-        ["reads", speed],
-          ["reads from", (row) => row.reads_from, "left"],
-      ], group.by_partition)));
+        { name: "topic", cell: (row) => topicLink(row.topic), value: "topic", kind: "left name" },
+        { name: "partition", cell: (row) => String(row.partition), value: "partition", isKey: true },
+        { name: "committed", cell: number("committed_offset"), value: "committed_offset" },
+        { name: "lag", cell: number("lag"), value: "lag", isKey: true },
+        { name: "of these remote", cell: number("remote_lag"), value: "remote_lag", isKey: true },
+        AGE, READS,
+        { name: "reads from", cell: (row) => row.reads_from, value: "reads_from", kind: "left wraps" },
+      ], group.by_partition)),
+      readOnlyNote("Members, or another offset", `isotherm groups describe ${client} ${quoted(name)}`));
   };
   return page;
 }
@@ -80,9 +96,9 @@ function remoteReads(topics) {
   const known = topics.every(({ traffic }) => traffic !== null);
   return element("section", { class: "card" }, element("h2", {}, "Reads of the remote tier"), known
     ? table("Reads of the remote tier", [
-      ["topic", (row) => element("a", { href: `#/topics/${encodeURIComponent(row.topic)}` }, row.topic)],
-      ["GETs at least", ({ traffic }) => `${rate(traffic.reads)}/s`],
-      ["bytes", ({ traffic }) => `${bytes(Math.round(traffic.read_bytes))}/s`],
+      { name: "topic", cell: (row) => topicLink(row.topic), value: "topic", kind: "left name" },
+      { name: "GETs at least", cell: ({ traffic }) => `${rate(traffic.reads)}/s`, value: ({ traffic }) => traffic.reads, isKey: true },
+      { name: "bytes", cell: ({ traffic }) => `${bytes(Math.round(traffic.read_bytes))}/s`, value: ({ traffic }) => traffic.read_bytes, isKey: true },
     ], topics)
     : element("p", {}, `${topics.map(({ topic }) => topic).join(", ")}: GETs and throughput are in the brokers' metrics. Name them with `, element("code", {}, "--metrics"), ", and look twice."),
     element("p", { class: "quiet" }, "Of all readers of the topic together: brokers do not count by group."));

@@ -1,6 +1,8 @@
 // The last runs of audit, sweep, scrub and verify, and what they found.
 
-import { count, element, plural, table, time } from "./format.js";
+import { command } from "./commands.js";
+import { count, element, plural, time } from "./format.js";
+import { table } from "./table.js";
 
 const VERDICTS = { 0: "clean", 1: "failed", 2: "wrong options", 3: "findings" };
 
@@ -17,7 +19,7 @@ export function jobsPage() {
     said.textContent = answer.ok ? `${job} has begun. Its report is listed once it has ended.` : body.error;
   };
 
-  page.show = (main, { reports, running, startable, token }) => {
+  page.show = (main, { reports, running, startable, token }, { client_arguments: client }) => {
     page.isShown = true;
     const buttons = startable.map((job) =>
       element("button", { type: "button", disabled: running !== null, onclick: start(job, token) }, `Run ${job}`));
@@ -26,13 +28,14 @@ export function jobsPage() {
         element("p", { class: "quiet" }, "Each only reads, and takes a while: it starts Spark."),
         element("div", { class: "tools" }, buttons), said, running ? element("p", {}, `${running} is running.`) : null) : "",
       element("section", { class: "card" }, element("h2", {}, "Last runs"), reports.length ? table("Last runs", [
-        ["report", (row) => reportLink(row.name)],
-        ["job", (row) => row.job, "left"],
-        ["written", (row) => time(row.written_ms), "left"],
-        ["findings", (row) => element("span", { class: row.found ? "bad" : null }, `${count(row.found)}${row.is_cut ? " or more" : ""}`)],
-        ["ended", (row) => verdict(row.exit_code), "left"],
-      ], reports) : element("p", {}, "No report. A report is what a job prints with --json, in the folder of --reports: ",
-        element("code", {}, "isotherm pipeline audit -b localhost:9092 --json > REPORTS/audit-2026-01-31.jsonl"))));
+        { name: "report", cell: (row) => reportLink(row.name), value: "name", kind: "left name" },
+        { name: "job", cell: (row) => row.job, value: "job", kind: "left" },
+        { name: "written", cell: (row) => time(row.written_ms), value: "written_ms", kind: "left", isKey: true },
+        { name: "findings", cell: (row) => element("span", { class: row.found ? "bad" : null }, `${count(row.found)}${row.is_cut ? " or more" : ""}`),
+          value: "found", isKey: true },
+        { name: "ended", cell: (row) => verdict(row.exit_code), value: "exit_code", kind: "left", isKey: true },
+      ], reports) : [element("p", {}, "No report. A report is what a job prints with --json, in the folder of --reports:"),
+        command(`isotherm pipeline audit ${client} --json > REPORTS/audit-2026-01-31.jsonl`)]));
   };
   return page;
 }
@@ -49,11 +52,11 @@ export function reportPage(name) {
     main.replaceChildren(element("h1", {}, name),
       element("p", {}, `${plural(report.found, "finding")}, written ${time(report.written_ms)}. ${verdict(report.exit_code)}`),
       element("section", { class: "card" }, report.findings.length ? table("Findings", [
-        ["what", (row) => row.kind],
-        ["tier map", place, "left"],
-        ["from offset", records],
-        ["segment", (row) => row.segment_id ?? "", "left"],
-        ["detail", (row) => row.detail, "left wide"],
+        { name: "what", cell: (row) => row.kind, value: "kind", kind: "left" },
+        { name: "tier map", cell: place, value: "topic", kind: "left name", isKey: true },
+        { name: "from offset", cell: records, value: "start_offset", isKey: true },
+        { name: "segment", cell: (row) => row.segment_id ?? "", value: "segment_id", kind: "left name" },
+        { name: "detail", cell: (row) => row.detail, value: "detail", kind: "left wide", isKey: true },
       ], report.findings) : element("p", {}, "Nothing was found."),
       report.found > report.findings.length ? element("p", { class: "quiet" }, `The first ${report.findings.length}.`) : null),
       report.messages.length ? element("section", { class: "card" }, element("h2", {}, "Messages"), element("pre", {}, report.messages.join("\n"))) : "");

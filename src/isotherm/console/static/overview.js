@@ -1,44 +1,32 @@
 // The cluster: its brokers, its topics, what each tier holds.
 
-import { age, bytes, count, dollars, element, figure, plural, problemList, rate, table } from "./format.js";
+import { brokerTable } from "./brokers.js";
+import { age, bytes, count, dollars, element, figure, plural, problemList, rate } from "./format.js";
+import { table } from "./table.js";
+import { legend, SHORT_COLUMNS, TopicList, topicLink } from "./topics.js";
 
-const ROWS_MAX = 500;
+const TOPICS_SHOWN = 10;
 
 export function overviewPage() {
   const page = { title: "Overview", isShown: false, load: (fetchJson) => fetchJson("api/overview") };
-  let wanted = "";
-  let withInternal = false;
-  let list = null;
-  let data = null;
+  const list = new TopicList(SHORT_COLUMNS, TOPICS_SHOWN);
 
-  const showTopics = () => list.replaceChildren(topics(data, wanted, withInternal));
-
-  page.show = (main, fresh) => {
-    data = fresh;
+  page.show = (main, data) => {
     if (!page.isShown) {
       page.isShown = true;
-      list = element("div", { id: "topics" });
-      const tools = element("div", { class: "tools" },
-        element("label", {}, "Find ", element("input", { type: "search", name: "find", oninput: (event) => {
-          wanted = event.target.value.toLowerCase();
-          showTopics();
-        } })),
-        element("label", {}, element("input", { type: "checkbox", onchange: (event) => {
-          withInternal = event.target.checked;
-          showTopics();
-        } }), " internal topics too"));
       main.replaceChildren(element("h1", {}, "Overview"), element("div", { id: "problems" }), element("div", { id: "sums" }),
-        element("section", { class: "card" }, element("h2", {}, "Topics"), legend(), tools, list),
+        element("section", { class: "card" }, element("h2", {}, "The largest topics"), legend(), list.element,
+          element("p", {}, element("a", { href: "#/topics" }, "All topics"))),
         element("section", { class: "card", id: "brokers" }),
         element("section", { class: "card", id: "errors", hidden: !data.errors }));
     }
     main.querySelector("#problems").replaceChildren(...problemList(data.problems));
     main.querySelector("#sums").replaceChildren(sums(data));
-    main.querySelector("#brokers").replaceChildren(element("h2", {}, "Brokers"), brokers(data));
+    main.querySelector("#brokers").replaceChildren(element("h2", {}, "Brokers"), brokerTable(data));
     if (data.errors) {
       main.querySelector("#errors").replaceChildren(element("h2", {}, "Errors of the last hour"), ...errors(data));
     }
-    showTopics();
+    list.show(data.topics);
   };
   return page;
 }
@@ -85,63 +73,9 @@ function errors({ errors: { rows, unanswered } }) {
   const silent = unanswered.map(({ url, reason }) => element("p", { class: "bad" }, `${url}: ${reason}`));
   if (!rows.length) return [...silent, element("p", { class: "quiet" }, "None that a topic has counted.")];
   return [...silent, table("Errors", [
-    ["topic", (row) => element("a", { href: `#/topics/${encodeURIComponent(row.topic)}` }, row.topic)],
-    ["errors", (row) => row.errors, "left"],
-    ["broker", (row) => row.broker, "left"],
-    ["count", (row) => count(row.count)],
+    { name: "topic", cell: (row) => topicLink(row.topic), value: "topic", kind: "left name" },
+    { name: "errors", cell: (row) => row.errors, value: "errors", kind: "left", isKey: true },
+    { name: "broker", cell: (row) => row.broker, value: "broker", kind: "left name" },
+    { name: "count", cell: (row) => count(row.count), value: "count", isKey: true },
   ], rows)];
-}
-
-function stack(topic) {
-  const parts = [
-    ["local", topic.local_bytes - topic.overlap_bytes],
-    ["both", topic.overlap_bytes],
-    ["remote", topic.total_bytes - topic.local_bytes],
-  ];
-  const words = parts.map(([kind, size]) => `${kind} ${bytes(size)}`).join(", ");
-  const bar = element("div", { class: "stack", role: "img", "aria-label": words, title: words });
-  for (const [kind, size] of parts) {
-    const part = element("i", { class: `k-${kind}` });
-    part.style.width = topic.total_bytes ? `${(100 * size) / topic.total_bytes}%` : "0";
-    bar.append(part);
-  }
-  return bar;
-}
-
-function legend() {
-  const kinds = [["local", "only local"], ["both", "in both tiers"], ["remote", "only remote"]];
-  return element("ul", { class: "legend" },
-    kinds.map(([kind, words]) => element("li", {}, element("span", { class: `swatch k-${kind}` }), words)));
-}
-
-function topics({ topics: all }, wanted, withInternal) {
-  const found = all.filter((topic) =>
-    topic.topic.toLowerCase().includes(wanted) && (withInternal || !(topic.is_internal || topic.topic.startsWith("__"))));
-  if (!found.length) return element("p", { class: "quiet" }, "No topic.");
-  found.sort((one, other) => other.total_bytes - one.total_bytes || (one.topic < other.topic ? -1 : 1));
-  const columns = [
-    ["topic", (row) => element("a", { href: `#/topics/${encodeURIComponent(row.topic)}` }, row.topic)],
-    ["where", stack, "left"],
-    ["partitions", (row) => count(row.partitions)],
-    ["in all", (row) => bytes(row.total_bytes)],
-    ["local", (row) => bytes(row.local_bytes)],
-    ["remote", (row) => bytes(row.remote_bytes)],
-    ["copy lag", (row) => (row.is_tiered ? `${bytes(row.copy_lag_bytes)} · ${age(row.copy_lag_s)}` : "not tiered")],
-    ["deletion lag", (row) => bytes(row.deletion_lag_bytes) + (row.deletion_lag_s ? ` · ${age(row.deletion_lag_s)}` : "")],
-    ["missing", (row) => element("span", { class: row.missing_offsets ? "bad" : null }, count(row.missing_offsets))],
-    ["a month", (row) => dollars(row.cost_per_month)],
-  ];
-  const shown = table("Topics", columns, found.slice(0, ROWS_MAX));
-  if (found.length <= ROWS_MAX) return shown;
-  return element("div", {}, shown, element("p", { class: "quiet" }, `${ROWS_MAX} of ${count(found.length)} topics, the largest.`));
-}
-
-function brokers({ brokers: all, controller_id: controller }) {
-  return table("Brokers", [
-    ["broker", (row) => `${row.broker_id}${row.broker_id === controller ? " · controller" : ""}`],
-    ["address", (row) => `${row.host}:${row.port}`, "left"],
-    ["rack", (row) => row.rack || "", "left"],
-    ["local, all replicas", (row) => bytes(row.local_bytes)],
-    ["state", (row) => element("span", { class: row.error ? "bad" : null }, row.error || "answers"), "left"],
-  ], all);
 }

@@ -1,8 +1,9 @@
 // Records of one partition, from either tier. A scan is a row of bounded requests: to stop is to ask no more.
 
-import { bytes, count, element, plural, table, time } from "./format.js";
+import { bytes, count, element, plural, time } from "./format.js";
 import { fetchJson, topicPath } from "./requests.js";
 import { FORMATS, schemaWords, shownAs } from "./record_values.js";
+import { table } from "./table.js";
 
 const FOUND_AT_ONCE = 50;
 const PREVIEW_LENGTH = 96;
@@ -153,22 +154,22 @@ class Scan {
 }
 
 const costTable = (rows) => table("What it cost to fetch", [
-  ["tier", (row) => tierMark(row.tier)],
-  ["read from", (row) => row.source, "left"],
-  ["reads", (row) => count(row.reads)],
-  ["bytes", (row) => bytes(row.bytes)],
-  ["time", (row) => `${(row.seconds * 1000).toFixed(0)} ms`],
+  { name: "tier", cell: (row) => tierMark(row.tier), value: "tier", kind: "left" },
+  { name: "read from", cell: (row) => row.source, value: "source", kind: "left name" },
+  { name: "reads", cell: (row) => count(row.reads), value: "reads", isKey: true },
+  { name: "bytes", cell: (row) => bytes(row.bytes), value: "bytes", isKey: true },
+  { name: "time", cell: (row) => `${(row.seconds * 1000).toFixed(0)} ms`, value: "seconds", isKey: true },
 ], rows);
 
 const tierMark = (tier) => element("span", {}, element("span", { class: `swatch k-${tier}` }), ` ${tier}`);
 
 function recordTable(topic, partition, records, format) {
   return table("Records", [
-    ["offset", (row) => count(row.offset)],
-    ["time", (row) => time(row.timestamp_ms), "left"],
-    ["tier", (row) => tierMark(row.tier), "left"],
-    ["key", (row) => shownAs(row.key, format === "hex" ? "hex" : "line").slice(0, PREVIEW_LENGTH), "left"],
-    ["value", (row) => valueCell(topic, partition, row, format), "left wide"],
+    { name: "offset", cell: (row) => count(row.offset), value: "offset", kind: "left" },
+    { name: "time", cell: (row) => time(row.timestamp_ms), value: "timestamp_ms", kind: "left", isKey: true },
+    { name: "tier", cell: (row) => tierMark(row.tier), value: "tier", kind: "left" },
+    { name: "key", cell: (row) => shownAs(row.key, format === "hex" ? "hex" : "line").slice(0, PREVIEW_LENGTH), kind: "left name", isKey: true },
+    { name: "value", cell: (row) => valueCell(topic, partition, row, format), kind: "left wide", isKey: true },
   ], records);
 }
 

@@ -61,7 +61,7 @@ export class TierMap {
         button("All", "All offsets", () => this.zoom(Infinity)))),
       this.canvas, this.ends, this.told, this.offsets);
     new ResizeObserver(() => this.draw()).observe(this.canvas);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+    document.addEventListener("themechange", () => this.draw());
   }
 
   show(map) {

@@ -1,7 +1,9 @@
 // One topic: the tier map of each partition, and the numbers behind it.
 
-import { age, bytes, count, dollars, element, figure, plural, problemList, table, time } from "./format.js";
+import { quoted, readOnlyNote } from "./commands.js";
+import { age, bytes, count, dollars, element, figure, plural, problemList, time } from "./format.js";
 import { fetchJson, topicPath } from "./requests.js";
+import { table } from "./table.js";
 import { KINDS, TierMap, wordsOf } from "./tier_map.js";
 import { TimeLapse } from "./time_lapse.js";
 
@@ -68,17 +70,18 @@ export function topicPage(name, query) {
     maps.get(map.partition).element.append(factsCard);
   }
 
-  page.show = (main, data) => {
+  page.show = (main, data, { client_arguments: client }) => {
     const { sums } = data;
     if (!page.isShown) {
       page.isShown = true;
       main.replaceChildren(element("h1", {}, name),
-        element("p", {}, element("a", { href: `#/records/${encodeURIComponent(name)}` }, "Its records")),
+        element("p", {}, element("a", { href: `#/records/${encodeURIComponent(name)}` }, "Messages")),
         element("div", { id: "problems" }), element("div", { id: "sums" }),
         element("section", { class: "card" }, element("h2", {}, "Tier map"), element("p", { id: "map-problems", class: "bad", hidden: true }), legend(),
           element("p", { class: "quiet" }, "Keys on a bar: ← → moves, + and − zoom, Home and End jump, Enter shows the segment."),
           lapse.element, element("div", { id: "more", class: "tools" }), element("div", { id: "maps" })),
-        element("section", { class: "card", id: "partitions" }));
+        element("section", { class: "card", id: "partitions" }),
+        readOnlyNote("Produce, alter or delete", `isotherm produce ${quoted(name)} ${client}`, `isotherm topics alter ${quoted(name)} ${client} --config NAME=VALUE`));
     }
     if (data.isOvertaken) return;
     lapse.tell(data.maps.reduce((sum, map) => sum + (map.unknown_segments ?? 0), 0));
@@ -105,7 +108,7 @@ export function topicPage(name, query) {
       // One that was zoomed meanwhile has another window by now.
       if (map.zooms === (data.zooms.get(each.partition) ?? 0)) map.show(each);
     }
-    reload = () => page.load(fetchJson).then((fresh) => page.show(main, fresh));
+    reload = () => page.load(fetchJson).then((fresh) => page.show(main, fresh, { client_arguments: client }));
     main.querySelector("#more").replaceChildren(...pager(data.partitions));
   };
 
@@ -142,22 +145,23 @@ function topicSums(sums) {
 }
 
 function partitionTable(rows) {
-  const number = (key) => (row) => (key in row ? count(row[key]) : "");
-  const size = (key) => (row) => (key in row ? bytes(row[key]) : "");
+  const number = (name, key, isKey = false) => ({ name, cell: (row) => (key in row ? count(row[key]) : ""), value: key, isKey });
+  const size = (name, key, isKey = false) => ({ name, cell: (row) => (key in row ? bytes(row[key]) : ""), value: key, isKey });
+  const lag = (name, key) => ({ name, cell: (row) => (row.error ? "" : age(row[key])), value: key });
   return table("Partitions", [
-    ["partition", (row) => String(row.partition)],
-    ["leader", (row) => (row.error ? element("span", { class: "bad" }, row.error) : String(row.leader)), "left"],
-    ["log start", number("log_start_offset")],
-    ["local start", number("local_log_start_offset")],
-    ["last tiered", number("last_tiered_offset")],
-    ["last stable", number("last_stable_offset")],
-    ["high watermark", number("high_watermark")],
-    ["local", size("local_bytes")],
-    ["remote", size("remote_bytes")],
-    ["both", size("overlap_bytes")],
-    ["copy lag", (row) => (row.error ? "" : age(row.copy_lag_s))],
-    ["deletion lag", (row) => (row.error ? "" : age(row.deletion_lag_s))],
-  ], rows);
+    { name: "partition", cell: (row) => String(row.partition), value: "partition" },
+    { name: "leader", cell: (row) => (row.error ? element("span", { class: "bad" }, row.error) : String(row.leader)), value: "leader", kind: "left wraps", isKey: true },
+    number("log start", "log_start_offset"),
+    number("local start", "local_log_start_offset"),
+    number("last tiered", "last_tiered_offset"),
+    number("last stable", "last_stable_offset"),
+    number("high watermark", "high_watermark"),
+    size("local", "local_bytes", true),
+    size("remote", "remote_bytes", true),
+    size("both", "overlap_bytes"),
+    lag("copy lag", "copy_lag_s"),
+    lag("deletion lag", "deletion_lag_s"),
+  ], rows, { noun: "partitions" });
 }
 
 function segmentFacts(segment) {
