@@ -6,16 +6,19 @@ Operators use the file that they have. A key is refused if ignoring it would bre
 
 from __future__ import annotations
 
+from isotherm.config.inert import (
+    EVENT_LOOP,
+    METRICS,
+    NO_SHARE_GROUPS,
+    NO_STREAMS_GROUPS,
+    OPENSSL,
+    OWN_LOGIN,
+)
+
 _ONE_PROCESS = "broker and controller are one process"
 _OF_CONTROLLERS = "it is for controllers, and the one in the process has no quorum"
-_EVENT_LOOP = "one event loop serves the network"
 _ELECTIONS = "controllers elect leaders, and the one in the process has nothing to elect"
-_NO_SHARE_GROUPS = "share groups are not supported"
-_NO_STREAMS_GROUPS = "streams groups are not supported"
 _ZOOKEEPER = "there is no ZooKeeper"
-_OPENSSL = "TLS is OpenSSL's, not Java's"
-_OWN_LOGIN = "a broker's own login has no such setting"
-_METRICS = "prometheus.listener serves the metrics"
 _METADATA_LOG = "the cluster's metadata is kept whole in its log"
 _NO_PACE = "there is no setting for the amount or the interval"
 _WAITING_REQUESTS = "a completed request leaves its purgatory at once"
@@ -31,8 +34,8 @@ _IGNORED_KEYS: dict[str, str] = {
     "inter.broker.protocol.version": _ONE_PROCESS,
     "request.timeout.ms": _ONE_PROCESS,
     "early.start.listeners": "listeners open together, once all is loaded",
-    "socket.send.buffer.bytes": _EVENT_LOOP,
-    "socket.receive.buffer.bytes": _EVENT_LOOP,
+    "socket.send.buffer.bytes": EVENT_LOOP,
+    "socket.receive.buffer.bytes": EVENT_LOOP,
     "queued.max.requests": "queued.max.request.bytes bounds the waiting requests",
     "group.consumer.assignors": "the assignors are uniform and range",
     "group.consumer.regex.refresh.interval.ms": _NO_PACE,
@@ -59,17 +62,17 @@ _IGNORED_KEYS: dict[str, str] = {
     ),
     "remote.log.storage.manager.class.path": "plug-ins are Python classes on the import path",
     "remote.log.metadata.manager.class.path": "plug-ins are Python classes on the import path",
-    "kafka.metrics.reporters": _METRICS,
-    "kafka.metrics.polling.interval.secs": _METRICS,
-    "security.providers": _OPENSSL,
+    "kafka.metrics.reporters": METRICS,
+    "kafka.metrics.polling.interval.secs": METRICS,
+    "security.providers": OPENSSL,
     "ssl.allow.dn.changes": "a renewed certificate may have any name",
     "ssl.allow.san.changes": "a renewed certificate may have any name",
-    "sasl.client.callback.handler.class": _OWN_LOGIN,
-    "sasl.login.class": _OWN_LOGIN,
-    "sasl.login.connect.timeout.ms": _OWN_LOGIN,
-    "sasl.login.read.timeout.ms": _OWN_LOGIN,
-    "sasl.oauthbearer.jwt.retriever.class": _OWN_LOGIN,
-    "replica.socket.receive.buffer.bytes": _EVENT_LOOP,
+    "sasl.client.callback.handler.class": OWN_LOGIN,
+    "sasl.login.class": OWN_LOGIN,
+    "sasl.login.connect.timeout.ms": OWN_LOGIN,
+    "sasl.login.read.timeout.ms": OWN_LOGIN,
+    "sasl.oauthbearer.jwt.retriever.class": OWN_LOGIN,
+    "replica.socket.receive.buffer.bytes": EVENT_LOOP,
     "controller.quorum.append.linger.ms": _OF_CONTROLLERS,
     "controller.quorum.auto.join.enable": _OF_CONTROLLERS,
     "controller.quorum.election.backoff.max.ms": _OF_CONTROLLERS,
@@ -81,7 +84,7 @@ _IGNORED_KEYS: dict[str, str] = {
 _IGNORED_PREFIXES: dict[str, str] = {
     "controller.performance.": _ONE_PROCESS,
     "socket.connection.setup.": _ONE_PROCESS,
-    "group.coordinator.": _EVENT_LOOP,
+    "group.coordinator.": EVENT_LOOP,
     "unstable.": "what is not stable is not supported",
     "internal.metadata.": _METADATA_LOG,
     "metadata.log.": _METADATA_LOG,
@@ -90,14 +93,14 @@ _IGNORED_PREFIXES: dict[str, str] = {
         "the rate of moves between log directories is measured as replication.quota.window.* say"
     ),
     "add.partitions.to.txn.": _ONE_PROCESS,
-    "share.": _NO_SHARE_GROUPS,
-    "group.share.": _NO_SHARE_GROUPS,
-    "group.streams.": _NO_STREAMS_GROUPS,
+    "share.": NO_SHARE_GROUPS,
+    "group.share.": NO_SHARE_GROUPS,
+    "group.streams.": NO_STREAMS_GROUPS,
     "delegation.token.": "there are no delegation tokens",
-    "sasl.login.retry.": _OWN_LOGIN,
-    "sasl.oauthbearer.assertion.": _OWN_LOGIN,
-    "metric.": _METRICS,
-    "metrics.": _METRICS,
+    "sasl.login.retry.": OWN_LOGIN,
+    "sasl.oauthbearer.assertion.": OWN_LOGIN,
+    "metric.": METRICS,
+    "metrics.": METRICS,
     "zookeeper.": _ZOOKEEPER,
 }
 

@@ -27,6 +27,8 @@ OPENSSL = "TLS is OpenSSL's, not Java's"
 TICKETS = "the system's Kerberos keeps tickets"
 OWN_LOGIN = "a broker's own login has no such setting"
 NO_SHARE_GROUPS = "share groups are not supported"
+NO_STREAMS_GROUPS = "streams groups are not supported"
+METRICS = "prometheus.listener serves the metrics"
 
 CLASS: ConfigType[str] = ConfigType("CLASS", str.strip, str)
 
@@ -68,7 +70,7 @@ class InertConfig:
         (),
         "Classes that report metrics.",
         dynamic=True,
-        no_effect="prometheus.listener serves the metrics",
+        no_effect=METRICS,
     )
     cordoned_log_dirs: tuple[str, ...] = key(
         LIST,

@@ -24,10 +24,9 @@ from isotherm.config.definition import (
     key,
     one_of,
 )
-from isotherm.config.inert import NO_SHARE_GROUPS
+from isotherm.config.inert import NO_SHARE_GROUPS, NO_STREAMS_GROUPS
 from isotherm.errors import ConfigError
 
-_NO_STREAMS_GROUPS = "streams groups are not supported"
 _AT_ONCE = "a group that changed is assigned at once"
 
 # The form that Java's Duration.parse takes, without negative parts.
@@ -80,7 +79,7 @@ def _share(default: int, check: Check, documentation: str, *, dynamic: bool = Fa
 
 
 def _streams(default: int, check: Check, documentation: str, *, dynamic: bool = False) -> int:
-    effect = _NO_STREAMS_GROUPS
+    effect = NO_STREAMS_GROUPS
     return key(INT, default, documentation, check=check, dynamic=dynamic, no_effect=effect)
 
 
