@@ -52,11 +52,11 @@ def declare(
     forwarded = frozenset(int(api.key) for api in others if api.is_forwardable)
 
     def handle(context: RequestContext, request: Any) -> Any:
-        known = None if controllers is None else controllers.known
+        served = None if controllers is None else controllers.known
         return _answer(
             context,
             request,
-            shown if known is None else _shared_versions(shown, forwarded, known),
+            shown if served is None else _shared_versions(shown, forwarded, served),
             features,
         )
 
@@ -65,7 +65,9 @@ def declare(
 
 
 def _shared_versions(
-    shown: Mapping[int, VersionRange], forwarded: Collection[int], known: Mapping[int, VersionRange]
+    shown: Mapping[int, VersionRange],
+    forwarded: Collection[int],
+    controllers: Mapping[int, VersionRange],
 ) -> Mapping[int, VersionRange]:
     """`shown`, with each forwarded API reduced to the versions that both serve, and left out if
     there are none.
@@ -74,7 +76,7 @@ def _shared_versions(
     """
     shared = dict(shown)
     for key in forwarded:
-        ours, theirs = shown[key], known.get(key)
+        ours, theirs = shown[key], controllers.get(key)
         both = theirs and VersionRange(max(ours.min, theirs.min), min(ours.max, theirs.max))
         if both and both.min <= both.max:
             shared[key] = both

@@ -27,10 +27,10 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 async def handle(context: RequestContext, request: Any) -> Any:
     controller = context.services.controller
-    asked = [_new_partitions(topic) for topic in request.topics]
+    growths = [_new_partitions(topic) for topic in request.topics]
     errors = await context.services.run_control(
         lambda: controller.create_partitions(
-            asked, validate_only=request.validate_only, charge=context.charge
+            growths, validate_only=request.validate_only, charge=context.charge
         )
     )
     answers = {
@@ -39,7 +39,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             "error_code": code_of(error) if error else ErrorCode.none,
             "error_message": str(error) if error else None,
         }
-        for topic, error in zip(asked, errors, strict=True)
+        for topic, error in zip(growths, errors, strict=True)
     }
     return context.response({"results": list(answers.values())})
 

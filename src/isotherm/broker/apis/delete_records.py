@@ -71,13 +71,13 @@ def _delete(context: RequestContext, topic: str, asked: Any) -> _Deletion:
         if is_internal(topic) or topic in REMOTE_LOG_METADATA_TOPICS:
             raise InvalidTopicError(f"records of an internal topic cannot be deleted topic={topic}")
         partition = context.services.replica_manager.find_partition(topic, None, index)
-        wanted = delete_records(partition, asked.offset)
+        target = delete_records(partition, asked.offset)
         low_watermark = partition.low_watermark()
     except IsothermError as error:
         return _Deletion(index, code_of(error))
-    if low_watermark >= wanted:
+    if low_watermark >= target:
         return _Deletion(index, low_watermark=low_watermark)
-    return _Deletion(index, ErrorCode.request_timed_out, low_watermark, partition, wanted)
+    return _Deletion(index, ErrorCode.request_timed_out, low_watermark, partition, target)
 
 
 async def _answer_later(
@@ -145,13 +145,13 @@ def delete_records(partition: Partition, offset: Offset) -> Offset:
             "cleanup.policy does not allow the deletion of records"
             f" partition={partition.topic_partition}"
         )
-    wanted = log.high_watermark if offset == UP_TO_HIGH_WATERMARK else offset
-    if wanted < 0:
+    target = log.high_watermark if offset == UP_TO_HIGH_WATERMARK else offset
+    if target < 0:
         raise OffsetOutOfRangeError(
             f"no such offset partition={partition.topic_partition} offset={offset}"
         )
-    log.maybe_increment_log_start_offset(wanted)
-    return wanted
+    log.maybe_increment_log_start_offset(target)
+    return target
 
 
 def _response(context: RequestContext, topics: list[tuple[str, list[_Deletion]]]) -> Any:

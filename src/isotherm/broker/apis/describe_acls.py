@@ -32,12 +32,12 @@ def handle(context: RequestContext, request: Any) -> Any:
     if services.authorizer is None:
         message = "No Authorizer is configured on the broker"
         return API.refuse(context, request, ErrorCode.security_disabled, message)
-    asked = requested_filter(request)
-    if has_unknown(asked):
+    acl_filter = requested_filter(request)
+    if has_unknown(acl_filter):
         raise HangUpError("an ACL filter has an unknown code")
     by_pattern: dict[tuple[int, str, int], list[dict[str, Any]]] = {}
     for acl in services.metadata.image.acls.values():
-        if asked.matches(acl):
+        if acl_filter.matches(acl):
             pattern = (acl.resource_type, acl.resource_name, acl.pattern_type)
             by_pattern.setdefault(pattern, []).append(
                 {

@@ -30,7 +30,7 @@ def handle(context: RequestContext, request: Any) -> Any:
     ]
     quotas = context.services.metadata.image.client_quotas
     try:
-        found = matching_quotas(quotas, filters, strict=request.strict)
+        quota_entries = matching_quotas(quotas, filters, strict=request.strict)
     except RejectedError as error:
         return _response(context, code_of(error), str(error), None)
     entries = [
@@ -40,7 +40,7 @@ def handle(context: RequestContext, request: Any) -> Any:
             ],
             "values": [{"key": key, "value": value} for key, value in sorted(values.items())],
         }
-        for entity, values in found
+        for entity, values in quota_entries
     ]
     return _response(context, ErrorCode.none, None, entries)
 

@@ -29,12 +29,12 @@ BROKERS, CONTROLLERS = 1, 2
 
 def handle(context: RequestContext, request: Any) -> Any:
     if context.header.api_version >= FIRST_ENDPOINT_TYPE_VERSION:
-        asked = request.endpoint_type
-        if asked == CONTROLLERS:
-            message = f"this is an endpoint of brokers endpoint_type={asked}"
+        endpoint_type = request.endpoint_type
+        if endpoint_type == CONTROLLERS:
+            message = f"this is an endpoint of brokers endpoint_type={endpoint_type}"
             return _refusal(context, ErrorCode.mismatched_endpoint_type, message)
-        if asked != BROKERS:
-            message = f"unknown endpoint type endpoint_type={asked}"
+        if endpoint_type != BROKERS:
+            message = f"unknown endpoint type endpoint_type={endpoint_type}"
             return _refusal(context, ErrorCode.unsupported_endpoint_type, message)
     services = context.services
     with_fenced = context.header.api_version >= FIRST_FENCED_VERSION and (

@@ -109,7 +109,7 @@ class _Describing:
         described = self._described.get(source.depends_on)
         if described is None:
             described = self._described[source.depends_on] = tuple(source.describe())
-        wanted = set(asked.configuration_keys or ())
+        names = set(asked.configuration_keys or ())
         made = entity_of(
             self._result_type,
             {
@@ -120,7 +120,7 @@ class _Describing:
                 "configs": [
                     _config_fields(config, self._request)
                     for config in described
-                    if not wanted or config.name in wanted
+                    if not names or config.name in names
                 ],
             },
         )

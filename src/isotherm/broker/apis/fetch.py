@@ -96,23 +96,23 @@ def handle(
     # The comparison saves the call: a request has a budget of them (docs/decisions/0136).
     if services.answers.used + max_bytes > services.answers.plenty:
         max_bytes = services.answers.room(max_bytes)
-    found = _read(context, fetch, reader, max_bytes, is_first=True)
+    reads = _read(context, fetch, reader, max_bytes, is_first=True)
     # At least one, if the client asks for any: otherwise clients at the log end would ask without a
     # rest while answers use up the memory.
     min_bytes = min(request.min_bytes, max(max_bytes, 1))
-    if found.needs_remote:
-        return _respond_once_read(context, fetch, reader, found)
-    if found.size >= min_bytes or request.max_wait_ms <= 0 or found.is_decided or fetch.is_empty:
-        return _respond(context, fetch, reader, found)
+    if reads.needs_remote:
+        return _respond_once_read(context, fetch, reader, reads)
+    if reads.size >= min_bytes or request.max_wait_ms <= 0 or reads.is_decided or fetch.is_empty:
+        return _respond(context, fetch, reader, reads)
     delayed = DelayedFetch(fetch, reader, min_bytes, asyncio.get_running_loop())
     services.replica_manager.purgatory.watch(delayed, fetch.wait_keys, request.max_wait_ms / 1000)
 
     def respond() -> FetchResponse | Awaitable[FetchResponse]:
         max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
-        found = _read(context, fetch, reader, services.answers.room(max_bytes), is_first=False)
-        if found.needs_remote:
-            return _respond_once_read(context, fetch, reader, found)
-        return _respond(context, fetch, reader, found)
+        reads = _read(context, fetch, reader, services.answers.room(max_bytes), is_first=False)
+        if reads.needs_remote:
+            return _respond_once_read(context, fetch, reader, reads)
+        return _respond(context, fetch, reader, reads)
 
     return LaterResponse(delayed.future, respond)
 
@@ -182,10 +182,10 @@ def _read(
                 target.find(partition, services.traffic.topics[partition.topic_partition.topic])
     if services.authorizer is not None:
         _refuse_denied(services.authorizer, context, targets, reader)
-    found = reader.read_partitions(targets, max_bytes, is_first=is_first)
-    if found.needs_remote and services.remote_log_manager is not None:
-        found.read_from_memory(services.remote_log_manager.readers)
-    return found
+    reads = reader.read_partitions(targets, max_bytes, is_first=is_first)
+    if reads.needs_remote and services.remote_log_manager is not None:
+        reads.read_from_memory(services.remote_log_manager.readers)
+    return reads
 
 
 def _refuse_denied(
@@ -239,21 +239,21 @@ def _topic_name(context: RequestContext, key: PartitionKey) -> str | None:
 
 
 async def _respond_once_read(
-    context: RequestContext, fetch: FetchContext, reader: FetchReader, found: FetchReads
+    context: RequestContext, fetch: FetchContext, reader: FetchReader, reads: FetchReads
 ) -> FetchResponse:
     """The response, after the reads of the remote tier that have to be waited for."""
     services = context.services
     if services.remote_log_manager is not None:
         wait_s_max = services.config.remote.remote_fetch_max_wait_ms / 1000
-        await found.read_remote(services.remote_log_manager.readers, wait_s_max)
-    return _respond(context, fetch, reader, found)
+        await reads.read_remote(services.remote_log_manager.readers, wait_s_max)
+    return _respond(context, fetch, reader, reads)
 
 
 def _respond(
-    context: RequestContext, fetch: FetchContext, reader: FetchReader, found: FetchReads
+    context: RequestContext, fetch: FetchContext, reader: FetchReader, reads: FetchReads
 ) -> FetchResponse:
     has_errors = False
-    for target, read in zip(found.targets, found.reads, strict=True):
+    for target, read in zip(reads.targets, reads.reads, strict=True):
         response, traffic = read.response, target.traffic
         if traffic is not None:
             traffic.total_fetch_requests += 1
@@ -267,8 +267,8 @@ def _respond(
                 traffic.failed_fetch_requests += 1
     now_ms = context.services.clock.now_ms()
     if has_errors and context.header.api_version >= FIRST_CURRENT_LEADER_VERSION:
-        return _respond_with_leaders(context, fetch, reader, found, now_ms)
-    return fetch.respond(found.targets, found.reads, now_ms)
+        return _respond_with_leaders(context, fetch, reader, reads, now_ms)
+    return fetch.respond(reads.targets, reads.reads, now_ms)
 
 
 def _count_replicated(

@@ -34,15 +34,15 @@ def handle(context: RequestContext, request: Any) -> Any:
         ResourceType.GROUP: _configured(context, ResourceType.GROUP),
     }
     if context.header.api_version < FIRST_TYPES_VERSION:
-        wanted = {int(ResourceType.CLIENT_METRICS)}
+        resource_types = {int(ResourceType.CLIENT_METRICS)}
     else:
-        wanted = set(request.resource_types) or {int(kind) for kind in names}
-    if not wanted <= set(names):
+        resource_types = set(request.resource_types) or {int(kind) for kind in names}
+    if not resource_types <= set(names):
         return API.refuse(context, request, ErrorCode.unsupported_version)
     resources: list[dict[str, Any]] = [
         {"resource_name": name, "resource_type": int(kind)}
         for kind in names
-        if kind in wanted
+        if kind in resource_types
         for name in names[kind]
     ]
     return context.response({"error_code": ErrorCode.none, "config_resources": resources})

@@ -113,7 +113,7 @@ def _look_up(
             partition.check_leader_epoch(asked.current_leader_epoch)
         if request.replica_id != DEBUGGING_REPLICA_ID:
             partition.check_is_leader()
-        found = find_offset(
+        offset = find_offset(
             partition,
             asked.timestamp,
             _isolation(request, version),
@@ -123,7 +123,7 @@ def _look_up(
         )
     except IsothermError as error:
         return Answer(error=_code(error, version))
-    return Answer(found) if isinstance(found, FoundOffset) else Answer(awaited=found)
+    return Answer(offset) if isinstance(offset, FoundOffset) else Answer(awaited=offset)
 
 
 def _isolation(request: Any, version: int) -> FetchIsolation:

@@ -44,7 +44,7 @@ def handle(context: RequestContext, request: Any) -> Any:
     unknown = [name for name in request.state_filters if name not in _STATES]
     duration_ms = request.duration_filter if version >= FIRST_DURATION_VERSION else -1
     pattern = request.transactional_id_pattern if version >= FIRST_PATTERN_VERSION else None
-    found = [
+    transactions = [
         metadata
         for metadata in context.services.transaction_coordinator.transactions()
         if (not states or metadata.state.kafka_name in states)
@@ -52,22 +52,22 @@ def handle(context: RequestContext, request: Any) -> Any:
         and (duration_ms < 0 or context.services.clock.now_ms() - metadata.start_ms > duration_ms)
     ]
     if pattern:
-        return _matching(context, pattern, unknown, found)
-    return _response(context, ErrorCode.none, unknown, found)
+        return _matching(context, pattern, unknown, transactions)
+    return _response(context, ErrorCode.none, unknown, transactions)
 
 
 async def _matching(
     context: RequestContext,
     pattern: str,
     unknown: Sequence[str],
-    found: Sequence[TransactionMetadata],
+    transactions: Sequence[TransactionMetadata],
 ) -> Any:
-    ids = [metadata.transactional_id for metadata in found]
+    ids = [metadata.transactional_id for metadata in transactions]
     # Off the event loop: a pattern may be costly, and the import of Arrow takes a tenth of a
     # second.
     loop = asyncio.get_running_loop()
     matching = await loop.run_in_executor(_MATCHING, matching_names, pattern, ids)
-    matched = [each for each in found if each.transactional_id in matching]
+    matched = [each for each in transactions if each.transactional_id in matching]
     return _response(context, ErrorCode.none, unknown, matched)
 
 
@@ -75,7 +75,7 @@ def _response(
     context: RequestContext,
     error_code: ErrorCode,
     unknown: Iterable[str],
-    found: Iterable[TransactionMetadata],
+    transactions: Iterable[TransactionMetadata],
 ) -> Any:
     return context.response(
         {
@@ -87,7 +87,7 @@ def _response(
                     "producer_id": metadata.producer_id,
                     "transaction_state": metadata.state.kafka_name,
                 }
-                for metadata in found
+                for metadata in transactions
             ],
         }
     )

@@ -90,11 +90,11 @@ def _resolve(context: RequestContext, topic: Any) -> tuple[str | None, uuid.UUID
     None, None and 0 if it is unknown.
     """
     has_id = context.header.api_version >= FIRST_TOPIC_ID_VERSION
-    wanted = topic.topic_id if has_id else topic.name
-    found = context.services.metadata.image.topic(wanted) if wanted is not None else None
-    if found is None:
+    name_or_id = topic.topic_id if has_id else topic.name
+    image = context.services.metadata.image.topic(name_or_id) if name_or_id is not None else None
+    if image is None:
         return None, None, 0
-    return found.name, found.topic_id, len(found.partitions)
+    return image.name, image.topic_id, len(image.partitions)
 
 
 def _code(

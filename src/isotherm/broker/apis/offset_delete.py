@@ -26,14 +26,14 @@ from isotherm.types import TopicPartition
 async def handle(context: RequestContext, request: Any) -> Any:
     coordinator = context.services.group_coordinator
     await coordinator.ensure_topic()
-    known = [
+    existing = [
         TopicPartition(topic.name, asked.partition_index)
         for topic in request.topics
-        if (found := context.services.metadata.image.topic(topic.name)) is not None
+        if (image := context.services.metadata.image.topic(topic.name)) is not None
         for asked in topic.partitions
-        if 0 <= asked.partition_index < len(found.partitions)
+        if 0 <= asked.partition_index < len(image.partitions)
     ]
-    codes = coordinator.offsets.delete(request.group_id, known)
+    codes = coordinator.offsets.delete(request.group_id, existing)
     if (waiting := coordinator.uncommitted(request.group_id)) is not None:
         await waiting
     if isinstance(codes, ErrorCode):

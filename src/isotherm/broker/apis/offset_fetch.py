@@ -81,8 +81,8 @@ async def _group_fields(context: RequestContext, request: Any, asked: Asked) -> 
         if asked.topics is None:
             topics = await _all_topics(context, asked.group_id, require_stable=require_stable)
         else:
-            wanted = _partitions(context, asked.topics)
-            fetched = offsets.fetch(asked.group_id, wanted, require_stable=require_stable)
+            partitions = _partitions(context, asked.topics)
+            fetched = offsets.fetch(asked.group_id, partitions, require_stable=require_stable)
             topics = [_topic_fields(context, topic, fetched) for topic in asked.topics]
         if (waiting := coordinator.uncommitted(asked.group_id)) is not None:
             await waiting
@@ -105,8 +105,8 @@ def _partitions(context: RequestContext, topics: Sequence[Any]) -> list[TopicPar
 def _name(context: RequestContext, topic: Any) -> str | None:
     if context.header.api_version < FIRST_TOPIC_ID_VERSION:
         return str(topic.name)
-    found = _topic_of_id(context, topic.topic_id)
-    return None if found is None else str(found.name)
+    image = _topic_of_id(context, topic.topic_id)
+    return None if image is None else str(image.name)
 
 
 def _topic_of_id(context: RequestContext, topic_id: uuid.UUID | None) -> Any:
@@ -169,8 +169,8 @@ async def _all_topics(
     topics = []
     for name in sorted(of_topics):
         await turns.take()
-        found = context.services.metadata.image.topic(name)
-        topic_id = None if found is None else found.topic_id
+        image = context.services.metadata.image.topic(name)
+        topic_id = None if image is None else image.topic_id
         if topic_id is None and context.header.api_version >= FIRST_TOPIC_ID_VERSION:
             continue
         partitions = sorted(of_topics[name], key=lambda each: each.partition_index)

@@ -370,10 +370,10 @@ def _settled(
         responses = list(topic.partitions)
         for index, response in enumerate(responses):
             if response.error_code == ErrorCode.not_leader_or_follower:
-                found = current_leader(context, topic.name, topic.topic_id, response.partition)
-                responses[index] = response._replace(current_leader=found.leader)
-                if found.endpoint is not None:
-                    endpoints[found.endpoint.node_id] = found.endpoint
+                leader = current_leader(context, topic.name, topic.topic_id, response.partition)
+                responses[index] = response._replace(current_leader=leader.leader)
+                if leader.endpoint is not None:
+                    endpoints[leader.endpoint.node_id] = leader.endpoint
         topics.append(topic._replace(partitions=responses))
     return answer._replace(topics=topics, node_endpoints=tuple(endpoints.values()))
 

@@ -194,8 +194,8 @@ def _check_first_sequence(partition: Partition, header: BatchHeader) -> None:
     With version 2 each transaction has its own epoch, so its first batch is the first of the epoch.
     The check keeps a batch from overtaking an earlier one that was refused or has not arrived.
     """
-    known = partition.log.producers.producer(header.producer_id)
-    if header.base_sequence != 0 and (known is None or not known.batches):
+    producer = partition.log.producers.producer(header.producer_id)
+    if header.base_sequence != 0 and (producer is None or not producer.batches):
         raise OutOfOrderSequenceError(
             "the first batch of a transaction must have sequence 0"
             f" partition={partition.topic_partition} producer_id={header.producer_id}"

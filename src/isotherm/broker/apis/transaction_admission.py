@@ -150,11 +150,11 @@ def _has_open_transaction(
     """
     topic, index = partition
     log = services.replica_manager.find_partition(topic, None, index).log
-    known = log.producers.producer(producer.producer_id)
+    producer_state = log.producers.producer(producer.producer_id)
     return (
-        known is not None
-        and known.epoch == producer.epoch
-        and known.transaction_first_offset is not None
+        producer_state is not None
+        and producer_state.epoch == producer.epoch
+        and producer_state.transaction_first_offset is not None
     )
 
 

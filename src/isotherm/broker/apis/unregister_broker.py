@@ -21,11 +21,11 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    asked, own = request.broker_id, context.services.config.node_id
-    if asked == own:
+    broker_id, own = request.broker_id, context.services.config.node_id
+    if broker_id == own:
         message = f"the only broker is the controller and stays registered broker_id={own}"
         return _response(context, ErrorCode.invalid_request, message)
-    message = f"Broker ID {asked} is not currently registered"
+    message = f"Broker ID {broker_id} is not currently registered"
     return _response(context, ErrorCode.broker_id_not_registered, message)
 
 

@@ -160,10 +160,10 @@ def matching_quotas(
     ]
 
 
-def _passes(entity: Mapping[str, str | None], wanted: QuotaFilter) -> bool:
-    if wanted.entity_type not in entity:
+def _passes(entity: Mapping[str, str | None], quota_filter: QuotaFilter) -> bool:
+    if quota_filter.entity_type not in entity:
         return False
-    name = entity[wanted.entity_type]
-    if wanted.match_type == MatchType.ANY:
+    name = entity[quota_filter.entity_type]
+    if quota_filter.match_type == MatchType.ANY:
         return True
-    return name == (wanted.name if wanted.match_type == MatchType.EXACT else None)
+    return name == (quota_filter.name if quota_filter.match_type == MatchType.EXACT else None)

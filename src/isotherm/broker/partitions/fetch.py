@@ -102,12 +102,12 @@ class FetchReads:
         for index, read in enumerate(self.reads):
             if read.remote is None:
                 continue
-            found = readers.read_now(read.remote)
-            if isinstance(found, ReadRequest):
-                self.reads[index] = read._replace(remote=found)
+            remote_reads = readers.read_now(read.remote)
+            if isinstance(remote_reads, ReadRequest):
+                self.reads[index] = read._replace(remote=remote_reads)
                 self.needs_remote = True
             else:
-                self.reads[index] = _answered_read(read, found)
+                self.reads[index] = _answered_read(read, remote_reads)
 
     async def read_remote(self, readers: RemoteReaderPool, wait_s_max: float) -> None:
         """Complete the remote reads in parallel.
@@ -206,13 +206,13 @@ class FetchReader(NamedTuple):
         `is_first` is False for the second read, after a wait. Only the first read updates the
         follower's state: later its fetch offsets are old.
         """
-        found = FetchReads(targets, [])
+        reads = FetchReads(targets, [])
         min_one_message = True
         for target in targets:
             asked, partition = target.asked, target.partition
             if partition is None:
-                found.reads.append(_error_read(asked, target.error))
-                found.is_decided = True
+                reads.reads.append(_error_read(asked, target.error))
+                reads.is_decided = True
                 continue
             # Noted before the read: a change during the read then counts as news and is not missed.
             # Followers see uncommitted records too, so all appended bytes count for them.
@@ -229,18 +229,18 @@ class FetchReader(NamedTuple):
             size = target.read_size = read.size
             if self.isolation is FetchIsolation.TXN_COMMITTED:
                 target.hidden_from = _hidden_from(read)
-            found.reads.append(read)
+            reads.reads.append(read)
             if size:
-                found.size += size
+                reads.size += size
                 # May fall below 0, by a first batch above the limit. The limits of the next reads
                 # are then 0.
                 max_bytes -= size
                 min_one_message = False
                 if read.remote is not None:
-                    found.needs_remote = found.is_decided = True
+                    reads.needs_remote = reads.is_decided = True
             elif read.must_be_answered:
-                found.is_decided = True
-        return found
+                reads.is_decided = True
+        return reads
 
     def _read(
         self,

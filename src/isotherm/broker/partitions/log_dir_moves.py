@@ -105,23 +105,23 @@ class LogDirMoves:
     # ---- any thread
 
     def future_replicas(self) -> list[FutureReplica]:
-        found = []
+        replicas = []
         for move in tuple(self._moves.values()):
             copy = move.copy
             if copy is not None:
                 place = move.place.topic_partition
-                found.append(
+                replicas.append(
                     FutureReplica(place, move.log_dir, copy.size_in_bytes, copy.end_offset)
                 )
-        return found
+        return replicas
 
     # ---- control thread
 
     def move(self, partition: Partition, log_dir: LogDir) -> None:
         """Begin to move the log to `log_dir`. An earlier move to another directory is cancelled,
         also if the log already lies in `log_dir`."""
-        known = self._moves.get(partition.topic_partition)
-        if known is not None and known.log_dir is log_dir:
+        running = self._moves.get(partition.topic_partition)
+        if running is not None and running.log_dir is log_dir:
             return
         self.cancel(partition.topic_partition)
         if partition.log.log_dir is log_dir:

@@ -139,13 +139,13 @@ def _at(partition: Partition, offset: Offset) -> FoundOffset:
 
 
 def _visible(
-    found: tuple[TimestampMs, Offset, int] | None, partition: Partition, isolation: FetchIsolation
+    record: tuple[TimestampMs, Offset, int] | None, partition: Partition, isolation: FetchIsolation
 ) -> FoundOffset:
     # An offset that the caller may not fetch yet must not be returned.
-    if found is None or found[1] >= fetchable_end(partition.log, isolation):
+    if record is None or record[1] >= fetchable_end(partition.log, isolation):
         _check_is_known(partition, isolation)
         return NOT_FOUND
-    return FoundOffset(*found)
+    return FoundOffset(*record)
 
 
 def _check_is_known(partition: Partition, isolation: FetchIsolation) -> None:
@@ -201,10 +201,10 @@ async def _find_locally(
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s), search.turn:
-            found = await loop.run_in_executor(search.executor, look_up)
+            record = await loop.run_in_executor(search.executor, look_up)
     except TimeoutError as error:
         raise _too_slow(partition) from error
-    return _visible(found, partition, isolation)
+    return _visible(record, partition, isolation)
 
 
 def _too_slow(partition: Partition) -> RequestTimedOutError:
@@ -225,8 +225,8 @@ async def _find_in_both_tiers(
         log, partition.topic_id_partition, timestamp_ms, log.log_start_offset
     )
     try:
-        found = await asyncio.wait_for(asyncio.wrap_future(future), timeout_s)
+        record = await asyncio.wait_for(asyncio.wrap_future(future), timeout_s)
     except TimeoutError as error:
         readers.expirations.count_lookup(*partition.topic_partition)
         raise _too_slow(partition) from error
-    return _visible(found, partition, isolation)
+    return _visible(record, partition, isolation)

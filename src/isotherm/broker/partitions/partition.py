@@ -329,16 +329,16 @@ class Partition:
 
     def _raise_high_watermark(self, now_ms: TimestampMs) -> bool:
         log = self.log
-        found = self._replicas.high_watermark(
+        high_watermark = self._replicas.high_watermark(
             log_end_offset=log.log_end_offset,
             min_insync_replicas=log.config.min_insync_replicas,
             lag_time_max_ms=self._cluster.lag_time_max_ms,
             now_ms=now_ms,
             find_broker=self._cluster.find_broker,
         )
-        if found is None or found <= log.high_watermark:
+        if high_watermark is None or high_watermark <= log.high_watermark:
             return False
-        log.update_high_watermark(found)
+        log.update_high_watermark(high_watermark)
         self._count_visible()
         return True
 
@@ -467,15 +467,15 @@ class Partition:
             # Checked again under the lock: another broker may have led since the request was
             # checked and read.
             self.check_leader_epoch(leader_epoch)
-            known = self._replicas.followers.get(follower)
-            if known is None or not self.is_leader:
+            progress = self._replicas.followers.get(follower)
+            if progress is None or not self.is_leader:
                 return
             if is_stale_fetch(broker_epoch, find_broker(follower)):
                 raise NotLeaderOrFollowerError(
                     f"fetch is of an earlier registration partition={self.topic_partition}"
                     f" broker={follower} broker_epoch={broker_epoch}"
                 )
-            state = known.fetched(
+            state = progress.fetched(
                 fetch_offset=fetch_offset,
                 log_start_offset=log_start_offset,
                 broker_epoch=broker_epoch,
@@ -491,7 +491,7 @@ class Partition:
                 find_broker=find_broker,
             )
             is_news = self._raise_high_watermark(now_ms)
-            is_news = is_news or state.log_start_offset > known.log_start_offset
+            is_news = is_news or state.log_start_offset > progress.log_start_offset
         if is_news:
             self.waits.changed()
         if change is not None:

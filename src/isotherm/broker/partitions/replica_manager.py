@@ -106,10 +106,10 @@ class ReplicaManager:
         if topic is None:
             topic = self._name_of(topic_id)
         hosted = self._topics.get(topic)
-        found = hosted.partitions.get(partition) if hosted is not None else None
-        if found is None:
+        hosted_partition = hosted.partitions.get(partition) if hosted is not None else None
+        if hosted_partition is None:
             raise self._why_missing(hosted, topic, partition)
-        return found
+        return hosted_partition
 
     def _why_missing(
         self, hosted: HostedTopic | None, topic: str, partition: int
@@ -120,8 +120,8 @@ class ReplicaManager:
                 "the partition is offline, its log directory or a file of its log is damaged"
                 f" {place}"
             )
-        known = self._cluster.find_topic(topic)
-        if known is not None and 0 <= partition < len(known.partitions):
+        image = self._cluster.find_topic(topic)
+        if image is not None and 0 <= partition < len(image.partitions):
             return NotLeaderOrFollowerError(f"this broker has no replica of the partition {place}")
         return UnknownTopicOrPartitionError(f"no such partition {place}")
 
@@ -129,9 +129,9 @@ class ReplicaManager:
         name = self._names.get(topic_id) if topic_id is not None else None
         if name is not None:
             return name
-        known = self._cluster.find_topic(topic_id) if topic_id is not None else None
-        if known is not None:
-            return known.name
+        image = self._cluster.find_topic(topic_id) if topic_id is not None else None
+        if image is not None:
+            return image.name
         text = "none" if topic_id is None else uuid_to_text(topic_id)
         raise UnknownTopicIdError(f"no topic has this id topic_id={text}")
 
@@ -240,17 +240,20 @@ class ReplicaManager:
         or if the metadata names no directory and the topic is not new. A partition with a damaged
         log is offline as well.
         """
-        known = self._topics.get(topic.name) or HostedTopic(topic.name, topic.topic_id, config, {})
-        if known.topic_id != topic.topic_id:
+        hosted_topic = self._topics.get(topic.name) or HostedTopic(
+            topic.name, topic.topic_id, config, {}
+        )
+        if hosted_topic.topic_id != topic.topic_id:
             raise AssertionError(
                 f"an earlier topic of this name was not deleted topic={topic.name}"
-                f" topic_id={uuid_to_text(topic.topic_id)} known={uuid_to_text(known.topic_id)}"
+                f" topic_id={uuid_to_text(topic.topic_id)}"
+                f" known={uuid_to_text(hosted_topic.topic_id)}"
             )
-        partitions, offline = dict(known.partitions), set(known.offline)
+        partitions, offline = dict(hosted_topic.partitions), set(hosted_topic.offline)
         taken = []
         for image in images:
             # Stays offline until `bring_online` or a restart: another image does not repair it.
-            if image.partition in known.offline:
+            if image.partition in hosted_topic.offline:
                 continue
             partition = partitions.get(image.partition)
             try:
@@ -262,12 +265,14 @@ class ReplicaManager:
                 offline.add(image.partition)
                 continue
             partitions[image.partition] = partition
-        if offline != known.offline:
+        if offline != hosted_topic.offline:
             logger.error(
                 "partitions are offline topic=%s partitions=%s", topic.name, sorted(offline)
             )
         # Once, at the end: a look-up finds a new partition only after it has its role.
-        self._topics[topic.name] = replace(known, partitions=partitions, offline=frozenset(offline))
+        self._topics[topic.name] = replace(
+            hosted_topic, partitions=partitions, offline=frozenset(offline)
+        )
         self._names[topic.topic_id] = topic.name
         return taken
 
@@ -300,8 +305,8 @@ class ReplicaManager:
         return Partition(place, log, self._cluster, self.purgatory)
 
     def _wanted_log_dir(self, topic_partition: TopicPartition) -> LogDir | None:
-        wanted = self._wanted_log_dirs.pop(topic_partition, None)
-        return wanted if wanted is not None and wanted.is_online else None
+        directory = self._wanted_log_dirs.pop(topic_partition, None)
+        return directory if directory is not None and directory.is_online else None
 
     def _take_role(self, partition: Partition, image: PartitionImage) -> TakenRole:
         if image.leader == self._cluster.broker_id:

@@ -44,11 +44,11 @@ def preferred_replica(
     if not partition.is_leader or partition.is_alone or rack.has(rack.broker_id):
         return None
     in_sync = partition.isr
-    found = [
+    candidates = [
         (state.log_end_offset, state.last_caught_up_ms, broker_id)
         for broker_id, state in partition.follower_states().items()
         if broker_id in in_sync
         and state.log_start_offset <= fetch_offset <= state.log_end_offset
         and rack.has(broker_id)
     ]
-    return max(found)[-1] if found else None
+    return max(candidates)[-1] if candidates else None

@@ -36,10 +36,10 @@ class UncommittedSizes:
     def committed_size(self, high_watermark: Offset) -> int | None:
         """`appended_size` of the last append that ends at or below `high_watermark`; None if no
         such append is left."""
-        found = None
+        size = None
         while self._appends and self._appends[0][0] <= high_watermark:
-            found = self._appends.popleft()[1]
-        return found
+            size = self._appends.popleft()[1]
+        return size
 
     def clear(self) -> None:
         self._appends.clear()

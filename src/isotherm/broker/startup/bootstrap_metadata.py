@@ -59,17 +59,17 @@ def read_bootstrap_credentials(
     if not fs.exists(path):
         return ()
     data = memoryview(fs.read_bytes(path))
-    found: list[MetadataRecord] = []
+    metadata_records: list[MetadataRecord] = []
     end = 0
     try:
         for position, header in iterate_batches(data):
             verify_batch_crc(data, position, header)
             if not header.is_control:
                 records = read_records(data, position, header)
-                found += [decode_record(record.value or b"") for record in records]
+                metadata_records += [decode_record(record.value or b"") for record in records]
             end = position + header.size_in_bytes
     except (CorruptRecordError, CorruptMetadataError) as error:
         raise CorruptMetadataError(f"bootstrap metadata is damaged file={path}") from error
     if end != len(data):
         raise CorruptMetadataError(f"bootstrap metadata is cut off file={path} at={end}")
-    return [each for each in found if isinstance(each, UserScramCredentialRecord)]
+    return [each for each in metadata_records if isinstance(each, UserScramCredentialRecord)]

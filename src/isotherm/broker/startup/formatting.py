@@ -44,9 +44,9 @@ def format_directories(
     """
     if not cluster_id.strip():
         raise ConfigError("You must specify the cluster id.")
-    found = {path: load_meta_properties(fs, path) for path in dict.fromkeys(directories)}
-    formatted = [path for path, properties in found.items() if properties is not None]
-    existing = agreed_cluster_id(found, node_id)
+    by_path = {path: load_meta_properties(fs, path) for path in dict.fromkeys(directories)}
+    formatted = [path for path, properties in by_path.items() if properties is not None]
+    existing = agreed_cluster_id(by_path, node_id)
     if existing is not None and existing != cluster_id:
         raise ConfigError(
             f"Invalid cluster.id in: {formatted[0]}/meta.properties. Expected {cluster_id}, but"
@@ -57,7 +57,7 @@ def format_directories(
             f"Log directory {formatted[0]} is already formatted. Use --ignore-formatted to ignore"
             " this directory and format the others."
         )
-    new = [path for path, properties in found.items() if properties is None]
+    new = [path for path, properties in by_path.items() if properties is None]
     for path in new:
         fs.make_directory(path)
         # Before meta.properties: after a crash in between, the directory is still new and is

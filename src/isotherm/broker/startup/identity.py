@@ -37,17 +37,17 @@ def establish_identity(
     directory with logs has a damaged file or none. A directory that cannot be read or written goes
     offline.
     """
-    found: dict[Path, MetaProperties | None] = {}
+    by_path: dict[Path, MetaProperties | None] = {}
     new_dirs = []
     for log_dir in log_dirs:
         with _left_out(log_dir):
-            properties = found[log_dir.path] = load_meta_properties(fs, log_dir.path)
+            properties = by_path[log_dir.path] = load_meta_properties(fs, log_dir.path)
             if properties is None:
                 _check_unused(fs, log_dir.path)
                 new_dirs.append(log_dir)
     # All files are read before the first is written: no file may be added
     # beside another broker's data.
-    cluster_id = agreed_cluster_id(found, node_id) or uuid_to_text(new_id())
+    cluster_id = agreed_cluster_id(by_path, node_id) or uuid_to_text(new_id())
     for log_dir in new_dirs:
         with _left_out(log_dir):
             directory_id = uuid_to_text(new_id())
@@ -82,27 +82,27 @@ def read_identity(
     `establish_identity`. Source: Kafka KafkaRaftServer.initializeLogDirs.
     """
     dirs = {log_dir.path: log_dir for log_dir in log_dirs}
-    found: dict[Path, MetaProperties | None] = {}
+    by_path: dict[Path, MetaProperties | None] = {}
     for path, log_dir in dirs.items():
         with _left_out(log_dir):
-            found[path] = load_meta_properties(fs, path)
-            if found[path] is None:
+            by_path[path] = load_meta_properties(fs, path)
+            if by_path[path] is None:
                 _check_unused(fs, path)
             _check_metadata_log(fs, path, metadata_log_dir)
-    cluster_id = agreed_cluster_id(found, node_id)
+    cluster_id = agreed_cluster_id(by_path, node_id)
     if cluster_id is None:
         raise ConfigError(
             "No readable meta.properties files found. The log directories were not formatted for a"
             f" cluster dirs={','.join(map(str, dirs))}"
             " hint='isotherm storage format --cluster-id <id of the controllers> --config <file>'"
         )
-    for path, properties in found.items():
+    for path, properties in by_path.items():
         if properties is None or properties.directory_id is None:
             with _left_out(dirs[path]):
                 named = MetaProperties(cluster_id, node_id, uuid_to_text(new_id()))
                 save_meta_properties(fs, path, named)
-                found[path] = named
-    return NodeIdentity(cluster_id, _directory_ids(found))
+                by_path[path] = named
+    return NodeIdentity(cluster_id, _directory_ids(by_path))
 
 
 def _check_metadata_log(fs: FileSystem, path: Path, metadata_log_dir: Path) -> None:
@@ -114,9 +114,9 @@ def _check_metadata_log(fs: FileSystem, path: Path, metadata_log_dir: Path) -> N
         )
 
 
-def _directory_ids(found: Mapping[Path, MetaProperties | None]) -> Mapping[Path, uuid.UUID]:
+def _directory_ids(by_path: Mapping[Path, MetaProperties | None]) -> Mapping[Path, uuid.UUID]:
     by_id: dict[uuid.UUID, Path] = {}
-    for path, properties in found.items():
+    for path, properties in by_path.items():
         if properties is None or properties.directory_id is None:
             continue  # it went offline while the file was being written
         try:
@@ -169,13 +169,13 @@ def _left_out(log_dir: LogDir) -> Iterator[None]:
         yield
 
 
-def agreed_cluster_id(found: Mapping[Path, MetaProperties | None], node_id: int) -> str | None:
+def agreed_cluster_id(by_path: Mapping[Path, MetaProperties | None], node_id: int) -> str | None:
     """The cluster id in all formatted directories;
 
     None if all are new. Raises ConfigError if they disagree.
     """
     cluster_id: str | None = None
-    for path, properties in found.items():
+    for path, properties in by_path.items():
         if properties is None:
             continue
         if properties.node_id != node_id:

@@ -108,8 +108,8 @@ def member_remote_metadata(
     )
 
     def leads_metadata(number: int) -> bool:
-        found = cluster_metadata.image.topics_by_name.get(REMOTE_LOG_METADATA_TOPIC)
-        return found is not None and found.partitions[number].leader == config.node_id
+        topic_image = cluster_metadata.image.topics_by_name.get(REMOTE_LOG_METADATA_TOPIC)
+        return topic_image is not None and topic_image.partitions[number].leader == config.node_id
 
     def upkeep(remote_log_manager: RemoteLogManager) -> list[Upkeep]:
         task = PeriodicTask(
@@ -266,7 +266,7 @@ class MemberMetadataLevels:
             )
         return int(self._is_compacted)
 
-    def first_level(self, wanted: int, replication_factor: int) -> int | None:
+    def first_level(self, level_max: int, replication_factor: int) -> int | None:
         """The level at which the topics are to be created: 1 if it is wanted and every registered
         broker supports it.
 
@@ -275,7 +275,7 @@ class MemberMetadataLevels:
         """
         if len(self._cluster_metadata.image.brokers) < replication_factor:
             return None
-        return 0 if self._brokers_without() else min(wanted, 1)
+        return 0 if self._brokers_without() else min(level_max, 1)
 
     def check_writable(self) -> None:
         """Raises RemoteStorageNotReadyError while a registered broker does not support level 1.

@@ -146,8 +146,8 @@ def ask_coordinator(connection: NodeConnection, questions: Sequence[Question]) -
     producer are sent, and an older producer is fenced here. Raises PeerDisconnectedError or
     PeerTimeoutError.
     """
-    asked = _asked_for(questions)
-    response = connection.send(add_partitions_request(asked, questions))
+    merged = _asked_for(questions)
+    response = connection.send(add_partitions_request(merged, questions))
     codes = {
         (result.transactional_id, TopicPartition(topic.name, partition.partition_index)): (
             partition.partition_error_code
@@ -158,7 +158,7 @@ def ask_coordinator(connection: NodeConnection, questions: Sequence[Question]) -
     }
     answers = []
     for each in questions:
-        newest = asked[each.transactional_id]
+        newest = merged[each.transactional_id]
         if response.error_code is not ErrorCode.none:
             code = response.error_code
         elif each.producer.epoch < newest.producer.epoch:
@@ -176,18 +176,18 @@ def ask_coordinator(connection: NodeConnection, questions: Sequence[Question]) -
 def _asked_for(questions: Sequence[Question]) -> dict[str, Question]:
     """The question of the newest producer of each transactional id. Of questions with equal epochs
     the last counts."""
-    asked: dict[str, Question] = {}
+    merged: dict[str, Question] = {}
     for each in questions:
-        known = asked.get(each.transactional_id)
-        if known is None or each.producer.epoch >= known.producer.epoch:
-            asked[each.transactional_id] = each
-    return asked
+        earlier = merged.get(each.transactional_id)
+        if earlier is None or each.producer.epoch >= earlier.producer.epoch:
+            merged[each.transactional_id] = each
+    return merged
 
 
-def add_partitions_request(asked: dict[str, Question], questions: Sequence[Question]) -> Any:
-    topics: dict[str, dict[str, list[int]]] = {each: {} for each in asked}
+def add_partitions_request(merged: dict[str, Question], questions: Sequence[Question]) -> Any:
+    topics: dict[str, dict[str, list[int]]] = {each: {} for each in merged}
     for each in dict.fromkeys(questions):
-        newest = asked[each.transactional_id]
+        newest = merged[each.transactional_id]
         # An entry has one `verify_only` for all of its partitions.
         if (each.producer, each.adds) == (newest.producer, newest.adds):
             of_id = topics[each.transactional_id]
@@ -206,7 +206,7 @@ def add_partitions_request(asked: dict[str, Question], questions: Sequence[Quest
                         for name, indexes in topics[newest.transactional_id].items()
                     ],
                 }
-                for newest in asked.values()
+                for newest in merged.values()
             ]
         },
     )

@@ -159,23 +159,27 @@ class TransactionCoordinator:
                 f" transaction.max.timeout.ms={self._config.transaction_max_timeout_ms}"
             )
         await self.ensure_topic()
-        known = self._shard_of(transactional_id).by_id.get(transactional_id)
+        metadata = self._shard_of(transactional_id).by_id.get(transactional_id)
         fresh = None
-        if known is None:
+        if metadata is None:
             self._check_room(transactional_id)
-        if known is None or known.is_epoch_exhausted:
+        if metadata is None or metadata.is_epoch_exhausted:
             fresh = await self.new_producer_id()
         # Looked up again, because other requests may have run during the await above.
         shard = self._shard_of(transactional_id)
         now_ms = self._clock.now_ms()
-        known = shard.by_id.get(transactional_id)
-        if known is None:
+        metadata = shard.by_id.get(transactional_id)
+        if metadata is None:
             # Without an await above nothing has run since a look-up that found the id's metadata.
             assert fresh is not None
             self._check_room(transactional_id)
-            known = new_transaction_metadata(transactional_id, fresh, timeout_ms, now_ms)
+            metadata = new_transaction_metadata(transactional_id, fresh, timeout_ms, now_ms)
         begun = begin_producer(
-            known, timeout_ms=timeout_ms, expected=expected, fresh_producer_id=fresh, now_ms=now_ms
+            metadata,
+            timeout_ms=timeout_ms,
+            expected=expected,
+            fresh_producer_id=fresh,
+            now_ms=now_ms,
         )
         self._store(shard, begun)
         if begun.is_prepared:
@@ -271,9 +275,9 @@ class TransactionCoordinator:
         Raises TransactionalIdNotFoundError for an unknown id.
         """
         if self._log.partitions.partition_count is not None:
-            found = self._shard_of(transactional_id).by_id.get(transactional_id)
-            if found is not None:
-                return found
+            metadata = self._shard_of(transactional_id).by_id.get(transactional_id)
+            if metadata is not None:
+                return metadata
         raise TransactionalIdNotFoundError(
             f"no producer has the transactional id transactional_id={transactional_id}"
         )

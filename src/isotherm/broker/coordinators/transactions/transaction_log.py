@@ -69,14 +69,16 @@ class TransactionLog:
         Raises CorruptMetadataError or CorruptRecordError with the offset of the bad record. See
         `CoordinatorTopic.read_batches` for `check_wanted`.
         """
-        found: dict[str, TransactionMetadata] = {}
+        transactions: dict[str, TransactionMetadata] = {}
         for record in self._records(index, check_wanted):
             transactional_id = record.key.transactional_id
             if record.value is None:
-                found.pop(transactional_id, None)
+                transactions.pop(transactional_id, None)
             else:
-                found[transactional_id] = transaction_of_value(transactional_id, record.value)
-        return found
+                transactions[transactional_id] = transaction_of_value(
+                    transactional_id, record.value
+                )
+        return transactions
 
     def _records(self, index: int, check_wanted: Callable[[], None]) -> Iterator[TransactionRecord]:
         buffer_size = self._config.transaction_state_log_load_buffer_size

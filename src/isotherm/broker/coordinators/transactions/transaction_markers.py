@@ -105,8 +105,12 @@ def _check_raised_epoch(partition: Partition, marker: EndMarker) -> None:
     producer_id, epoch = marker.producer
     if marker.transaction_version < TRANSACTION_V2 or epoch == EPOCH_MAX:
         return
-    known = partition.log.producers.producer(producer_id)
-    if known is not None and known.epoch == epoch and known.transaction_first_offset is not None:
+    producer = partition.log.producers.producer(producer_id)
+    if (
+        producer is not None
+        and producer.epoch == epoch
+        and producer.transaction_first_offset is not None
+    ):
         raise InvalidProducerEpochError(
             f"the marker's epoch is not above the open transaction's"
             f" partition={partition.topic_partition} producer_id={producer_id} epoch={epoch}"

@@ -105,7 +105,7 @@ def plan_creations(
     is cluster.acls.max; a new ACL beyond it has a PolicyViolationError."""
     if len(bindings) > RECORDS_MAX:
         raise InvalidRequestError(f"too many ACLs in one request count_max={RECORDS_MAX}")
-    known = {binding_of(acl) for acl in existing.values()}
+    existing_bindings = {binding_of(acl) for acl in existing.values()}
     planned = PlannedAcls([], [])
     for binding in bindings:
         try:
@@ -113,17 +113,17 @@ def plan_creations(
         except RejectedError as error:
             planned.errors.append(error)
             continue
-        if binding not in known and len(known) >= count_max:
+        if binding not in existing_bindings and len(existing_bindings) >= count_max:
             planned.errors.append(
                 PolicyViolationError(
-                    f"the cluster has as many ACLs as it may have count={len(known)}"
+                    f"the cluster has as many ACLs as it may have count={len(existing_bindings)}"
                     " key=cluster.acls.max"
                 )
             )
             continue
         planned.errors.append(None)
-        if binding not in known:
-            known.add(binding)
+        if binding not in existing_bindings:
+            existing_bindings.add(binding)
             planned.records.append(AccessControlEntryRecord(id=new_id(), **binding._asdict()))
     return planned
 

@@ -160,7 +160,7 @@ class Authorizer:
         has_line = is_logged and audit_logger.isEnabledFor(logging.DEBUG)
         remembered = {} if has_line else self._verdicts
         principal, address = asking.principal, asking.client_address
-        found = set()
+        allowed_names = set()
         for name in set(names):
             # Nearly always the topic was allowed before and nothing is logged. That case needs no
             # call.
@@ -168,8 +168,8 @@ class Authorizer:
             if (verdict is not None and verdict.is_allowed) or self.allows(
                 asking, operation, resource_type, name, is_logged=is_logged
             ):
-                found.add(name)
-        return found
+                allowed_names.add(name)
+        return allowed_names
 
     def granted_topics(self, asking: Asking, operation: Operation) -> set[Hashable]:
         """The topics, by name or id, that need no further check because `grant` has added them
@@ -197,15 +197,15 @@ class Authorizer:
             return True
         index = self._current_index()
         key = (asking.principal, asking.client_address, operation, resource_type)
-        found = self._any.get(key)
-        if found is None:
+        is_allowed = self._any.get(key)
+        if is_allowed is None:
             if len(self._any) >= DECISIONS_MAX:
                 self._any.clear()
             host = _java_address(asking.client_address)
-            found = self._any[key] = index.allows_any(
+            is_allowed = self._any[key] = index.allows_any(
                 asking.principal, host, operation, resource_type
             )
-        return found
+        return is_allowed
 
     def operations(self, asking: Asking, resource_type: ResourceType, name: str) -> int:
         """The allowed operations, as a bit field by operation (KIP-430)."""

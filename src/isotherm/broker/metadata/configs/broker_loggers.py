@@ -36,10 +36,10 @@ def alter_loggers(changes: Sequence[ConfigChange], *, validate_only: bool) -> No
 
     Raises ConfigError or InvalidRequestError with Kafka's messages.
     """
-    known = _logger_names()
+    logger_names = _logger_names()
     # All are checked before the first is applied, so that an error leaves every level as it was.
     for change in changes:
-        _check(change, known)
+        _check(change, logger_names)
     if validate_only:
         return
     for change in changes:
@@ -48,12 +48,12 @@ def alter_loggers(changes: Sequence[ConfigChange], *, validate_only: bool) -> No
         _logger(change.name).setLevel(level)
 
 
-def _check(change: ConfigChange, known: Sequence[str]) -> None:
+def _check(change: ConfigChange, logger_names: Sequence[str]) -> None:
     if change.operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
         raise InvalidRequestError(
             f"{change.operation.name} operation is not allowed for the BROKER_LOGGER resource"
         )
-    if change.name not in known:
+    if change.name not in logger_names:
         raise ConfigError(f"Logger {change.name} does not exist!")
     if change.operation is ConfigOperation.SET and change.value not in LEVELS:
         raise ConfigError(

@@ -159,11 +159,11 @@ def describe_dynamic_defaults(broker: BrokerConfig) -> Iterator[DescribedConfig]
     """The dynamic settings for all brokers."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     for name, text in broker.dynamic_for_all.items():
-        found = dynamic_broker_keys().get(name)
-        if found is None:
+        broker_key = dynamic_broker_keys().get(name)
+        if broker_key is None:
             yield _unknown_key(name, [ConfigSynonym(name, None, source)])
             continue
-        declared = found.declared
+        declared = broker_key.declared
         yield DescribedConfig(
             name,
             text,
@@ -204,11 +204,11 @@ def describe_broker_config(broker: BrokerConfig) -> Iterator[DescribedConfig]:
             value = _text(declared, getattr(broker.topic_defaults, field_name))
             yield _described_broker_key(names[0], declared, value, names, broker)
     for name, text in {**broker.dynamic_for_all, **broker.dynamic_for_this}.items():
-        found = dynamic_broker_keys().get(name)
-        if found is None:
+        broker_key = dynamic_broker_keys().get(name)
+        if broker_key is None:
             yield _unknown_key(name, [*_set_for_broker([name], broker)])
-        elif found.listener is not None:
-            yield _described_broker_key(name, found.declared, text, [name], broker)
+        elif broker_key.listener is not None:
+            yield _described_broker_key(name, broker_key.declared, text, [name], broker)
 
 
 def _unknown_key(name: str, synonyms: Sequence[ConfigSynonym]) -> DescribedConfig:

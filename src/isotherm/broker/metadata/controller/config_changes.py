@@ -98,8 +98,8 @@ def topic_list_in_effect(name: str, config: TopicConfig) -> str | None:
 
 
 def broker_list_in_effect(name: str, config: BrokerConfig) -> str | None:
-    found = dynamic_broker_keys().get(name)
-    if found is None or found.declared.type.name != "LIST":
+    broker_key = dynamic_broker_keys().get(name)
+    if broker_key is None or broker_key.declared.type.name != "LIST":
         return None
     return dynamic_text(config, name)
 

@@ -264,19 +264,19 @@ class Controller(ClusterMetadata):
         """
         if not self._config.delete_topic_enable:
             raise TopicDeletionDisabledError("topics cannot be deleted key=delete.topic.enable")
-        resolved = [(wanted, self._image.topic(wanted)) for wanted in names_or_ids]
+        resolved = [(name_or_id, self._image.topic(name_or_id)) for name_or_id in names_or_ids]
         counts = Counter(topic.topic_id for _, topic in resolved if topic is not None)
         results = []
         doomed = []
-        for wanted, topic in resolved:
+        for name_or_id, topic in resolved:
             try:
-                deletable = deletable_topic(wanted, topic, counts, self._config)
+                deletable = deletable_topic(name_or_id, topic, counts, self._config)
                 charge(len(deletable.partitions))
                 doomed.append(deletable)
                 results.append(DeletedTopic(doomed[-1].name, doomed[-1].topic_id, None))
             except RejectedError as error:
-                name = topic.name if topic else wanted if isinstance(wanted, str) else None
-                topic_id = topic.topic_id if topic else wanted
+                name = topic.name if topic else name_or_id if isinstance(name_or_id, str) else None
+                topic_id = topic.topic_id if topic else name_or_id
                 results.append(
                     DeletedTopic(name, topic_id if isinstance(topic_id, uuid.UUID) else None, error)
                 )
@@ -296,30 +296,30 @@ class Controller(ClusterMetadata):
         """Add partitions to topics, in one batch; returns None or the error of each topic, in
         order.
         """
-        counts = Counter(asked.topic for asked in topics)
+        counts = Counter(growth.topic for growth in topics)
         partition_count = self._partition_count()
         results: list[RejectedError | None] = []
         records: list[MetadataRecord] = []
         grown = []
-        for asked in topics:
+        for growth in topics:
             try:
-                if counts[asked.topic] > 1:
-                    raise InvalidRequestError(f"topic is named twice topic={asked.topic}")
-                topic = self._image.topics_by_name.get(asked.topic)
-                planned = plan_growth(asked, topic, self._image.brokers)
+                if counts[growth.topic] > 1:
+                    raise InvalidRequestError(f"topic is named twice topic={growth.topic}")
+                topic = self._image.topics_by_name.get(growth.topic)
+                planned = plan_growth(growth, topic, self._image.brokers)
                 if len(records) + len(planned) > PARTITIONS_PER_REQUEST_MAX:
                     raise PolicyViolationError(
-                        f"too many partitions in one request topic={asked.topic}"
+                        f"too many partitions in one request topic={growth.topic}"
                         f" count_max={PARTITIONS_PER_REQUEST_MAX}"
                     )
                 after = partition_count + len(records) + len(planned)
-                check_partition_count(asked.topic, after, self._config)
+                check_partition_count(growth.topic, after, self._config)
                 charge(len(planned))
             except RejectedError as error:
                 results.append(error)
             else:
                 records += planned
-                grown.append(asked.topic)
+                grown.append(growth.topic)
                 results.append(None)
         if grown and not validate_only:
             self._commit(records)

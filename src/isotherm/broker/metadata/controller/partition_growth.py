@@ -42,33 +42,33 @@ class NewPartitions:
 
 
 def plan_growth(
-    asked: NewPartitions, topic: TopicImage | None, brokers: Collection[BrokerId]
+    growth: NewPartitions, topic: TopicImage | None, brokers: Collection[BrokerId]
 ) -> list[PartitionRecord]:
     """The records that add the partitions. Raises a RejectedError if a rule forbids them."""
     if topic is None:
-        raise UnknownTopicOrPartitionError(f"no such topic topic={asked.topic}")
+        raise UnknownTopicOrPartitionError(f"no such topic topic={growth.topic}")
     count = len(topic.partitions)
-    if asked.total_count <= count:
+    if growth.total_count <= count:
         raise InvalidPartitionsError(
             f"the number of partitions can only be increased topic={topic.name} partitions={count}"
-            f" requested={asked.total_count}"
+            f" requested={growth.total_count}"
         )
     if topic.name in TOPICS_OF_FIXED_SIZE:
         raise PolicyViolationError(
             f"the number of partitions of this topic is fixed topic={topic.name}"
         )
-    added = asked.total_count - count
+    added = growth.total_count - count
     if added > PARTITIONS_PER_REQUEST_MAX:
         raise PolicyViolationError(
             f"too many partitions in one request topic={topic.name} added={added}"
             f" added_max={PARTITIONS_PER_REQUEST_MAX}"
         )
     replication_factor = len(topic.partitions[0].replicas)
-    if asked.assignments is None:
+    if growth.assignments is None:
         replicas = [tuple(sorted(brokers))[:replication_factor]] * added
     else:
-        replicas = list(asked.assignments)
-        _check_assignments(asked, replicas, added, replication_factor, brokers)
+        replicas = list(growth.assignments)
+        _check_assignments(growth, replicas, added, replication_factor, brokers)
     return [
         partition_record(topic.topic_id, count + number, each)
         for number, each in enumerate(replicas)
@@ -76,7 +76,7 @@ def plan_growth(
 
 
 def _check_assignments(
-    asked: NewPartitions,
+    growth: NewPartitions,
     replicas: list[tuple[BrokerId, ...]],
     added: int,
     replication_factor: int,
@@ -84,7 +84,7 @@ def _check_assignments(
 ) -> None:
     if len(replicas) != added:
         raise InvalidReplicaAssignmentError(
-            f"there must be one assignment per added partition topic={asked.topic}"
+            f"there must be one assignment per added partition topic={growth.topic}"
             f" added={added} assignments={len(replicas)}"
         )
     for each in replicas:
@@ -92,6 +92,6 @@ def _check_assignments(
         if not is_legal:
             raise InvalidReplicaAssignmentError(
                 f"replicas must be distinct brokers that exist, as many as the topic has"
-                f" topic={asked.topic} replicas={list(each)} brokers={sorted(brokers)}"
+                f" topic={growth.topic} replicas={list(each)} brokers={sorted(brokers)}"
                 f" replication_factor={replication_factor}"
             )

@@ -158,12 +158,16 @@ def _assigned_replicas(
             f"partitions must be numbered from 0 without gaps, each once topic={topic.name}"
             f" partitions={numbers}"
         )
-    known = set(brokers)
+    broker_ids = set(brokers)
     for partition, replicas in assignments:
-        if not replicas or len(set(replicas)) != len(replicas) or not known.issuperset(replicas):
+        if (
+            not replicas
+            or len(set(replicas)) != len(replicas)
+            or not broker_ids.issuperset(replicas)
+        ):
             raise InvalidReplicaAssignmentError(
                 f"replicas must be distinct brokers that exist topic={topic.name}"
-                f" partition={partition} replicas={list(replicas)} brokers={sorted(known)}"
+                f" partition={partition} replicas={list(replicas)} brokers={sorted(broker_ids)}"
             )
     return tuple(replicas for _, replicas in assignments)
 
@@ -280,7 +284,7 @@ def partition_record(
 
 
 def deletable_topic(
-    wanted: str | uuid.UUID,
+    name_or_id: str | uuid.UUID,
     topic: TopicImage | None,
     counts: Mapping[uuid.UUID, int],
     broker: BrokerConfig,
@@ -290,9 +294,9 @@ def deletable_topic(
     `counts` has how often the request names each topic.
     """
     if topic is None:
-        if isinstance(wanted, str):
-            raise UnknownTopicOrPartitionError(f"no such topic topic={wanted}")
-        raise UnknownTopicIdError(f"no topic has this id topic_id={wanted}")
+        if isinstance(name_or_id, str):
+            raise UnknownTopicOrPartitionError(f"no such topic topic={name_or_id}")
+        raise UnknownTopicIdError(f"no topic has this id topic_id={name_or_id}")
     if counts[topic.topic_id] > 1:
         raise InvalidRequestError(f"topic is named twice topic={topic.name}")
     is_tiered = broker.remote.remote_log_storage_system_enable

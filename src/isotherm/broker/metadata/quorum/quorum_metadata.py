@@ -78,14 +78,14 @@ def _understood(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_understood(name: str, text: str) -> bool:
-    known = dynamic_broker_keys().get(name)
-    if known is None and not takes_effect_at_a_start(name):
+    broker_key = dynamic_broker_keys().get(name)
+    if broker_key is None and not takes_effect_at_a_start(name):
         # Kept, to be described: it may belong to brokers of another kind.
         return True
     reason = "it cannot be changed while running"
-    if known is not None:
+    if broker_key is not None:
         try:
-            known.declared.parse(text)
+            broker_key.declared.parse(text)
         except ConfigError as error:
             reason = str(error)
         else:

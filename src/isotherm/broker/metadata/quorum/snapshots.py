@@ -71,8 +71,8 @@ class SnapshotFiles:
         self._directory = directory
 
     def latest(self) -> SnapshotId | None:
-        found = map(_NAME.fullmatch, self._fs.list_names(self._directory))
-        ids = (SnapshotId(int(match[1]), int(match[2])) for match in found if match)
+        names = map(_NAME.fullmatch, self._fs.list_names(self._directory))
+        ids = (SnapshotId(int(match[1]), int(match[2])) for match in names if match)
         # The snapshot at offset 0 is the bootstrap snapshot of controllers; it has no records.
         return max((each for each in ids if each.end_offset > 0), default=None)
 

@@ -92,9 +92,9 @@ class FetchSessionClient:
             for topic in response.topics
             for partition in topic.partitions
         }
-        known = {(place.topic_id, place.partition) for place in self._asked}
-        fault = "" if answered <= known else "it has partitions that were not requested"
-        if self._epoch == _FULL and not fault and answered != known:
+        requested = {(place.topic_id, place.partition) for place in self._asked}
+        fault = "" if answered <= requested else "it has partitions that were not requested"
+        if self._epoch == _FULL and not fault and answered != requested:
             fault = "it lacks partitions of a full request"
         if fault:
             # A full request has closed the session that it named. The session of this answer is

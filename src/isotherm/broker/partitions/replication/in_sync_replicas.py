@@ -133,9 +133,9 @@ class InSyncReplicas:
         the change by then. As soon as there is a leader, RECOVERING (after an unclean election)
         becomes RECOVERED.
         """
-        known = self._followers
+        earlier = self._followers
         self._followers = {
-            each: known.get(each, ReplicaState())
+            each: earlier.get(each, ReplicaState())
             for each in image.replicas
             if each != self._broker_id
         }

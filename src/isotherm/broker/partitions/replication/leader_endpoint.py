@@ -118,8 +118,8 @@ class LeaderEndpoint:
     ) -> OffsetAndEpoch:
         """The offset of a special timestamp (LATEST, EARLIEST, ...). Raises LookUpError as well."""
         request = self._list_offsets(place, leader_epoch, timestamp)
-        found = self._only_partition(self._connection.send(request), place)
-        return OffsetAndEpoch(found.offset, found.leader_epoch)
+        answer = self._only_partition(self._connection.send(request), place)
+        return OffsetAndEpoch(answer.offset, answer.leader_epoch)
 
     def _list_offsets(
         self, place: TopicIdPartition, leader_epoch: LeaderEpoch, timestamp: int
@@ -155,8 +155,8 @@ class LeaderEndpoint:
             replica_id=KioBrokerId(self._broker_id),
             topics=(OffsetForLeaderTopic(topic=TopicName(place.topic), partitions=(partition,)),),
         )
-        found = self._only_partition(self._connection.send(request), place)
-        return EpochEndOffset(found.leader_epoch, found.end_offset)
+        answer = self._only_partition(self._connection.send(request), place)
+        return EpochEndOffset(answer.leader_epoch, answer.end_offset)
 
     def _only_partition(self, response: Any, place: TopicIdPartition) -> Any:
         partitions = [each for topic in response.topics for each in topic.partitions]

@@ -207,10 +207,14 @@ class ReplicaFetcher:
                 place, epoch = partition.topic_id_partition, partition.leader_epoch
                 self._failed.discard(place.topic_partition)
                 key = _Key(place.topic_id, place.partition)
-                known = self._followed.get(key)
+                earlier = self._followed.get(key)
                 # The same object in the same epoch keeps its state: a new state would drop the
                 # answer in flight.
-                if known is None or known.partition is not partition or known.leader_epoch != epoch:
+                if (
+                    earlier is None
+                    or earlier.partition is not partition
+                    or earlier.leader_epoch != epoch
+                ):
                     self._followed[key] = _Followed(partition, epoch)
         self._thread.wake()
 

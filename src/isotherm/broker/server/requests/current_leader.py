@@ -53,8 +53,8 @@ def _leader(
     try:
         partition = services.replica_manager.find_partition(name, topic_id, index)
     except IsothermError:
-        asked = name if name is not None else topic_id
-        topic = None if asked is None else services.metadata.image.topic(asked)
+        name_or_id = name if name is not None else topic_id
+        topic = None if name_or_id is None else services.metadata.image.topic(name_or_id)
         if topic is None or not 0 <= index < len(topic.partitions):
             return LeaderIdAndEpoch(NO_LEADER, NO_LEADER_EPOCH)
         image = topic.partitions[index]
