@@ -20,7 +20,7 @@ from isotherm.broker.coordinators.transactions.transaction_state import (
     ProducerIdAndEpoch,
 )
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
-from isotherm.broker.server.requests.access_checks import Check
+from isotherm.broker.server.requests.access_checks import Check, on_group
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Access, Api, Renamed
 from isotherm.errors import InvalidRequestError
@@ -54,7 +54,7 @@ API = Api(
     access=Access(
         [
             Check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, ["transactional_id"]),
-            Check(Operation.READ, ResourceType.GROUP, ["group_id"]),
+            on_group(Operation.READ),
         ]
     ),
     renamed={

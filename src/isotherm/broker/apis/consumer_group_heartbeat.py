@@ -34,7 +34,7 @@ from isotherm.broker.coordinators.groups.consumer_member import (
 from isotherm.broker.coordinators.groups.topic_selection import Viewer
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
-from isotherm.broker.server.requests.access_checks import Check
+from isotherm.broker.server.requests.access_checks import Check, on_group
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import InvalidRegularExpressionError
@@ -180,7 +180,7 @@ API = Api(
     handle,
     access=Access(
         [
-            Check(Operation.READ, ResourceType.GROUP, ["group_id"]),
+            on_group(Operation.READ),
             Check(Operation.DESCRIBE, ResourceType.TOPIC, ["subscribed_topic_names"]),
         ],
         unchecked={

@@ -16,9 +16,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.metadata.controller.partition_growth import NewPartitions
-from isotherm.broker.server.requests.access_checks import Check, Denial, named_once
+from isotherm.broker.server.requests.access_checks import named_once, on_topics
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api, Charge
@@ -56,15 +56,7 @@ API = Api(
     VersionRange(0, 3),
     handle,
     access=Access(
-        [
-            Check(
-                Operation.ALTER,
-                ResourceType.TOPIC,
-                ["topics/name"],
-                Denial.REFUSES_ITEM,
-                judged=named_once,
-            )
-        ],
+        [on_topics(Operation.ALTER, ["topics/name"], judged=named_once)],
         unchecked={"topics/assignments/broker_ids": "every client may name brokers"},
     ),
     items=(Items(("topics",), ("results",)),),

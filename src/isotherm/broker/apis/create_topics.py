@@ -29,7 +29,7 @@ from isotherm.broker.metadata.configs.config_description import (
     describe_topic_config,
 )
 from isotherm.broker.metadata.controller.topic_rules import CreatedTopic, NewTopic
-from isotherm.broker.server.requests.access_checks import Check, Denial, named_once
+from isotherm.broker.server.requests.access_checks import named_once, on_topics
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.guarding import handle_items
 from isotherm.broker.server.requests.item_refusal import then
@@ -134,13 +134,8 @@ def _judged(names: Sequence[str]) -> set[str]:
     return named_once(names) - {CLUSTER_METADATA_TOPIC}
 
 
-_TOPICS = Check(
-    Operation.CREATE,
-    ResourceType.TOPIC,
-    ["topics/name"],
-    Denial.REFUSES_ITEM,
-    unless_cluster=Operation.CREATE,
-    judged=_judged,
+_TOPICS = on_topics(
+    Operation.CREATE, ["topics/name"], unless_cluster=Operation.CREATE, judged=_judged
 )
 _NOT_SHOWN = -1
 

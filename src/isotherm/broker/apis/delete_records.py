@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.metadata.internal_topics import is_internal
 from isotherm.broker.partitions.partition import Partition
-from isotherm.broker.server.requests.access_checks import Check, Denial
+from isotherm.broker.server.requests.access_checks import on_topics
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api
@@ -179,9 +179,7 @@ API = Api(
     ApiKey.DELETE_RECORDS,
     VersionRange(0, 2),
     handle,
-    access=Access(
-        [Check(Operation.DELETE, ResourceType.TOPIC, ["topics/name"], Denial.REFUSES_ITEM)]
-    ),
+    access=Access([on_topics(Operation.DELETE, ["topics/name"])]),
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),
     fixed={"low_watermark": NO_LOW_WATERMARK},
 )

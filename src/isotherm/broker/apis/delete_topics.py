@@ -23,7 +23,7 @@ from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.controller.topic_rules import DeletedTopic
-from isotherm.broker.server.requests.access_checks import Check, Denial
+from isotherm.broker.server.requests.access_checks import on_topics
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.guarding import topic_name
 from isotherm.broker.server.requests.item_refusal import handle_allowed, then
@@ -87,13 +87,7 @@ def _response(context: RequestContext, results: list[DeletedTopic]) -> Any:
 
 
 _NAMES = ["topic_names", "topics/name", "topics/topic_id"]
-_DESCRIBABLE = Check(
-    Operation.DESCRIBE,
-    ResourceType.TOPIC,
-    _NAMES,
-    Denial.REFUSES_ITEM,
-    unless_cluster=Operation.DELETE,
-)
+_DESCRIBABLE = on_topics(Operation.DESCRIBE, _NAMES, unless_cluster=Operation.DELETE)
 _DELETABLE = dataclasses.replace(_DESCRIBABLE, operation=Operation.DELETE)
 
 

@@ -16,9 +16,9 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.error_mapping import error_message
-from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.metadata.controller.topic_rules import check_topic_name
-from isotherm.broker.server.requests.access_checks import Check, Denial
+from isotherm.broker.server.requests.access_checks import on_topics
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api
@@ -83,17 +83,7 @@ API = Api(
     ApiKey.DESCRIBE_PRODUCERS,
     VersionRange(0, 0),
     handle,
-    access=Access(
-        [
-            Check(
-                Operation.READ,
-                ResourceType.TOPIC,
-                ["topics/name"],
-                Denial.REFUSES_ITEM,
-                judged=_legal,
-            )
-        ]
-    ),
+    access=Access([on_topics(Operation.READ, ["topics/name"], judged=_legal)]),
     items=(
         Items(("topics", "partition_indexes"), ("topics", "partitions"), named="partition_index"),
     ),

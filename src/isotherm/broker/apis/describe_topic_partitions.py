@@ -21,7 +21,7 @@ from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.controller.topic_rules import check_topic_name
 from isotherm.broker.metadata.image import PartitionImage, TopicImage
 from isotherm.broker.metadata.internal_topics import is_internal
-from isotherm.broker.server.requests.access_checks import Check, Denial
+from isotherm.broker.server.requests.access_checks import on_topics
 from isotherm.broker.server.requests.authorized_operations import topic_operations
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.listed_brokers import PartitionPlaces, partition_places
@@ -131,11 +131,9 @@ API = Api(
     handle,
     access=Access(
         [
-            Check(
+            on_topics(
                 Operation.DESCRIBE,
-                ResourceType.TOPIC,
                 ["topics/name", "cursor/topic_name"],
-                Denial.REFUSES_ITEM,
                 shows=["topics/name", "topics/topic_id", "next_cursor/topic_name"],
             )
         ],

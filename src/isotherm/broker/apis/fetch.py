@@ -40,7 +40,7 @@ from isotherm.broker.partitions.fetch import (
 from isotherm.broker.partitions.fetch_sessions import FetchContext, FetchTerms
 from isotherm.broker.partitions.fetch_target import FetchTarget, PartitionKey
 from isotherm.broker.partitions.replica_selection import ConsumerRack
-from isotherm.broker.server.requests.access_checks import Check, Denial, on_cluster
+from isotherm.broker.server.requests.access_checks import on_cluster, on_topics
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.current_leader import LEADER_ERRORS, current_leader
 from isotherm.broker.server.requests.later_response import LaterResponse
@@ -323,16 +323,14 @@ API = Api(
     handle,
     access=Access(
         [
-            Check(
+            on_topics(
                 Operation.READ,
-                ResourceType.TOPIC,
                 [
                     "topics/topic",
                     "topics/topic_id",
                     "forgotten_topics_data/topic",
                     "forgotten_topics_data/topic_id",
                 ],
-                Denial.REFUSES_ITEM,
                 shows=["responses/topic", "responses/topic_id"],
             ),
             on_cluster(Operation.CLUSTER_ACTION, covers=["replica_id", "replica_state/replica_id"]),

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from isotherm.broker.metadata.access.acls import Operation, ResourceType
-from isotherm.broker.server.requests.access_checks import Check
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_group
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -34,5 +34,5 @@ API = Api(
     ApiKey.HEARTBEAT,
     VersionRange(0, 4),
     handle,
-    access=Access([Check(Operation.READ, ResourceType.GROUP, ["group_id"])]),
+    access=Access([on_group(Operation.READ)]),
 )

@@ -19,8 +19,8 @@ from typing import Any
 
 from isotherm.broker.coordinators.groups.classic_protocol import JoinResult, Protocol
 from isotherm.broker.coordinators.groups.group_coordinator import Joining
-from isotherm.broker.metadata.access.acls import Operation, ResourceType
-from isotherm.broker.server.requests.access_checks import Check
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_group
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -89,6 +89,6 @@ API = Api(
     ApiKey.JOIN_GROUP,
     VersionRange(0, 9),
     handle,
-    access=Access([Check(Operation.READ, ResourceType.GROUP, ["group_id"])]),
+    access=Access([on_group(Operation.READ)]),
     echoed=("member_id",),
 )

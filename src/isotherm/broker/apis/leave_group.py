@@ -13,8 +13,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.metadata.access.acls import Operation, ResourceType
-from isotherm.broker.server.requests.access_checks import Check
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_group
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api
@@ -47,6 +47,6 @@ API = Api(
     ApiKey.LEAVE_GROUP,
     VersionRange(0, 5),
     handle,
-    access=Access([Check(Operation.READ, ResourceType.GROUP, ["group_id"])]),
+    access=Access([on_group(Operation.READ)]),
     items=(Items(("members",), ("members",)),),
 )

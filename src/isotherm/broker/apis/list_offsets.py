@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.partitions.offset_lookup import (
     NOT_FOUND,
     FoundOffset,
@@ -32,7 +32,7 @@ from isotherm.broker.partitions.offset_lookup import (
     check_timestamp,
     find_offset,
 )
-from isotherm.broker.server.requests.access_checks import Check, Denial
+from isotherm.broker.server.requests.access_checks import on_topics
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api
@@ -175,7 +175,7 @@ API = Api(
     VersionRange(1, 11),
     handle,
     access=Access(
-        [Check(Operation.DESCRIBE, ResourceType.TOPIC, ["topics/name"], Denial.REFUSES_ITEM)],
+        [on_topics(Operation.DESCRIBE, ["topics/name"])],
         unchecked={"replica_id": "in Kafka, who names a follower needs no other right"},
     ),
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),

@@ -34,7 +34,7 @@ from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.controller.topic_rules import NewTopic, check_topic_name
 from isotherm.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
 from isotherm.broker.metadata.internal_topics import is_internal
-from isotherm.broker.server.requests.access_checks import Check, Denial
+from isotherm.broker.server.requests.access_checks import on_topics
 from isotherm.broker.server.requests.authorized_operations import (
     NOT_ASKED_FOR,
     cluster_operations,
@@ -274,20 +274,10 @@ def _refuse_topics(context: RequestContext, request: Any, error_code: ErrorCode)
     )
 
 
-_TOPICS = Check(
-    Operation.DESCRIBE,
-    ResourceType.TOPIC,
-    ["topics/name", "topics/topic_id"],
-    Denial.REFUSES_ITEM,
-    shows=["topics/name", "topics/topic_id"],
+_TOPICS = on_topics(
+    Operation.DESCRIBE, ["topics/name", "topics/topic_id"], shows=["topics/name", "topics/topic_id"]
 )
-_CREATED = Check(
-    Operation.CREATE,
-    ResourceType.TOPIC,
-    ["topics/name"],
-    Denial.REFUSES_ITEM,
-    unless_cluster=Operation.CREATE,
-)
+_CREATED = on_topics(Operation.CREATE, ["topics/name"], unless_cluster=Operation.CREATE)
 
 
 def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:

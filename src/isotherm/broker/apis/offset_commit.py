@@ -23,8 +23,8 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
-from isotherm.broker.metadata.access.acls import Operation, ResourceType
-from isotherm.broker.server.requests.access_checks import Check, Denial
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_group, on_topics
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api
@@ -140,13 +140,8 @@ API = Api(
     handle,
     access=Access(
         [
-            Check(Operation.READ, ResourceType.GROUP, ["group_id"]),
-            Check(
-                Operation.READ,
-                ResourceType.TOPIC,
-                ["topics/name", "topics/topic_id"],
-                Denial.REFUSES_ITEM,
-            ),
+            on_group(Operation.READ),
+            on_topics(Operation.READ, ["topics/name", "topics/topic_id"]),
         ]
     ),
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),

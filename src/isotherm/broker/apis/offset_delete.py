@@ -14,8 +14,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.metadata.access.acls import Operation, ResourceType
-from isotherm.broker.server.requests.access_checks import Check, Denial
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_group, on_topics
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api
@@ -63,8 +63,8 @@ API = Api(
     handle,
     access=Access(
         [
-            Check(Operation.DELETE, ResourceType.GROUP, ["group_id"]),
-            Check(Operation.READ, ResourceType.TOPIC, ["topics/name"], Denial.REFUSES_ITEM),
+            on_group(Operation.DELETE),
+            on_topics(Operation.READ, ["topics/name"]),
         ]
     ),
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),

@@ -24,7 +24,7 @@ from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
-from isotherm.broker.server.requests.access_checks import Check, Denial
+from isotherm.broker.server.requests.access_checks import Check, Denial, on_topics
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.guarding import handle_items, refusals_of_items
 from isotherm.broker.server.requests.refusals import Items
@@ -235,11 +235,9 @@ _GROUPS = Check(
     ["groups/group_id", "group_id"],
     Denial.REFUSES_ITEM,
 )
-_TOPICS = Check(
+_TOPICS = on_topics(
     Operation.DESCRIBE,
-    ResourceType.TOPIC,
     ["topics/name", "groups/topics/name", "groups/topics/topic_id"],
-    Denial.REFUSES_ITEM,
     shows=["topics/name", "groups/topics/name", "groups/topics/topic_id"],
 )
 

@@ -16,8 +16,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.metadata.access.acls import Operation, ResourceType
-from isotherm.broker.server.requests.access_checks import Check, Denial
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_topics
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api
@@ -61,15 +61,7 @@ API = Api(
     VersionRange(2, 4),
     handle,
     access=Access(
-        [
-            Check(
-                Operation.DESCRIBE,
-                ResourceType.TOPIC,
-                ["topics/topic"],
-                Denial.REFUSES_ITEM,
-                unless_cluster=Operation.CLUSTER_ACTION,
-            )
-        ],
+        [on_topics(Operation.DESCRIBE, ["topics/topic"], unless_cluster=Operation.CLUSTER_ACTION)],
         unchecked={"replica_id": "in Kafka, who names a follower needs no other right"},
     ),
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),

@@ -55,7 +55,7 @@ from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.partitions.delayed_produce import AwaitedAppend, DelayedProduce
 from isotherm.broker.partitions.partition import ACKS_ALL, ACKS_LEADER, Partition
-from isotherm.broker.server.requests.access_checks import Check, Denial
+from isotherm.broker.server.requests.access_checks import Check, on_topics
 from isotherm.broker.server.requests.context import HangUpError, RequestContext
 from isotherm.broker.server.requests.current_leader import current_leader
 from isotherm.broker.server.requests.guarding import refusals_of_items, topic_name
@@ -389,11 +389,9 @@ def _check_success(answer: ProduceResponse) -> None:
 
 
 _TRANSACTION = Check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, ["transactional_id"])
-_TOPICS = Check(
+_TOPICS = on_topics(
     Operation.WRITE,
-    ResourceType.TOPIC,
     ["topic_data/name", "topic_data/topic_id"],
-    Denial.REFUSES_ITEM,
     shows=["responses/name", "responses/topic_id"],
 )
 

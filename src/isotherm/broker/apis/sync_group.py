@@ -14,8 +14,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups.classic_protocol import SyncRequest
-from isotherm.broker.metadata.access.acls import Operation, ResourceType
-from isotherm.broker.server.requests.access_checks import Check
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_group
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -59,7 +59,5 @@ API = Api(
     ApiKey.SYNC_GROUP,
     VersionRange(0, 5),
     handle,
-    access=Access(
-        [Check(Operation.READ, ResourceType.GROUP, ["group_id"])], unless=_lacks_protocol
-    ),
+    access=Access([on_group(Operation.READ)], unless=_lacks_protocol),
 )

@@ -23,7 +23,7 @@ from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC, Producer
 from isotherm.broker.coordinators.transactions.transaction_state import ProducerIdAndEpoch
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
-from isotherm.broker.server.requests.access_checks import Check, Denial
+from isotherm.broker.server.requests.access_checks import Check, on_group, on_topics
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api, Renamed
@@ -126,8 +126,8 @@ API = Api(
     access=Access(
         [
             Check(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, ["transactional_id"]),
-            Check(Operation.READ, ResourceType.GROUP, ["group_id"]),
-            Check(Operation.READ, ResourceType.TOPIC, ["topics/name"], Denial.REFUSES_ITEM),
+            on_group(Operation.READ),
+            on_topics(Operation.READ, ["topics/name"]),
         ]
     ),
     items=(Items(("topics", "partitions"), ("topics", "partitions")),),

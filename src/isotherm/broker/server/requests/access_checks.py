@@ -102,6 +102,31 @@ def on_cluster(
     )
 
 
+def on_group(operation: Operation) -> Check:
+    """A right on the request's group, which refuses the whole request."""
+    return Check(operation, ResourceType.GROUP, ["group_id"])
+
+
+def on_topics(
+    operation: Operation,
+    covers: Sequence[str],
+    *,
+    shows: Sequence[str] = (),
+    unless_cluster: Operation | None = None,
+    judged: Callable[[Sequence[str]], set[str]] | None = None,
+) -> Check:
+    """A right on each topic, which refuses the topic alone."""
+    return Check(
+        operation,
+        ResourceType.TOPIC,
+        covers,
+        Denial.REFUSES_ITEM,
+        shows=shows,
+        unless_cluster=unless_cluster,
+        judged=judged,
+    )
+
+
 def named_once(names: Sequence[str]) -> set[str]:
     """The names that occur once. Handlers refuse changes of a resource that is named twice."""
     return {name for name, count in Counter(names).items() if count == 1}
