@@ -23,11 +23,11 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import BrokerImage, PartitionImage
 from isotherm.broker.partitions.partition import Partition
-from isotherm.broker.partitions.replica_roles import LeaderToFetch
 from isotherm.broker.partitions.replication.cluster_view import ClusterView, OnIsrAnswer
 from isotherm.broker.partitions.replication.in_sync_replicas import IsrAnswer, IsrChange
 from isotherm.broker.partitions.replication.replica_fetcher import FetcherContext
 from isotherm.broker.partitions.replication.replica_fetcher_manager import (
+    LeaderToFetch,
     ReplicaFetcherManager,
     connect_to_leaders,
 )

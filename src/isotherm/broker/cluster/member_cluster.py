@@ -37,7 +37,7 @@ from isotherm.broker.metadata.quorum.quorum_metadata import QuorumMetadata
 from isotherm.broker.metadata.quorum.registration import DECLARED_FEATURES
 from isotherm.broker.metadata.quorum.topic_creation import MemberTopicCreator
 from isotherm.broker.partitions.replica_manager import ReplicaManager
-from isotherm.broker.partitions.replica_roles import LeaderToFetch, ReplicaFetchers
+from isotherm.broker.partitions.replica_roles import ReplicaFetchers
 from isotherm.broker.partitions.replica_tasks import (
     high_watermark_checkpoint,
     isr_shrinking,
@@ -53,6 +53,7 @@ from isotherm.broker.partitions.replication.replica_fetcher import (
     TierFollower,
 )
 from isotherm.broker.partitions.replication.replica_fetcher_manager import (
+    LeaderToFetch,
     ReplicaFetcherManager,
     connect_to_leaders,
 )

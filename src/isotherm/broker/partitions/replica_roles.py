@@ -22,21 +22,13 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata, MetadataChange
-from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.replica_manager import ReplicaManager, TakenRole
+from isotherm.broker.partitions.replication.replica_fetcher_manager import LeaderToFetch
 from isotherm.types import BrokerId, Offset, TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
-
-
-class LeaderToFetch(NamedTuple):
-    """A partition to fetch, its leader, and the leader's inter-broker endpoint."""
-
-    partition: Partition
-    leader: BrokerId
-    endpoint: Endpoint
 
 
 class ReplicaFetchers(Protocol):

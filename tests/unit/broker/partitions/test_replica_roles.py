@@ -19,13 +19,13 @@ from isotherm.broker.metadata.image import (
     TopicImage,
 )
 from isotherm.broker.partitions.replica_roles import (
-    LeaderToFetch,
     ReplicaRoles,
     RolePlan,
     may_discard_log,
     plan_roles,
 )
 from isotherm.broker.partitions.replication.cluster_view import ClusterView
+from isotherm.broker.partitions.replication.replica_fetcher_manager import LeaderToFetch
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import CorruptLogError, LogDirFailedError, UnknownTopicOrPartitionError
 from isotherm.log.log_dir import LogDir

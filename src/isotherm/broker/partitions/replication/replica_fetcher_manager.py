@@ -9,7 +9,7 @@ import logging
 import threading
 import zlib
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.partitions.replication.leader_endpoint import (
@@ -33,15 +33,12 @@ _RESPONSE_OVERHEAD_MAX = 1024 * 1024
 """Bytes of a response apart from its records."""
 
 
-class FetchTarget(Protocol):
-    """A partition to fetch, and the address of its leader."""
+class LeaderToFetch(NamedTuple):
+    """A partition to fetch, its leader, and the leader's inter-broker endpoint."""
 
-    @property
-    def partition(self) -> FollowedPartition: ...
-    @property
-    def leader(self) -> BrokerId: ...
-    @property
-    def endpoint(self) -> Endpoint: ...
+    partition: FollowedPartition
+    leader: BrokerId
+    endpoint: Endpoint
 
 
 # The address belongs to the key: a leader that has registered at another one gets a new fetcher,
@@ -69,7 +66,7 @@ class ReplicaFetcherManager:
         self._ending: list[ReplicaFetcher] = []
         self._is_stopped = False
 
-    def add(self, fetches: Iterable[FetchTarget]) -> None:
+    def add(self, fetches: Iterable[LeaderToFetch]) -> None:
         """Fetch each partition from its leader, in the partition's current leader epoch.
 
         The caller first removes a partition that another fetcher fetches.
