@@ -65,13 +65,13 @@ def load_plugin(kind: PluginKind, class_name: str, config: Mapping[str, str]) ->
     """
     module_name, _, name = class_name.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module_name), name)
+        plugin_class = getattr(importlib.import_module(module_name), name)
     except Exception as error:  # noqa: BLE001 - a module may raise anything while it is imported
         _refuse(kind, class_name, "there is no such Python class", error)
-    if not callable(getattr(found, "from_config", None)):
+    if not callable(getattr(plugin_class, "from_config", None)):
         _refuse(kind, class_name, "a class method is missing methods='from_config(config)'")
     try:
-        plugin: object = found.from_config(config)
+        plugin: object = plugin_class.from_config(config)
     except ConfigError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the broker does not start with it
@@ -83,14 +83,14 @@ def load_plugin(kind: PluginKind, class_name: str, config: Mapping[str, str]) ->
 def _check_methods(kind: PluginKind, class_name: str, plugin: object) -> None:
     missing, other = [], []
     for name, declared in inspect.getmembers(kind.interface, inspect.isfunction):
-        found = getattr(plugin, name, None)
-        if name.startswith("_") or (found is None and name in kind.optional):
+        member = getattr(plugin, name, None)
+        if name.startswith("_") or (member is None and name in kind.optional):
             continue
         expected = list(inspect.signature(declared).parameters)[1:]
         method = f"{name}({', '.join(expected)})"
-        if not callable(found):
+        if not callable(member):
             missing.append(method)
-        elif not _takes(found, len(expected)):
+        elif not _takes(member, len(expected)):
             other.append(method)
     if missing:
         _refuse(kind, class_name, f"methods are missing methods={' '.join(missing)!r}")
@@ -164,21 +164,21 @@ class PluginCalls:
         self._log(method, failed, error)
         return failed
 
-    def wrong_answer(self, method: str, place: object, expected: str, found: object) -> str:
+    def wrong_answer(self, method: str, place: object, expected: str, answer: object) -> str:
         """Log an answer that breaks the interface; returns the message for the error."""
         text = (
             f"{self._kind.name} returned a wrong value class={self.class_name} method={method}"
-            f" place={place} expected={expected!r} found={found!r}"
+            f" place={place} expected={expected!r} found={answer!r}"
         )
         self._log(method, RemoteStorageError(text), None)
         return text
 
     def check(
-        self, method: str, place: object, expected: str, found: object, *, is_right: bool
+        self, method: str, place: object, expected: str, answer: object, *, is_right: bool
     ) -> None:
         """Raise RemoteStorageError unless the answer is right."""
         if not is_right:
-            raise RemoteStorageError(self.wrong_answer(method, place, expected, found))
+            raise RemoteStorageError(self.wrong_answer(method, place, expected, answer))
 
     def close(self, close: Callable[[], None]) -> None:
         """Call the plug-in's `close`. Waits at most CLOSE_TIMEOUT_S, and raises nothing."""

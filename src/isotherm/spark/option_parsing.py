@@ -164,9 +164,9 @@ def _key_pair_files(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unknown_option(name: str) -> UnknownConfigError:
-    known = {known.lower(): known for known in (*source_option_keys(), *STORAGE_SETTINGS)}
-    nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-    hint = f" nearest={known[nearest[0]]}" if nearest else ""
+    names = {names.lower(): names for names in (*source_option_keys(), *STORAGE_SETTINGS)}
+    nearest = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    hint = f" nearest={names[nearest[0]]}" if nearest else ""
     return UnknownConfigError(f"unknown option option={name}{hint}")
 
 

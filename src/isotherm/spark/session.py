@@ -133,5 +133,5 @@ def find_java() -> str | None:
 
 def parse_java_version(text: str) -> int | None:
     """The major version in the answer of `java -version`: 8 for 1.8.0_392, 17 for 17.0.15."""
-    found = _VERSION.search(text)
-    return int(found.group(1)) if found else None
+    version = _VERSION.search(text)
+    return int(version.group(1)) if version else None

@@ -78,28 +78,28 @@ def topic(
     opened = open_table(
         name, TablePlace(to, warehouse, table, catalog, table_options or {}), writes=False
     )
-    found = opened.identity()
-    if found is None:
+    identity = opened.identity()
+    if identity is None:
         raise ConfigError(
             f"there is no such table table={opened.name} warehouse={warehouse or catalog or ''}"
             f" hint='make it by isotherm pipeline table {name}'"
         )
-    if found.mode != APPEND:
+    if identity.mode != APPEND:
         raise ConfigError(
-            f"the table has the newest values only table={opened.name} mode={found.mode}"
+            f"the table has the newest values only table={opened.name} mode={identity.mode}"
             " hint='read the table itself, or make another one with --mode append'"
         )
     # `covered` and `data_files` are of one snapshot: a run that commits meanwhile changes neither.
     plan = plan_topic(
         source,
         opened.covered(),
-        lambda topic_id: check_topic(found, name, topic_id, opened.name),
+        lambda topic_id: check_topic(identity, name, topic_id, opened.name),
     )
     types = opened.types()
     files = [_for_spark(each) for each in opened.data_files()]
     schema = spark_schema(rows_schema(types))
     registered = registry_settings(registry, registry_options)
-    decoded = formats(found.key_format, found.value_format, registered)
+    decoded = formats(identity.key_format, identity.value_format, registered)
     later = _later_rows(spark, source, plan.tasks, decoded, types)
     return spark.read.schema(schema).parquet(*files).unionByName(later) if files else later
 

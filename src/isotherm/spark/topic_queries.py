@@ -32,7 +32,7 @@ def count(options: Mapping[str, object]) -> int:
 
     parsed = _parsed(options)
     with _log(parsed, by_name=parsed.plans_by_name) as log:
-        return sum(wanted.size for wanted in BatchQuery(parsed, log).ranges())
+        return sum(span.size for span in BatchQuery(parsed, log).ranges())
 
 
 def offsets_for_times(

@@ -137,7 +137,7 @@ def read_cluster(client: ClusterClient, wants_topic: Callable[[str], bool]) -> C
             return error
 
     with ThreadPoolExecutor(BROKERS_AT_ONCE, "isotherm-storage-view") as pool:
-        found = dict(
+        answers = dict(
             zip(
                 [each.node_id for each in metadata.brokers],
                 pool.map(ask, metadata.brokers),
@@ -147,8 +147,8 @@ def read_cluster(client: ClusterClient, wants_topic: Callable[[str], bool]) -> C
     return ClusterState(
         str(metadata.cluster_id),
         metadata.controller_id,
-        tuple(_broker_state(each, found[each.node_id]) for each in metadata.brokers),
-        tuple(_topic_state(each, settings[each.name], found) for each in topics),
+        tuple(_broker_state(each, answers[each.node_id]) for each in metadata.brokers),
+        tuple(_topic_state(each, settings[each.name], answers) for each in topics),
     )
 
 
@@ -171,7 +171,7 @@ def _name(topic: Any) -> str:
 
 
 def _topic_settings(client: ClusterClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
+    settings: dict[str, dict[str, str]] = {}
     for some in _parts(names, TOPICS_AT_ONCE):
         resources = [
             {
@@ -186,8 +186,8 @@ def _topic_settings(client: ClusterClient, names: Sequence[str]) -> dict[str, di
         )
         for each in answer.results:
             # If the client may not describe a topic, its settings are empty here.
-            found[each.resource_name] = {entry.name: entry.value for entry in each.configs}
-    return found
+            settings[each.resource_name] = {entry.name: entry.value for entry in each.configs}
+    return settings
 
 
 def _parts(sequence: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
@@ -230,7 +230,7 @@ def list_offsets(
 ) -> dict[TopicPartition, Offset]:
     """The offset of each partition at a ListOffsets timestamp. Partitions that the broker refuses
     are left out, for example because their leader has just moved."""
-    found: dict[TopicPartition, Offset] = {}
+    offsets: dict[TopicPartition, Offset] = {}
     for some in _parts(partitions, PARTITIONS_AT_ONCE):
         by_topic: dict[str, list[dict[str, int]]] = defaultdict(list)
         for topic, partition in some:
@@ -246,13 +246,13 @@ def list_offsets(
             newest=_LIST_OFFSETS_VERSION,
             oldest=_LIST_OFFSETS_VERSION_OF_TIERS if timestamp == _EARLIEST_LOCAL else 1,
         )
-        found |= {
+        offsets |= {
             TopicPartition(named.name, each.partition_index): each.offset
             for named in answer.topics
             for each in named.partitions
             if each.error_code is ErrorCode.none
         }
-    return found
+    return offsets
 
 
 def _replica_sizes(
@@ -274,17 +274,17 @@ def _replica_sizes(
     }
 
 
-def _broker_state(broker: Any, found: _Answers | IsothermError) -> BrokerState:
+def _broker_state(broker: Any, answers: _Answers | IsothermError) -> BrokerState:
     place = (broker.node_id, broker.host, broker.port, broker.rack)
-    if isinstance(found, IsothermError):
-        return BrokerState(*place, local_bytes=0, error=str(found))
-    return BrokerState(*place, local_bytes=sum(found.sizes.values()), error=None)
+    if isinstance(answers, IsothermError):
+        return BrokerState(*place, local_bytes=0, error=str(answers))
+    return BrokerState(*place, local_bytes=sum(answers.sizes.values()), error=None)
 
 
 def _topic_state(
     topic: Any,
     settings: Mapping[str, str],
-    found: Mapping[BrokerId, _Answers | IsothermError],
+    answers_by_broker: Mapping[BrokerId, _Answers | IsothermError],
 ) -> TopicState:
     partitions = sorted(topic.partitions, key=lambda each: int(each.partition_index))
     return TopicState(
@@ -293,7 +293,7 @@ def _topic_state(
         topic.is_internal,
         settings.get("remote.storage.enable") == "true",
         _retention(settings),
-        tuple(_partition_state(topic, each, found) for each in partitions),
+        tuple(_partition_state(topic, each, answers_by_broker) for each in partitions),
         _tier_settings(settings),
     )
 
@@ -315,15 +315,15 @@ def _tier_settings(settings: Mapping[str, str]) -> TierSettings:
 
 
 def _partition_state(
-    topic: Any, partition: Any, found: Mapping[BrokerId, _Answers | IsothermError]
+    topic: Any, partition: Any, answers_by_broker: Mapping[BrokerId, _Answers | IsothermError]
 ) -> PartitionState:
     place = TopicPartition(topic.name, partition.partition_index)
     sizes = {
         broker: answers.sizes[place]
         for broker in partition.replica_nodes
-        if isinstance(answers := found.get(broker), _Answers) and place in answers.sizes
+        if isinstance(answers := answers_by_broker.get(broker), _Answers) and place in answers.sizes
     }
-    local, error = _local_tier(place, partition.leader_id, found)
+    local, error = _local_tier(place, partition.leader_id, answers_by_broker)
     return PartitionState(
         TopicIdPartition(topic.topic_id, *place),
         partition.leader_id,
@@ -337,9 +337,11 @@ def _partition_state(
 
 
 def _local_tier(
-    place: TopicPartition, leader: BrokerId, found: Mapping[BrokerId, _Answers | IsothermError]
+    place: TopicPartition,
+    leader: BrokerId,
+    answers_by_broker: Mapping[BrokerId, _Answers | IsothermError],
 ) -> tuple[LocalTier | None, str | None]:
-    answers = found.get(leader)
+    answers = answers_by_broker.get(leader)
     if answers is None:
         return None, "no leader"
     if isinstance(answers, IsothermError):

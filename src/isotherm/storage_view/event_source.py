@@ -47,11 +47,11 @@ class EventSource:
         """The history of each partition. `ends` has the end offsets of the topic's partitions.
         Raises what the topic's reads raise, and CorruptMetadataError."""
         count = self._topic.partition_count
-        found = {}
+        histories = {}
         for partition in partitions:
             followed = self._caught_up(metadata_partition(partition, count), ends)
-            found[partition] = followed.histories.get(partition, SegmentHistory())
-        return found
+            histories[partition] = followed.histories.get(partition, SegmentHistory())
+        return histories
 
     def _caught_up(self, number: int, ends: Mapping[int, Offset]) -> _Followed:
         end = ends.get(number)

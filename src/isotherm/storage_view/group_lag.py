@@ -64,12 +64,12 @@ def _partition(
     topics: Mapping[str, TopicStorage], place: TopicPartition
 ) -> PartitionStorage | None:
     topic = topics.get(place.topic)
-    found = (
+    partitions = (
         each
         for each in (topic.partitions if topic is not None else ())
         if each.state.partition.partition == place.partition
     )
-    return next(found, None)
+    return next(partitions, None)
 
 
 def _partition_lag(

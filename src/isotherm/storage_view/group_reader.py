@@ -37,8 +37,8 @@ class GroupState:
 def read_groups(client: ClusterClient, brokers: Iterable[NodeAddress]) -> list[GroupState]:
     """All groups, by group id. Raises as `ClusterClient.ask`, and CoordinatorNotAvailableError
     while a broker is still loading its groups."""
-    found = [group for address in brokers for group in _groups_of(client, address)]
-    return sorted(found, key=lambda group: group.group_id)
+    groups = [group for address in brokers for group in _groups_of(client, address)]
+    return sorted(groups, key=lambda group: group.group_id)
 
 
 def _groups_of(client: ClusterClient, address: NodeAddress) -> list[GroupState]:
@@ -49,11 +49,11 @@ def _groups_of(client: ClusterClient, address: NodeAddress) -> list[GroupState]:
             f"a broker does not list its groups peer={address} reason={_reason(answer.error_code)}"
         )
     listed = list(answer.groups)
-    found = []
+    groups = []
     for first in range(0, len(listed), GROUPS_PER_REQUEST):
         some = listed[first : first + GROUPS_PER_REQUEST]
-        found += _with_offsets(client, address, some)
-    return found
+        groups += _with_offsets(client, address, some)
+    return groups
 
 
 def _with_offsets(

@@ -58,13 +58,13 @@ def read_meter_counts(text: bytes) -> dict[MeterKey, int]:
     if _PREFIX not in text:
         raise ValueError("the answer has no metrics of a broker")
     lines = [line for line in text.splitlines() if line.startswith(_NAMES)]
-    found: Counter[MeterKey] = Counter()
+    counts: Counter[MeterKey] = Counter()
     for family in text_string_to_metric_families(b"\n".join([*lines, b""]).decode()):
         for sample in family.samples:
             meter = _METERS.get(sample.name.removesuffix("_total"))
             if meter is not None and sample.value:
-                found[meter, sample.labels.get("topic", "")] += int(sample.value)
-    return dict(found)
+                counts[meter, sample.labels.get("topic", "")] += int(sample.value)
+    return dict(counts)
 
 
 class MeterHistory:

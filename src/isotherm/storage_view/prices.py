@@ -113,12 +113,12 @@ def _request_prices(path: Path, listed: Any) -> RequestPrices | None:
     if listed is None:
         return None
     names = ("put_per_1000", "get_per_1000")
-    found = [listed.get(name) if isinstance(listed, dict) else None for name in names]
-    if not all(isinstance(each, int | float) and 0 <= each < math.inf for each in found):
+    prices = [listed.get(name) if isinstance(listed, dict) else None for name in names]
+    if not all(isinstance(each, int | float) and 0 <= each < math.inf for each in prices):
         raise ConfigError(
             f"requests in a price list need numbers file={path} key={','.join(names)}"
         )
-    return RequestPrices(*(float(each or 0) for each in found))
+    return RequestPrices(*(float(each or 0) for each in prices))
 
 
 def _price_step(path: Path, step: Any, *, is_last: bool) -> tuple[float, float]:

@@ -83,7 +83,7 @@ def scan_step(
     fetch: Callable[[Offset], Fetched],
     first: Offset,
     end: Offset,
-    wanted: RecordFilter,
+    record_filter: RecordFilter,
     found_max: int,
 ) -> ScanStep:
     """Search from `first` on until `found_max` records match, `end` is reached, or the limits of
@@ -91,12 +91,12 @@ def scan_step(
 
     Control records are skipped. Raises CorruptRecordError, and what `fetch` raises.
     """
-    found: list[FoundRecord] = []
+    matches: list[FoundRecord] = []
     fetched: list[Fetched] = []
     examined, offset = 0, first
     while (
         offset < end
-        and len(found) < found_max
+        and len(matches) < found_max
         and examined < EXAMINED_MAX
         and len(fetched) < FETCHES_MAX
         and sum(each.size_in_bytes for each in fetched) < FETCHED_BYTES_MAX
@@ -108,14 +108,14 @@ def scan_step(
             if record is None:
                 continue
             examined += 1
-            if wanted.matches(record):
-                found.append(FoundRecord(record, batch, fetched[-1].tier))
-            if len(found) == found_max or examined == EXAMINED_MAX:
+            if record_filter.matches(record):
+                matches.append(FoundRecord(record, batch, fetched[-1].tier))
+            if len(matches) == found_max or examined == EXAMINED_MAX:
                 break
         if offset == before:
             # No whole batch came: the tier did not answer in time. The next step fetches again.
             break
-    return ScanStep(tuple(found), offset, examined, tuple(fetched))
+    return ScanStep(tuple(matches), offset, examined, tuple(fetched))
 
 
 def _records(

@@ -113,21 +113,21 @@ class ClusterRecords:
             newest=_FETCH_VERSION,
             oldest=4,
         )
-        ((found,),) = (topic.partitions for topic in answer.responses)
-        if found.error_code is not ErrorCode.none:
+        ((response,),) = (topic.partitions for topic in answer.responses)
+        if response.error_code is not ErrorCode.none:
             raise NotLeaderOrFollowerError(
                 f"the leader does not give records partition={place} offset={offset} peer={leader}"
-                f" reason={code_name(found.error_code)}"
+                f" reason={code_name(response.error_code)}"
             )
-        data = memoryview(found.records or b"")
+        data = memoryview(response.records or b"")
         seconds = self._clock.monotonic_s() - began_s
         return Fetched(data, tier, f"broker {leader}", 1, len(data), seconds)
 
     def offset_at(
         self, leader: NodeAddress, place: TopicPartition, timestamp_ms: TimestampMs
     ) -> Offset | None:
-        found = list_offsets(self._opened(), leader, [place], timestamp_ms)
-        offset = found.get(place, -1)
+        offsets = list_offsets(self._opened(), leader, [place], timestamp_ms)
+        offset = offsets.get(place, -1)
         return None if offset < 0 else offset
 
     def close(self) -> None:
@@ -187,12 +187,12 @@ class BucketRecords:
             if segment_id in self._indexes:
                 self._indexes.move_to_end(segment_id)
                 return self._indexes[segment_id], 0
-        found = self._storage.fetch_index(metadata, IndexType.OFFSET)
+        index = self._storage.fetch_index(metadata, IndexType.OFFSET)
         with self._guard:
-            self._indexes[segment_id] = found
+            self._indexes[segment_id] = index
             if len(self._indexes) > INDEXES_MAX:
                 self._indexes.popitem(last=False)
-        return found, 1
+        return index, 1
 
 
 def _whole_batches(data: memoryview) -> tuple[Position, Offset]:

@@ -126,9 +126,9 @@ class RegisteredValues:
         return RegisteredValue(name.id, schema.kind, text, None)
 
     def _schema(self, schema_id: SchemaId) -> RegisteredSchema:
-        known = self._schemas.get(schema_id)
-        if known is not None:
-            return known
+        cached = self._schemas.get(schema_id)
+        if cached is not None:
+            return cached
         now_s = self._clock.monotonic_s()
         # A failed registry is not asked for any schema: each request would wait for its timeout
         # again.
@@ -139,24 +139,24 @@ class RegisteredValues:
             raise _SchemaError(f"one step asks for no more than {QUESTIONS_MAX} schemas")
         self._questions_left -= 1
         try:
-            found = registered_schema(self._registry, schema_id)
+            schema = registered_schema(self._registry, schema_id)
         except UnknownSchemaError as error:
             _put(self._unknown, schema_id, (str(error), now_s + UNKNOWN_KEPT_S))
             raise _SchemaError(str(error)) from error
         except SchemaRegistryError as error:
             self._failure = str(error), now_s + FAILURE_KEPT_S
             raise _SchemaError(str(error)) from error
-        _put(self._schemas, schema_id, found)
-        return found
+        _put(self._schemas, schema_id, schema)
+        return schema
 
     def _reader(self, schema: RegisteredSchema, name: SchemaName) -> ValueReader:
-        known = self._readers.get(name)
-        if known is None:
-            known = _opened(schema, name)
-            _put(self._readers, name, known)
-        if known.read is None:
-            raise _SchemaError(known.error)
-        return known.read
+        reader = self._readers.get(name)
+        if reader is None:
+            reader = _opened(schema, name)
+            _put(self._readers, name, reader)
+        if reader.read is None:
+            raise _SchemaError(reader.error)
+        return reader.read
 
 
 def _refused(name: SchemaName, kind: str | None, reason: str) -> RegisteredValue:

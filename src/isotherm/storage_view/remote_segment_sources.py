@@ -78,26 +78,28 @@ class MetadataTopicSource:
             self._refresh_one(number, ends.get(number))
 
     def segments(self, partition: TopicIdPartition) -> RemoteSegments:
-        known = self._of(partition)
-        if known is None or partition not in known.rows:
+        numbered = self._of(partition)
+        if numbered is None or partition not in numbered.rows:
             return NO_SEGMENTS
-        if partition not in known.columns:
-            known.columns[partition] = RemoteSegments.of_rows(known.rows[partition])
-        return known.columns[partition]
+        if partition not in numbered.columns:
+            numbered.columns[partition] = RemoteSegments.of_rows(numbered.rows[partition])
+        return numbered.columns[partition]
 
     def metadata(
         self, partition: TopicIdPartition, segment_id: uuid.UUID
     ) -> RemoteLogSegmentMetadata | None:
-        known = self._of(partition)
-        row = known.rows.get(partition, {}).get(segment_id.bytes) if known is not None else None
+        numbered = self._of(partition)
+        row = (
+            numbered.rows.get(partition, {}).get(segment_id.bytes) if numbered is not None else None
+        )
         return unpack_segment(RemoteLogSegmentId(partition, segment_id), row) if row else None
 
     def _of(self, partition: TopicIdPartition) -> _Numbered | None:
         return self._numbered.get(metadata_partition(partition, self._topic.partition_count))
 
     def _refresh_one(self, number: int, end: Offset | None) -> None:
-        known = self._numbered.get(number)
-        if known is None or (end is not None and end < known.followed.next_offset):
+        numbered = self._numbered.get(number)
+        if numbered is None or (end is not None and end < numbered.followed.next_offset):
             # An end below the known one means that the topic was deleted and created again.
             began_s = self._clock.monotonic_s()
             followed = FollowedPartition(
@@ -106,8 +108,8 @@ class MetadataTopicSource:
             self.folded_offsets += followed.catch_up()
             self.fold_s += self._clock.monotonic_s() - began_s
             self._numbered[number] = _Numbered(followed)
-        elif end != known.followed.next_offset and known.followed.catch_up():
-            known.take()
+        elif end != numbered.followed.next_offset and numbered.followed.catch_up():
+            numbered.take()
 
 
 def open_bucket_source(
@@ -135,13 +137,15 @@ class BucketSource:
 
     def refresh(self, partitions: Collection[TopicIdPartition], ends: MetadataEnds) -> None:
         del ends
-        found: dict[TopicIdPartition, dict[uuid.UUID, RemoteLogSegmentMetadata]] = defaultdict(dict)
+        segments: dict[TopicIdPartition, dict[uuid.UUID, RemoteLogSegmentMetadata]] = defaultdict(
+            dict
+        )
         for each in self._bucket.visible_segments(self._wants_topic, partitions):
-            found[each.topic_id_partition][each.segment_id.id] = each
-        self._found = dict(found)
+            segments[each.topic_id_partition][each.segment_id.id] = each
+        self._found = dict(segments)
         self._columns = {
             partition: RemoteSegments.of_metadata(each.values())
-            for partition, each in found.items()
+            for partition, each in segments.items()
         }
 
     def segments(self, partition: TopicIdPartition) -> RemoteSegments:

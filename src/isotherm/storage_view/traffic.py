@@ -42,12 +42,12 @@ class Traffic:
 def traffic_by_topic(brokers: Iterable[CountsSeen]) -> dict[str, Traffic] | None:
     """The traffic by topic. ALL_TOPICS has the sums that the brokers themselves report. None until
     some broker has a second reading."""
-    found = [each for each in brokers if each.until_ms > each.since_ms]
-    if not found:
+    measured = [each for each in brokers if each.until_ms > each.since_ms]
+    if not measured:
         return None
     rates: Counter[tuple[str, str]] = Counter()
     topics = {ALL_TOPICS}
-    for each in found:
+    for each in measured:
         seconds = (each.until_ms - each.since_ms) / 1000
         for (meter, topic), count in each.counts.items():
             rates[meter, topic] += count / seconds  # type: ignore[assignment]

@@ -118,9 +118,9 @@ class BrokerProcess:
                 with self._logged:
                     self.log_lines.append(line)
                     self._logged.notify_all()
-                found = _SERVES.search(line)
-                if found:
-                    self.bootstrap_servers = found[1].decode()
+                match = _SERVES.search(line)
+                if match:
+                    self.bootstrap_servers = match[1].decode()
                     self._ready.set()
         self.process.wait()
         with self._logged:

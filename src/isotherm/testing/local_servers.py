@@ -36,14 +36,14 @@ def free_ports(count: int) -> list[int]:
     """
     # A caller's generator would not do: processes with the same seed must not draw the same ports.
     rng = random.SystemRandom()
-    found: list[int] = []
+    ports: list[int] = []
     with contextlib.ExitStack() as stack:
         for _ in range(count + _DRAWS_MORE_MAX):
-            if len(found) == count:
-                return found
+            if len(ports) == count:
+                return ports
             probe = stack.enter_context(socket.socket())
             port = rng.choice(_PORTS)
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
-                found.append(port)
+                ports.append(port)
     raise OSError(f"too few ports are free count={count} ports={_PORTS}")

@@ -185,16 +185,16 @@ class CompactionFinisher:
             if self._target.is_deleted(listed.partition):
                 self._end_with_partition(self._journals.read(listed))
             return
-        found = self._journals.read(listed)
-        journal = found.journal
+        run = self._journals.read(listed)
+        journal = run.journal
         if journal is None or journal.state is JournalState.STAGING:
             is_ours = journal is None or journal.in_place
             if is_ours and is_run_abandoned(
-                modified_ms=found.modified_ms,
+                modified_ms=run.modified_ms,
                 abandoned_after_ms=self._abandoned_after_ms,
                 now_ms=self._clock.now_ms(),
             ):
-                self._give_up(listed, found)
+                self._give_up(listed, run)
         # The journal of a copy is left to the job, which stores the manifests and replaces nothing.
         elif journal.in_place:
             if journal.state is JournalState.STAGED:
@@ -204,34 +204,34 @@ class CompactionFinisher:
                 keep_old_ms=journal.keep_old_ms,
                 now_ms=self._clock.now_ms(),
             ):
-                self._clear(found, journal)
+                self._clear(run, journal)
             else:
                 self._waiting[listed] = journal.time_ms + journal.keep_old_ms
 
-    def _give_up(self, listed: ListedRun, found: FoundRun) -> None:
+    def _give_up(self, listed: ListedRun, run: FoundRun) -> None:
         if self._is_alone:
-            _logger.warning("abandoned compaction is undone run=%s", found.run)
-            undo_run(self._storage, self._journals, found)
+            _logger.warning("abandoned compaction is undone run=%s", run.run)
+            undo_run(self._storage, self._journals, run)
         elif listed not in self._reported:
             self._reported.add(listed)
             _logger.warning(
                 "compaction is abandoned partition=%s run=%s hint='when it is not running any more,"
                 " isotherm pipeline compact --recover --run undoes it'",
-                found.partition,
-                found.run,
+                run.partition,
+                run.run,
             )
 
-    def _end_with_partition(self, found: FoundRun) -> None:
+    def _end_with_partition(self, run: FoundRun) -> None:
         """Delete all objects of the run: no metadata names a segment of the partition any more, or
         ever will."""
-        if found.journal is not None and not found.journal.in_place:
+        if run.journal is not None and not run.journal.in_place:
             return  # its old segments are another bucket's
-        _logger.info("compaction ends with its partition run=%s", found.run)
-        replacements = found.journal.replacements if found.journal is not None else ()
+        _logger.info("compaction ends with its partition run=%s", run.run)
+        replacements = run.journal.replacements if run.journal is not None else ()
         for replacement in replacements:
             self._storage.delete_log_segment_data(replacement.old)
             self._storage.delete_log_segment_data(replacement.new)
-        undo_run(self._storage, self._journals, found)
+        undo_run(self._storage, self._journals, run)
 
     def _publish(self, journal: CompactionJournal) -> CompactionJournal:
         for replacement in journal.replacements:
@@ -257,7 +257,7 @@ class CompactionFinisher:
             )
             self._storage.delete_log_segment_data(replacement.new)
 
-    def _clear(self, found: FoundRun, journal: CompactionJournal) -> None:
+    def _clear(self, run: FoundRun, journal: CompactionJournal) -> None:
         live = [each for each in journal.replacements if self._is_superseded(each)]
         self._target.forget_indexes(each.old.segment_id for each in live)
         for each in live:
@@ -265,9 +265,9 @@ class CompactionFinisher:
         # The replacements are published, or `_replace` has deleted their objects. The journal goes
         # last: without it the next pass would not find what a crash has left.
         delete_staged(
-            self._storage, found, kept=[each.new.segment_id for each in journal.replacements]
+            self._storage, run, kept=[each.new.segment_id for each in journal.replacements]
         )
-        self._journals.forget(found)
+        self._journals.forget(run)
 
     def _is_superseded(self, replacement: SegmentReplacement) -> bool:
         """Whether no metadata names the old segment any more. If one does, the task that began the

@@ -144,11 +144,11 @@ class CompactionJournals:
         """Every unfinished run, with its journal."""
         return [self.read(listed) for listed in self.list_runs()]
 
-    def forget(self, found: FoundRun) -> None:
+    def forget(self, run: FoundRun) -> None:
         """Remove the run's folder; the journal last."""
-        for start_offset, segment_id in found.staged:
-            self._client.delete(self._staging_key(found.run, segment_id, start_offset))
-        self._client.delete(self._folder(found.partition, found.run) + _JOURNAL)
+        for start_offset, segment_id in run.staged:
+            self._client.delete(self._staging_key(run.run, segment_id, start_offset))
+        self._client.delete(self._folder(run.partition, run.run) + _JOURNAL)
 
     def _staging_key(self, run: str, segment_id: RemoteLogSegmentId, start_offset: Offset) -> str:
         stem = segment_file_stem(start_offset, segment_id.id)

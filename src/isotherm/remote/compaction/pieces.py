@@ -83,14 +83,14 @@ def read_chunks(
                     raise CorruptRecordError(
                         f"object holds the batches of other offsets next_offset={next_offset}"
                     )
-                wanted = _within(piece, chunk)
-                if wanted is None:
+                part = _within(piece, chunk)
+                if part is None:
                     continue
                 # One chunk is held back: only the next one, or the end, shows whether it is the
                 # last.
                 if waiting is not None:
                     yield waiting, False
-                waiting = wanted
+                waiting = part
         # Before the last chunk is yielded as the last one: a log that is cut off raises here.
         joiner.end()
         if waiting is not None:

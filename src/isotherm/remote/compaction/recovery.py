@@ -14,34 +14,34 @@ if TYPE_CHECKING:
 
 
 def undo_run(
-    storage: ObjectStoreRemoteStorageManager, journals: CompactionJournals, found: FoundRun
+    storage: ObjectStoreRemoteStorageManager, journals: CompactionJournals, run: FoundRun
 ) -> None:
     """Delete the staged segments of a failed run, and its journal. Idempotent."""
-    delete_staged(storage, found, kept=())
-    journals.forget(found)
+    delete_staged(storage, run, kept=())
+    journals.forget(run)
 
 
 def finish_copy(
-    storage: ObjectStoreRemoteStorageManager, journals: CompactionJournals, found: FoundRun
+    storage: ObjectStoreRemoteStorageManager, journals: CompactionJournals, run: FoundRun
 ) -> None:
     """Store the manifests of a copy, oldest first, and remove the run's journal. Idempotent."""
-    assert found.journal is not None, "a run without a journal has nothing to finish"
-    replacements = found.journal.replacements
+    assert run.journal is not None, "a run without a journal has nothing to finish"
+    replacements = run.journal.replacements
     # Whatever a crash leaves committed is a prefix of the log, which is correct for readers.
     for replacement in replacements:
         storage.commit_log_segment_data(replacement.new, replacement.manifest)
-    delete_staged(storage, found, kept=[each.new.segment_id for each in replacements])
-    journals.forget(found)
+    delete_staged(storage, run, kept=[each.new.segment_id for each in replacements])
+    journals.forget(run)
 
 
 def delete_staged(
     storage: ObjectStoreRemoteStorageManager,
-    found: FoundRun,
+    run: FoundRun,
     *,
     kept: Collection[RemoteLogSegmentId],
 ) -> None:
     """Delete the announced segments of a run except `kept`: those of failed attempts."""
-    for start_offset, segment_id in found.staged:
+    for start_offset, segment_id in run.staged:
         if segment_id not in kept:
             storage.delete_log_segment_data(_place_of(segment_id, start_offset))
 

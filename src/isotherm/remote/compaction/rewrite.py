@@ -177,10 +177,10 @@ class _PieceRewriter:
         is_control = chunk.batches["attributes"][batches] & CONTROL_FLAG != 0
         has_key = places["key_size"] >= 0
         # `newest` is sorted. np.isin would sort it again for each chunk.
-        found = np.searchsorted(self._newest, places["offset"])
+        rows = np.searchsorted(self._newest, places["offset"])
         is_newest = np.zeros(len(places), dtype=np.bool_)
-        inside = found < len(self._newest)
-        is_newest[inside] = self._newest[found[inside]] == places["offset"][inside]
+        inside = rows < len(self._newest)
+        is_newest[inside] = self._newest[rows[inside]] == places["offset"][inside]
         has_expired = (places["value_size"] < 0) & (self._rules.now_ms >= expiry_ms[batches])
         # Control records are dropped with their batches alone, records without a key always.
         places["is_kept"] = is_control | (has_key & is_newest & ~has_expired)

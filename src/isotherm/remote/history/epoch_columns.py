@@ -50,6 +50,6 @@ def span_ends(starts: Int64Array, counts: Int64Array, ends: Int64Array) -> Int64
     `cut_at_epochs`."""
     following = np.concatenate((starts[1:], [0]))[: len(starts)]
     # Damaged metadata may have the lowest offset: the one before it would wrap to the highest.
-    found: Int64Array = np.maximum(following, _OFFSET_MIN + 1) - 1
-    found[np.cumsum(counts) - 1] = ends
-    return found
+    ends_inclusive: Int64Array = np.maximum(following, _OFFSET_MIN + 1) - 1
+    ends_inclusive[np.cumsum(counts) - 1] = ends
+    return ends_inclusive

@@ -51,12 +51,12 @@ def checkpoint_of_copy(metadata: RemoteLogSegmentMetadata, data: bytes) -> list[
     """
     entries = read_leader_epoch_checkpoint(data)
     end_offset = metadata.end_offset_inclusive + 1
-    found = epochs_within(entries, metadata.start_offset, end_offset)
+    epochs = epochs_within(entries, metadata.start_offset, end_offset)
     expected = dict(metadata.segment_leader_epochs)
-    if found != expected:
+    if epochs != expected:
         raise CorruptObjectError(
             "leader epochs of a remote segment are not those of its metadata"
-            f" segment={metadata.segment_id} found={found} expected={expected}"
+            f" segment={metadata.segment_id} found={epochs} expected={expected}"
         )
     return entries
 

@@ -147,12 +147,12 @@ class AbortedData:
         )
         offsets = data["base_offset"]
         for row in np.flatnonzero(is_first).tolist():
-            found = int(epochs[row]), int(sequences[row])
-            known = self._going_on.pop(keys[row], None)
-            if known is not None:
-                is_wrong[row] = not _continues(known, found)
+            sequence = int(epochs[row]), int(sequences[row])
+            before = self._going_on.pop(keys[row], None)
+            if before is not None:
+                is_wrong[row] = not _continues(before, sequence)
             elif offsets[row] > keys[row][1]:
-                self._begun_before.setdefault(keys[row], found)
+                self._begun_before.setdefault(keys[row], sequence)
         if is_wrong.any():
             return _fact("batch inside an aborted transaction skips sequences", data, is_wrong)
         goes_on = np.flatnonzero(is_last & (spans.last_offsets[transactions] > end))
@@ -200,12 +200,12 @@ class AbortedData:
 
     def _fault_before(self, before: Mapping[_Key, _Sequence]) -> str | None:
         for key in before.keys() & self._begun_before.keys():
-            found = self._begun_before.pop(key)
-            if not _continues(before[key], found):
+            begun = self._begun_before.pop(key)
+            if not _continues(before[key], begun):
                 return (
                     "batch inside an aborted transaction skips sequences"
                     f" producer_id={key[0]} first_offset={key[1]} expected={before[key][1]}"
-                    f" sequence={found[1]}"
+                    f" sequence={begun[1]}"
                 )
         return None
 
@@ -237,12 +237,12 @@ class OpenSequences:
         expected = next_sequences(sequences, data["last_offset_delta"], epochs)
         is_wrong = is_compared & (sequences != expected)
         for row in np.flatnonzero(is_first & ~is_marker).tolist():
-            producer, found = int(producers[row]), (int(epochs[row]), int(sequences[row]))
-            known = self._going_on.get(producer)
+            producer, sequence = int(producers[row]), (int(epochs[row]), int(sequences[row]))
+            before = self._going_on.get(producer)
             # After a marker in an earlier run the batch does not continue the snapshot.
             if producer not in self._ended:
-                self._first.setdefault(producer, found)
-            is_wrong[row] = known is not None and not _continues(known, found)
+                self._first.setdefault(producer, sequence)
+            is_wrong[row] = before is not None and not _continues(before, sequence)
         if is_wrong.any():
             return _fact("batch inside a transaction skips sequences", data, is_wrong)
         after = (sequences + data["last_offset_delta"] + 1) & SEQUENCE_MASK
@@ -262,13 +262,13 @@ class OpenSequences:
     def fault_after(self, snapshot: Iterable[ProducerSnapshotEntry]) -> str | None:
         """The contradiction to the producer snapshot at the start of the first run."""
         for entry in snapshot:
-            found = self._first.get(entry.producer_id)
+            first = self._first.get(entry.producer_id)
             before = _next_of(entry)
             is_open = entry.current_transaction_first_offset != UNKNOWN_OFFSET
-            if found is not None and is_open and not _continues(before, found):
+            if first is not None and is_open and not _continues(before, first):
                 return (
                     "batch inside a transaction skips sequences"
-                    f" producer_id={entry.producer_id} expected={before[1]} sequence={found[1]}"
+                    f" producer_id={entry.producer_id} expected={before[1]} sequence={first[1]}"
                 )
         return None
 
@@ -277,9 +277,9 @@ def _next_of(entry: ProducerSnapshotEntry) -> _Sequence:
     return entry.producer_epoch, (entry.last_sequence + 1) & SEQUENCE_MASK
 
 
-def _continues(before: _Sequence, found: _Sequence) -> bool:
+def _continues(before: _Sequence, sequence: _Sequence) -> bool:
     epoch, expected = before
-    return found[1] == (expected if found[0] == epoch else 0)
+    return sequence[1] == (expected if sequence[0] == epoch else 0)
 
 
 def next_sequences(

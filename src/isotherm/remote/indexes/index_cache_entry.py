@@ -114,7 +114,7 @@ def index_files(metadata: RemoteLogSegmentMetadata) -> IndexFiles:
 def parse_index_file_name(name: str) -> tuple[IndexFiles, IndexType] | None:
     """The entry's files and the kind of the index; None for a file that is not of the cache."""
     stem, dot, suffix = name.partition(".")
-    kinds = [kind for kind, known in INDEX_SUFFIXES.items() if known == dot + suffix]
+    kinds = [kind for kind, kind_suffix in INDEX_SUFFIXES.items() if kind_suffix == dot + suffix]
     offset, _, text = stem.partition("_")
     if not kinds or not (offset.isascii() and offset.isdigit()):
         return None

@@ -106,14 +106,14 @@ class CheckedMetadataManager:
         method, place = "predecessor", metadata.segment_id
         if not hasattr(self._inner, method):
             return None
-        found = self._calls.call(method, place, lambda: self._inner.predecessor(metadata))
-        return self._segment(method, metadata.topic_id_partition, found)
+        predecessor = self._calls.call(method, place, lambda: self._inner.predecessor(metadata))
+        return self._segment(method, metadata.topic_id_partition, predecessor)
 
     def remote_log_segment_metadata(
         self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
     ) -> RemoteLogSegmentMetadata | None:
         method = "remote_log_segment_metadata"
-        found = self._segment(
+        segment = self._segment(
             method,
             partition,
             self._calls.call(
@@ -122,36 +122,36 @@ class CheckedMetadataManager:
                 lambda: self._inner.remote_log_segment_metadata(partition, leader_epoch, offset),
             ),
         )
-        is_right = found is None or (
-            found.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        is_right = segment is None or (
+            segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
             and any(
                 span.epoch == leader_epoch
                 and span.start_offset <= offset <= span.end_offset_inclusive
-                for span in epoch_spans(found)
+                for span in epoch_spans(segment)
             )
         )
         expected = f"a finished segment with epoch {leader_epoch} and offset {offset}"
-        self._calls.check(method, partition, expected, found, is_right=is_right)
-        return found
+        self._calls.check(method, partition, expected, segment, is_right=is_right)
+        return segment
 
     def highest_offset_for_epoch(
         self, partition: TopicIdPartition, leader_epoch: LeaderEpoch
     ) -> Offset | None:
         method = "highest_offset_for_epoch"
-        found = self._calls.call(
+        offset = self._calls.call(
             method,
             partition,
             lambda: self._inner.highest_offset_for_epoch(partition, leader_epoch),
         )
-        is_right = found is None or _is_whole(found)
-        self._calls.check(method, partition, "an offset or None", found, is_right=is_right)
-        return found
+        is_right = offset is None or _is_whole(offset)
+        self._calls.check(method, partition, "an offset or None", offset, is_right=is_right)
+        return offset
 
     def next_segment_with_txn_index(
         self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
     ) -> RemoteLogSegmentMetadata | None:
         method = "next_segment_with_txn_index"
-        found = self._segment(
+        segment = self._segment(
             method,
             partition,
             self._calls.call(
@@ -162,36 +162,36 @@ class CheckedMetadataManager:
         )
         # If the plug-in returned an earlier segment, the caller would look up the same offset
         # again, for ever.
-        is_right = found is None or (
-            found.end_offset_inclusive >= offset and not found.txn_index_empty
+        is_right = segment is None or (
+            segment.end_offset_inclusive >= offset and not segment.txn_index_empty
         )
         expected = f"a segment with a transaction index that ends at {offset} or later"
-        self._calls.check(method, partition, expected, found, is_right=is_right)
-        return found
+        self._calls.check(method, partition, expected, segment, is_right=is_right)
+        return segment
 
     def list_remote_log_segments(
         self, partition: TopicIdPartition, leader_epoch: LeaderEpoch | None = None
     ) -> list[RemoteLogSegmentMetadata]:
         method = "list_remote_log_segments"
-        found = self._calls.call(
+        segments = self._calls.call(
             method,
             partition,
             lambda: list(self._inner.list_remote_log_segments(partition, leader_epoch)),
         )
-        for each in found:
+        for each in segments:
             self._calls.check(
                 method, partition, "segments, not None", each, is_right=each is not None
             )
             self._segment(method, partition, each)
-        return sorted(found, key=lambda each: each.start_offset)
+        return sorted(segments, key=lambda each: each.start_offset)
 
     def remote_log_size(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> int:
         method = "remote_log_size"
-        found = self._calls.call(
+        size = self._calls.call(
             method, partition, lambda: self._inner.remote_log_size(partition, leader_epoch)
         )
-        self._calls.check(method, partition, "bytes, 0 or more", found, is_right=_is_whole(found))
-        return found
+        self._calls.check(method, partition, "bytes, 0 or more", size, is_right=_is_whole(size))
+        return size
 
     def on_partition_leadership_changes(
         self, leaders: Iterable[TopicIdPartition], followers: Iterable[TopicIdPartition]
@@ -211,30 +211,36 @@ class CheckedMetadataManager:
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
         method = "is_ready"
-        found = self._calls.call(method, partition, lambda: self._inner.is_ready(partition))
-        is_right = isinstance(found, bool)
-        self._calls.check(method, partition, "True or False", found, is_right=is_right)
-        return found
+        answer = self._calls.call(method, partition, lambda: self._inner.is_ready(partition))
+        is_right = isinstance(answer, bool)
+        self._calls.check(method, partition, "True or False", answer, is_right=is_right)
+        return answer
 
     def close(self) -> None:
         """Returns in bounded time, and raises nothing."""
         self._calls.close(self._inner.close)
 
-    def _segment(self, method: str, partition: TopicIdPartition, found: Answer) -> Answer:
-        is_right = found is None or (
-            isinstance(found, RemoteLogSegmentMetadata) and found.topic_id_partition == partition
+    def _segment(self, method: str, partition: TopicIdPartition, answer: Answer) -> Answer:
+        is_right = answer is None or (
+            isinstance(answer, RemoteLogSegmentMetadata) and answer.topic_id_partition == partition
         )
         self._calls.check(
-            method, partition, "RemoteLogSegmentMetadata of the partition", found, is_right=is_right
+            method,
+            partition,
+            "RemoteLogSegmentMetadata of the partition",
+            answer,
+            is_right=is_right,
         )
-        return found
+        return answer
 
     def _stored(
         self, method: str, place: object, write: Callable[[], Future[None]]
     ) -> Future[None]:
         """Wrap the plug-in's future: it raises only errors of the interface, and has a timeout."""
-        found = self._calls.call(method, place, write)
-        self._calls.check(method, place, "Future", type(found), is_right=isinstance(found, Future))
+        future = self._calls.call(method, place, write)
+        self._calls.check(
+            method, place, "Future", type(future), is_right=isinstance(future, Future)
+        )
         stored = _StoredEvent(method, place)
 
         def settle(done: Future[None]) -> None:
@@ -245,7 +251,7 @@ class CheckedMetadataManager:
             else:
                 stored.set_result(None)
 
-        found.add_done_callback(settle)
+        future.add_done_callback(settle)
         return stored
 
 
@@ -264,8 +270,10 @@ class _CheckedReplacingMetadataManager(CheckedMetadataManager):
         )
 
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
-        found = self._calls.call("segment", segment_id, lambda: self._replacing.segment(segment_id))
-        return self._segment("segment", segment_id.topic_id_partition, found)
+        segment = self._calls.call(
+            "segment", segment_id, lambda: self._replacing.segment(segment_id)
+        )
+        return self._segment("segment", segment_id.topic_id_partition, segment)
 
     def is_partition_deleted(self, partition: TopicIdPartition) -> bool:
         method = "is_partition_deleted"
@@ -297,5 +305,5 @@ class _StoredEvent(Future[None]):
             ) from error
 
 
-def _is_whole(found: object) -> bool:
-    return isinstance(found, int) and not isinstance(found, bool) and found >= 0
+def _is_whole(answer: object) -> bool:
+    return isinstance(answer, int) and not isinstance(answer, bool) and answer >= 0

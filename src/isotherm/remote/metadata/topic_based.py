@@ -209,9 +209,9 @@ class TopicBasedRemoteLogMetadataManager:
         # After everything stored is read: the caller deletes objects because of this answer.
         with self.exclusively(metadata.topic_id_partition):
             cache = self._cache(metadata.topic_id_partition)
-            found = cache.find_by_key(key.end_offset, key.broker_leader_epoch)
-        is_other = found is not None and found.segment_id != metadata.segment_id
-        return found if is_other else None
+            segment = cache.find_by_key(key.end_offset, key.broker_leader_epoch)
+        is_other = segment is not None and segment.segment_id != metadata.segment_id
+        return segment if is_other else None
 
     def remote_log_segment_metadata(
         self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset

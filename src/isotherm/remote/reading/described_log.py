@@ -54,18 +54,18 @@ def _described(
                 continue
             base = table["base_offset"]
             nexts = base + table["last_offset_delta"] + 1
-            found = np.append(last_epoch, leader_epochs(part, table))
+            batch_epochs = np.append(last_epoch, leader_epochs(part, table))
             if (
                 base[0] < next_offset
                 or (not epochs and base[0] != start_offset)
                 or (base[1:] < nexts[:-1]).any()
-                or (found[1:] < found[:-1]).any()
+                or (batch_epochs[1:] < batch_epochs[:-1]).any()
             ):
                 raise CorruptDataError("offsets or leader epochs of a log do not rise")
-            for row in np.flatnonzero(found[1:] != found[:-1]).tolist():
-                epochs[int(found[row + 1])] = int(base[row])
-            epochs.setdefault(int(found[1]), int(base[0]))
-            last_epoch, next_offset = int(found[-1]), int(nexts[-1])
+            for row in np.flatnonzero(batch_epochs[1:] != batch_epochs[:-1]).tolist():
+                epochs[int(batch_epochs[row + 1])] = int(base[row])
+            epochs.setdefault(int(batch_epochs[1]), int(base[0]))
+            last_epoch, next_offset = int(batch_epochs[-1]), int(nexts[-1])
     joiner.end()
     if joiner.position != size:
         raise CorruptDataError(f"log is shorter than its listing says size={size}")

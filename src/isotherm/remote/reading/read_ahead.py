@@ -54,9 +54,9 @@ class ReadAheadSettings:
     range_size_min: int = 8 * _MIB
     range_size_max: int = 64 * _MIB
 
-    def range_size(self, wanted: int, run_count: int) -> int:
-        """`wanted`, limited to the bounds of a range while `run_count` runs are being read."""
-        return min(max(wanted, self.range_size_min), self._range_bound(run_count))
+    def range_size(self, size: int, run_count: int) -> int:
+        """`size`, limited to the bounds of a range while `run_count` runs are being read."""
+        return min(max(size, self.range_size_min), self._range_bound(run_count))
 
     def run_size(self, run_count: int, *, is_shared: bool) -> int:
         """Bytes of a run to hold, from the start of the range being read; at least two ranges.
@@ -152,21 +152,21 @@ class ReadAhead:
         check_from = position if is_batch else None
         # Only the reservation is under the lock. GETs run outside of it: they take tens of ms.
         with self._lock:
-            found = self._find(metadata.segment_id, position)
-            if found is None:
+            own_range = self._find(metadata.segment_id, position)
+            if own_range is None:
                 if not wait.may_wait:
                     raise NotInMemoryError(f"no range in memory position={position}")
-                found = self._demand(metadata, position, size, check_from)
-            must_fetch = found is not None and found.begin()
-        if found is None:
+                own_range = self._demand(metadata, position, size, check_from)
+            must_fetch = own_range is not None and own_range.begin()
+        if own_range is None:
             # No room: fetch the wanted bytes in this thread and keep nothing. A reader is never
             # refused because other readers hold the memory.
             end = min(position + size, metadata.segment_size_in_bytes)
-            found = SegmentRange(metadata, position, end, check_from)
-            found.fetch(self._storage, self._memory)
+            own_range = SegmentRange(metadata, position, end, check_from)
+            own_range.fetch(self._storage, self._memory)
         elif must_fetch:
-            self._threads.submit(partial(self._fetch, found))
-        return found
+            self._threads.submit(partial(self._fetch, own_range))
+        return own_range
 
     def read(
         self,
@@ -183,21 +183,21 @@ class ReadAhead:
         end = min(position + size, metadata.segment_size_in_bytes)
         pieces = []
         while position < end:
-            found = self.range_at(metadata, position, end - position, wait)
-            piece_end = min(end, found.end)
-            found.wait_until_filled(piece_end, wait)
+            own_range = self.range_at(metadata, position, end - position, wait)
+            piece_end = min(end, own_range.end)
+            own_range.wait_until_filled(piece_end, wait)
             self.note_read(metadata, piece_end)
-            pieces.append(found.read(position, piece_end))
+            pieces.append(own_range.read(position, piece_end))
             position = piece_end
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
-    def note_batch(self, found: SegmentRange, position: Position) -> None:
-        """Note that a batch of `found` begins at `position`, and check from there if no batch was
-        known before."""
-        if found.check_from is None:
-            found.check_from = position
-            found.check_filled()
-            self._hand_on(found)
+    def note_batch(self, batch_range: SegmentRange, position: Position) -> None:
+        """Note that a batch of `batch_range` begins at `position`, and check from there if no batch
+        was known before."""
+        if batch_range.check_from is None:
+            batch_range.check_from = position
+            batch_range.check_filled()
+            self._hand_on(batch_range)
 
     def note_read(self, metadata: RemoteLogSegmentMetadata, end: Position) -> None:
         """Note that a reader has read bytes up to `end`."""
@@ -244,36 +244,36 @@ class ReadAhead:
         # Submit outside of the lock: the work takes it, too.
         with self._lock:
             while self._ahead and self._ahead_count < AHEAD_AT_ONCE:
-                wanted = self._ahead.popleft()
+                next_range = self._ahead.popleft()
                 # It may have been begun for a reader that waits. One that is dropped is not here.
-                if wanted.begin():
+                if next_range.begin():
                     self._ahead_count += 1
-                    starting.append(wanted)
+                    starting.append(next_range)
         for each in starting:
             self._threads.submit(partial(self._fetch_ahead, each))
 
-    def _fetch_ahead(self, wanted: SegmentRange) -> None:
+    def _fetch_ahead(self, segment_range: SegmentRange) -> None:
         try:
-            self._fetch(wanted)
+            self._fetch(segment_range)
         finally:
             with self._lock:
                 self._ahead_count -= 1
             self._start_ahead()
 
-    def _fetch(self, wanted: SegmentRange) -> None:
+    def _fetch(self, segment_range: SegmentRange) -> None:
         """Fill a range. The readers that wait for it get the error if it fails."""
         try:
-            wanted.fetch(self._storage, self._memory)
+            segment_range.fetch(self._storage, self._memory)
         # Of any kind: a failed range that stays held would answer later readers with this error.
         except BaseException as error:
             with self._lock:
-                held = self._held.get(wanted)
+                held = self._held.get(segment_range)
                 # The reader of this run has left, so the ranges planned for it are useless too.
                 if held is not None and isinstance(error, FetchAbandonedError):
                     self._drop_ahead_of(held.run)
-                self._drop(wanted)
+                self._drop(segment_range)
             raise
-        self._hand_on(wanted)
+        self._hand_on(segment_range)
 
     def _hand_on(self, done: SegmentRange) -> None:
         """Set the first batch of the next range, and check the bytes of it that have arrived.
@@ -364,8 +364,8 @@ class ReadAhead:
         ranges in memory or in flight end."""
         at = plan.at
         while at < segment.segment_size_in_bytes:
-            found = self._find(segment.segment_id, at)
-            if found is None:
+            next_range = self._find(segment.segment_id, at)
+            if next_range is None:
                 size = self._settings.range_size(2 * plan.last_size, plan.run_count)
                 # Split the rest into equal ranges: a short last range would cost a GET of its own.
                 rest = segment.segment_size_in_bytes - at
@@ -376,15 +376,15 @@ class ReadAhead:
                 # ends. Otherwise the position of the first batch comes later (`_hand_on`).
                 before = self._before(segment.segment_id, at)
                 check_from = before.last_batch_end if before is not None else 0 if at == 0 else None
-                found = self._reserve(segment, at, size, plan.run, check_from, is_ahead=True)
-                if found is None:
+                next_range = self._reserve(segment, at, size, plan.run, check_from, is_ahead=True)
+                if next_range is None:
                     break
-                self._ahead.append(found)
-            plan.ahead_size += found.end - at
+                self._ahead.append(next_range)
+            plan.ahead_size += next_range.end - at
             # The last range of a segment may be short. The next segment continues from the largest
             # size so far.
-            plan.last_size = max(plan.last_size, found.size)
-            at = found.end
+            plan.last_size = max(plan.last_size, next_range.size)
+            at = next_range.end
         return at
 
     def _reserve(

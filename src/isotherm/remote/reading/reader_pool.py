@@ -121,7 +121,7 @@ class RemoteReaderPool:
         )
         publish_readers(metrics, self._pool)
 
-    def read(self, asked: ReadRequest) -> Future[RemoteRead]:
+    def read(self, request: ReadRequest) -> Future[RemoteRead]:
         """Run `RemoteLogReader.read` on the pool. Cancelling the future drops a read that has not
         begun; `asked.wait` ends a read that waits for the store.
 
@@ -130,12 +130,12 @@ class RemoteReaderPool:
         """
 
         def work() -> RemoteRead:
-            topic = asked.partition.topic
+            topic = request.partition.topic
             self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, topic)
             began_s = self._times.begin()
             succeeded = False
             try:
-                found = self._reader.read(asked)
+                result = self._reader.read(request)
                 succeeded = True
             except OffsetOutOfRangeError:
                 succeeded = True  # the consumer caused it, not the tier
@@ -143,19 +143,19 @@ class RemoteReaderPool:
             except IsothermError as error:
                 # A read that was stopped fails because of its client, or of a timeout, and not
                 # because of the tier.
-                if not asked.wait.is_over:
-                    self._failures.note(asked.partition, asked.offset, error)
+                if not request.wait.is_over:
+                    self._failures.note(request.partition, request.offset, error)
                 raise
             finally:
                 self._times.end(began_s)
-                if not (succeeded or asked.wait.is_over):
+                if not (succeeded or request.wait.is_over):
                     self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_ERRORS, topic)
-            self._note_read(asked.partition, found)
-            return found
+            self._note_read(request.partition, result)
+            return result
 
         return self._pool.submit(work)
 
-    def read_now(self, asked: ReadRequest) -> RemoteRead | ReadRequest:
+    def read_now(self, request: ReadRequest) -> RemoteRead | ReadRequest:
         """Same as `read`, but only from memory and in the caller's thread, in about 0.1 ms.
 
         If the bytes are not in memory, the request for `read` is returned, which repeats no
@@ -163,19 +163,19 @@ class RemoteReaderPool:
         """
         began_s = self._times.begin()
         try:
-            asked = self._reader.look_up(asked)
-            found = self._reader.read(asked._replace(wait=NO_WAIT))
+            request = self._reader.look_up(request)
+            result = self._reader.read(request._replace(wait=NO_WAIT))
         except IsothermError:
-            return asked
+            return request
         # Counted only if it answers: otherwise `read` follows and counts the request.
-        self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, asked.partition.topic)
+        self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_REQUESTS, request.partition.topic)
         self._times.end(began_s)
-        self._note_read(asked.partition, found)
-        return found
+        self._note_read(request.partition, result)
+        return result
 
-    def _note_read(self, partition: TopicIdPartition, found: RemoteRead) -> None:
-        self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_BYTES, partition.topic, found.size)
-        self.fetch_quota.record(found.size)
+    def _note_read(self, partition: TopicIdPartition, result: RemoteRead) -> None:
+        self._topic_metrics.mark(TopicMeter.REMOTE_FETCH_BYTES, partition.topic, result.size)
+        self.fetch_quota.record(result.size)
 
     def offset_for_timestamp(
         self,

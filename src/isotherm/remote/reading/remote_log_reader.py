@@ -109,20 +109,20 @@ class RemoteLogReader:
         self._damage_log = damage_log or DamageLog()
         self._stops: OrderedDict[tuple[TopicIdPartition, Offset], _Stop] = OrderedDict()
 
-    def look_up(self, asked: ReadRequest) -> ReadRequest:
-        """`asked` with the lineage of its log, and with the segment where the read begins, if there
-        is one. Needs no request to the store.
+    def look_up(self, request: ReadRequest) -> ReadRequest:
+        """`request` with the lineage of its log, and with the segment where the read begins, if
+        there is one. Needs no request to the store.
 
         Raises what the metadata manager raises while it cannot answer (try again).
         """
         # Before any look-up: a segment that is not known yet would look like a hole.
-        check_ready(self._metadata, asked.partition)
+        check_ready(self._metadata, request.partition)
         # A copy: the log's epochs may change during the read.
-        asked = asked._replace(lineage=without_empty_epochs(asked.log.leader_epochs.entries))
-        return asked._replace(span=self._span(asked, asked.first_offset))
+        request = request._replace(lineage=without_empty_epochs(request.log.leader_epochs.entries))
+        return request._replace(span=self._span(request, request.first_offset))
 
-    def read(self, asked: ReadRequest) -> RemoteRead:
-        """Read the requested batches, after a look-up unless `asked` has the result of one.
+    def read(self, request: ReadRequest) -> RemoteRead:
+        """Read the requested batches, after a look-up unless `request` has the result of one.
 
         Raises OffsetOutOfRangeError for an offset that the tier should not hold, RemoteHoleError
         for a hole, and CorruptObjectError if a segment is damaged or its objects are missing.
@@ -130,19 +130,19 @@ class RemoteLogReader:
         and what `asked.wait` raises: with NO_WAIT NotInMemoryError, before any request to the
         store.
         """
-        log, partition = asked.log, asked.partition
+        log, partition = request.log, request.partition
         with self._lock:
-            continues = (partition, asked.offset) in self._stops
+            continues = (partition, request.offset) in self._stops
         try:
             # A segment that an earlier look-up has missed may be there by now.
-            if asked.span is None:
-                asked = self.look_up(asked)
+            if request.span is None:
+                request = self.look_up(request)
             # A second try: the metadata names the new segment by now. A second error is retriable.
             try:
-                taken, next_offset = self._take_spans(asked)
+                taken, next_offset = self._take_spans(request)
             except _SegmentReplacedError:
-                asked = self.look_up(asked)
-                taken, next_offset = self._take_spans(asked)
+                request = self.look_up(request)
+                taken, next_offset = self._take_spans(request)
         except RemoteHoleError as error:
             self._damage_log.log_once(error.place, str(error))
             raise
@@ -150,16 +150,16 @@ class RemoteLogReader:
             self._damage_log.log_once(str(error), str(error))
             raise
         if not taken:
-            return read_local_log(asked, next_offset)
+            return read_local_log(request, next_offset)
         last = taken[-1]
         aborted = None
-        if asked.isolation is FetchIsolation.TXN_COMMITTED:
+        if request.isolation is FetchIsolation.TXN_COMMITTED:
             end_offset = last.run.next_offset
-            aborted = self._aborted_transactions(asked, end_offset)
+            aborted = self._aborted_transactions(request, end_offset)
             # Without aborted transactions only a marker can contradict the indexes, and most reads
             # have neither.
             if aborted or any(each.run.may_have_markers for each in taken):
-                aborted = self._proven_by_markers(asked, taken, aborted)
+                aborted = self._proven_by_markers(request, taken, aborted)
         size = sum(each.run.size for each in taken)
         if size > 0:
             self._note_stop(partition, last)
@@ -168,7 +168,7 @@ class RemoteLogReader:
                 last.metadata,
                 last.end,
                 size,
-                lambda segment: self._following_segment(asked, segment),
+                lambda segment: self._following_segment(request, segment),
             )
         return RemoteRead(
             tuple(piece for each in taken for piece in each.run.records),
@@ -181,19 +181,22 @@ class RemoteLogReader:
             aborted,
         )
 
-    def _take_spans(self, asked: ReadRequest) -> tuple[list[_Taken], Offset]:
+    def _take_spans(self, request: ReadRequest) -> tuple[list[_Taken], Offset]:
         """The batches of each segment in turn, and the offset after them. At least one entry, which
         may be empty; none if the tier has no further record, and the local log goes on there."""
         taken: list[_Taken] = []
-        next_offset, room = asked.first_offset, asked.max_bytes
-        span = asked.span
+        next_offset, room = request.first_offset, request.max_bytes
+        span = request.span
         ended_early: list[RemoteLogSegmentMetadata] = []
         while span is not None:
             # Enough for an answer. More is added only from memory.
-            has_enough = asked.max_bytes - room >= ANSWER_SIZE_MIN
+            has_enough = request.max_bytes - room >= ANSWER_SIZE_MIN
             try:
-                found = self._take(
-                    asked._replace(wait=NO_WAIT) if has_enough else asked, span, next_offset, room
+                taken_span = self._take(
+                    request._replace(wait=NO_WAIT) if has_enough else request,
+                    span,
+                    next_offset,
+                    room,
                 )
             except NotInMemoryError:
                 if has_enough:
@@ -201,52 +204,54 @@ class RemoteLogReader:
                 raise
             except CorruptDataError:
                 # The records before the damage are returned. The next read begins at it.
-                if room < asked.max_bytes:
+                if room < request.max_bytes:
                     break
                 raise
-            taken.append(found)
-            room -= found.run.size
-            has_records = room < asked.max_bytes
-            if found.run.is_last and found.run.next_offset < span.end_offset:
+            taken.append(taken_span)
+            room -= taken_span.run.size
+            has_records = room < request.max_bytes
+            if taken_span.run.is_last and taken_span.run.next_offset < span.end_offset:
                 # Return the records before the gap. The next read starts at the gap and finds
                 # out whether compaction left it or records are missing.
                 if has_records:
                     break
                 ended_early.append(span.metadata)
-                next_offset, span = self._past_end(asked, ended_early, span, next_offset)
+                next_offset, span = self._past_end(request, ended_early, span, next_offset)
                 continue
             next_offset = span.end_offset
             # From the local log start on the next fetch reads the local log. Without records the
             # read continues: an empty answer would bring the same request again.
-            is_enough = room <= 0 or next_offset >= asked.log.local_log_start_offset
-            if not found.run.is_last or (has_records and is_enough):
+            is_enough = room <= 0 or next_offset >= request.log.local_log_start_offset
+            if not taken_span.run.is_last or (has_records and is_enough):
                 break
-            span = self._span(asked, next_offset)
+            span = self._span(request, next_offset)
         kept = [each for each in taken if each.run.size > 0]
         if kept or span is not None:
             return kept or taken[:1], next_offset
-        self._check_local_log_goes_on(asked, next_offset)
+        self._check_local_log_goes_on(request, next_offset)
         return [], next_offset
 
-    def _check_local_log_goes_on(self, asked: ReadRequest, offset: Offset) -> None:
+    def _check_local_log_goes_on(self, request: ReadRequest, offset: Offset) -> None:
         """Raise the error for an offset that no segment holds, unless the look-up has passed
         segments without a record up to the local log."""
-        if offset == asked.offset or offset < asked.log.local_log_start_offset:
-            raise self._no_segment_error(asked, offset)
+        if offset == request.offset or offset < request.log.local_log_start_offset:
+            raise self._no_segment_error(request, offset)
 
-    def _span(self, asked: ReadRequest, offset: Offset) -> SegmentSpan | None:
-        entry = epoch_for_offset(asked.lineage, offset)
+    def _span(self, request: ReadRequest, offset: Offset) -> SegmentSpan | None:
+        entry = epoch_for_offset(request.lineage, offset)
         if entry is None:
             return None
-        metadata = self._metadata.remote_log_segment_metadata(asked.partition, entry.epoch, offset)
+        metadata = self._metadata.remote_log_segment_metadata(
+            request.partition, entry.epoch, offset
+        )
         if metadata is None:
             return None
-        epoch_end = epoch_end_offset(asked.lineage, entry.epoch, asked.log.log_end_offset)
+        epoch_end = epoch_end_offset(request.lineage, entry.epoch, request.log.log_end_offset)
         return SegmentSpan(metadata, min(metadata.end_offset_inclusive + 1, epoch_end))
 
     def _past_end(
         self,
-        asked: ReadRequest,
+        request: ReadRequest,
         ended_early: Sequence[RemoteLogSegmentMetadata],
         span: SegmentSpan,
         offset: Offset,
@@ -260,8 +265,8 @@ class RemoteLogReader:
         """
         # Before the listing too: it decodes every segment of the partition, which is not for the
         # event loop.
-        _check_may_fetch_index(asked)
-        others = self._overlapping(asked, ended_early, span, offset)
+        _check_may_fetch_index(request)
+        others = self._overlapping(request, ended_early, span, offset)
         holder = next((each for each in others if each.start_offset <= offset), None)
         if holder is None:
             for each in ended_early:
@@ -274,26 +279,26 @@ class RemoteLogReader:
                         " offsets'",
                     )
         if not others:
-            return span.end_offset, self._span(asked, span.end_offset)
+            return span.end_offset, self._span(request, span.end_offset)
         going_on = holder or min(others, key=lambda each: each.start_offset)
         end_offset = min(span.end_offset, going_on.end_offset_inclusive + 1)
         return max(offset, going_on.start_offset), SegmentSpan(going_on, end_offset)
 
     def _overlapping(
         self,
-        asked: ReadRequest,
+        request: ReadRequest,
         ended_early: Sequence[RemoteLogSegmentMetadata],
         span: SegmentSpan,
         offset: Offset,
     ) -> list[RemoteLogSegmentMetadata]:
         """The lineage's other segments with offsets of `span` from `offset` on."""
-        entry = epoch_for_offset(asked.lineage, offset)
+        entry = epoch_for_offset(request.lineage, offset)
         # Each step adds a segment that is not looked at again, so the steps end.
-        known = {each.segment_id for each in ended_early}
+        segment_ids = {each.segment_id for each in ended_early}
         return [
             each
-            for each in self._metadata.list_remote_log_segments(asked.partition)
-            if each.segment_id not in known
+            for each in self._metadata.list_remote_log_segments(request.partition)
+            if each.segment_id not in segment_ids
             and each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
             and each.start_offset < span.end_offset
             and each.end_offset_inclusive >= offset
@@ -301,23 +306,23 @@ class RemoteLogReader:
             and entry is not None
             and each.segment_leader_epochs.get(entry.epoch, span.end_offset)
             <= max(offset, each.start_offset)
-            and is_segment_within_lineage(each, asked.log.log_end_offset, asked.lineage)
+            and is_segment_within_lineage(each, request.log.log_end_offset, request.lineage)
         ]
 
     def _take(
-        self, asked: ReadRequest, span: SegmentSpan, from_offset: Offset, room: int
+        self, request: ReadRequest, span: SegmentSpan, from_offset: Offset, room: int
     ) -> _Taken:
         """The batches of `span` from `from_offset` on that fit into `room`."""
-        metadata, wait = span.metadata, asked.wait
-        has_records = room < asked.max_bytes
+        metadata, wait = span.metadata, request.wait
+        has_records = room < request.max_bytes
         try:
-            start, floor = self._position(asked, metadata, from_offset)
+            start, floor = self._position(request, metadata, from_offset)
             first = self._segments.find(metadata, start, from_offset, wait, floor=floor)
             if first is None:
                 return _Taken(_NOTHING._replace(is_last=True), metadata, 0)
             if first.base_offset >= span.end_offset:
                 return _Taken(_NOTHING._replace(is_last=True), metadata, first.position)
-            must_fit = has_records or not asked.min_one_message
+            must_fit = has_records or not request.min_one_message
             size = room if must_fit else max(room, first.size)
             # A batch that begins below `from_offset` would repeat records of the answer.
             if first.size > size or (has_records and first.base_offset < from_offset):
@@ -326,22 +331,22 @@ class RemoteLogReader:
                 metadata, first.position, from_offset, size, span.end_offset, wait
             )
         except RemoteResourceNotFoundError as error:
-            raise self._missing_objects_error(asked, span, from_offset, error) from error
+            raise self._missing_objects_error(request, span, from_offset, error) from error
         return _Taken(run, metadata, first.position)
 
     def _position(
-        self, asked: ReadRequest, metadata: RemoteLogSegmentMetadata, offset: Offset
+        self, request: ReadRequest, metadata: RemoteLogSegmentMetadata, offset: Offset
     ) -> tuple[Position, Offset]:
         """The position of a batch at or before `offset`, from which to look for it, and the lowest
         offset at which that batch may begin."""
         if offset <= metadata.start_offset:
             return 0, metadata.start_offset
         with self._lock:
-            stop = self._stops.get((asked.partition, offset))
+            stop = self._stops.get((request.partition, offset))
         # Another segment may hold the offset by now, with other positions.
         if stop is not None and stop.segment_id == metadata.segment_id:
             return stop.position, offset
-        _check_may_fetch_index(asked)
+        _check_may_fetch_index(request)
         try:
             hint = self._index_cache.get(metadata).lookup_offset(offset)
         except RemoteResourceNotFoundError:
@@ -353,7 +358,7 @@ class RemoteLogReader:
                 str(error),
             )
             return 0, metadata.start_offset
-        return self._segments.proven(metadata, hint, asked.wait), metadata.start_offset
+        return self._segments.proven(metadata, hint, request.wait), metadata.start_offset
 
     def _note_stop(self, partition: TopicIdPartition, last: _Taken) -> None:
         key = (partition, last.run.next_offset)
@@ -363,13 +368,13 @@ class RemoteLogReader:
             if len(self._stops) > _REMEMBERED_STOPS_MAX:
                 self._stops.popitem(last=False)
 
-    def _no_segment_error(self, asked: ReadRequest, offset: Offset) -> Exception:
+    def _no_segment_error(self, request: ReadRequest, offset: Offset) -> Exception:
         """The error for an offset that no segment holds.
 
         Retention raises the log start before it deletes, so the log start is read after the
         segment was looked up: an offset above it is lost, not expired. OFFSET_OUT_OF_RANGE would
         make consumers reset past the lost records."""
-        log, partition = asked.log, asked.partition
+        log, partition = request.log, request.partition
         local_log_start_offset = log.local_log_start_offset
         if log.remote_log_enabled and log.log_start_offset <= offset < local_log_start_offset:
             segments = self._metadata.list_remote_log_segments(partition)
@@ -380,7 +385,7 @@ class RemoteLogReader:
 
     def _missing_objects_error(
         self,
-        asked: ReadRequest,
+        request: ReadRequest,
         span: SegmentSpan,
         offset: Offset,
         error: RemoteResourceNotFoundError,
@@ -388,7 +393,7 @@ class RemoteLogReader:
         """The error for a segment without its objects: replaced or deleted meanwhile, or lost."""
         segment_id = span.metadata.segment_id
         for epoch in span.metadata.segment_leader_epochs:
-            now = self._metadata.remote_log_segment_metadata(asked.partition, epoch, offset)
+            now = self._metadata.remote_log_segment_metadata(request.partition, epoch, offset)
             if now is not None and now.segment_id == segment_id:
                 return damaged_segment(span.metadata, str(error))
             if now is not None:
@@ -396,51 +401,51 @@ class RemoteLogReader:
                     f"remote segment was replaced while it was read segment={segment_id}"
                     f" now={now.segment_id} offset={offset}"
                 )
-        return self._no_segment_error(asked, offset)
+        return self._no_segment_error(request, offset)
 
     def _following_segment(
-        self, asked: ReadRequest, metadata: RemoteLogSegmentMetadata
+        self, request: ReadRequest, metadata: RemoteLogSegmentMetadata
     ) -> RemoteLogSegmentMetadata | None:
-        span = self._span(asked, metadata.end_offset_inclusive + 1)
+        span = self._span(request, metadata.end_offset_inclusive + 1)
         return None if span is None else span.metadata
 
     def _aborted_transactions(
-        self, asked: ReadRequest, end_offset: Offset
+        self, request: ReadRequest, end_offset: Offset
     ) -> list[AbortedTransaction]:
         """The aborted transactions that overlap the records read, up to `end_offset`. Their markers
         may lie in any later segment, of either tier. The index of a deleted local segment looks
         empty."""
-        offset = asked.offset
+        offset = request.offset
         if end_offset <= offset:
             return []
 
         def search(local: Sequence[LogSegment]) -> tuple[set[AbortedTransaction], bool]:
-            found, is_complete = self._aborted_in_remote_tier(asked, end_offset)
+            transactions, is_complete = self._aborted_in_remote_tier(request, end_offset)
             if not is_complete:
-                found.update(aborted_transactions(local, offset, end_offset))
-            return found, is_complete
+                transactions.update(aborted_transactions(local, offset, end_offset))
+            return transactions, is_complete
 
-        found = search_both_tiers(asked.log, asked.partition, "read", search)
-        return sorted(found, key=lambda each: each.first_offset)
+        transactions = search_both_tiers(request.log, request.partition, "read", search)
+        return sorted(transactions, key=lambda each: each.first_offset)
 
     def _aborted_in_remote_tier(
-        self, asked: ReadRequest, end_offset: Offset
+        self, request: ReadRequest, end_offset: Offset
     ) -> tuple[set[AbortedTransaction], bool]:
         """The aborted transactions with markers in the remote tier, and whether no later segment
         can have another one."""
-        found: set[AbortedTransaction] = set()
-        for metadata in self._segments_with_transactions(asked):
-            _check_may_fetch_index(asked)
+        transactions: set[AbortedTransaction] = set()
+        for metadata in self._segments_with_transactions(request):
+            _check_may_fetch_index(request)
             entries = self._index_cache.get(metadata).transaction_index
-            aborted, is_complete = collect_aborted_transactions(entries, asked.offset, end_offset)
-            found.update(aborted)
+            aborted, is_complete = collect_aborted_transactions(entries, request.offset, end_offset)
+            transactions.update(aborted)
             if is_complete:
-                return found, True
-        return found, False
+                return transactions, True
+        return transactions, False
 
     def _proven_by_markers(
         self,
-        asked: ReadRequest,
+        request: ReadRequest,
         taken: Sequence[_Taken],
         aborted: list[AbortedTransaction],
     ) -> list[AbortedTransaction]:
@@ -451,7 +456,7 @@ class RemoteLogReader:
         for _ in taken:
             if self._agrees_with_markers(taken, aborted):
                 return aborted
-            aborted = self._aborted_transactions(asked, taken[-1].run.next_offset)
+            aborted = self._aborted_transactions(request, taken[-1].run.next_offset)
         self._check_markers(taken, aborted)
         return aborted
 
@@ -460,25 +465,27 @@ class RemoteLogReader:
     ) -> bool:
         """Whether no batch of the answer contradicts the transaction indexes. If one does, rebuild
         the index of its segment from the log."""
-        found = contradicted_transaction(_records_of(taken), aborted)
-        if found is None:
+        contradiction = contradicted_transaction(_records_of(taken), aborted)
+        if contradiction is None:
             return True
-        holder = _holder(taken, found.offset)
-        error = damaged_segment(holder, found.fact)
+        holder = _holder(taken, contradiction.offset)
+        error = damaged_segment(holder, contradiction.fact)
         self._damage_log.log_once(str(error), str(error))
         self._index_cache.rebuild_transaction_index(holder)
         return False
 
     def _check_markers(self, taken: Sequence[_Taken], aborted: list[AbortedTransaction]) -> None:
         """Raise CorruptObjectError if a batch of the answer contradicts the transaction indexes."""
-        found = contradicted_transaction(_records_of(taken), aborted)
-        if found is not None:
-            raise damaged_segment(_holder(taken, found.offset), found.fact)
+        contradiction = contradicted_transaction(_records_of(taken), aborted)
+        if contradiction is not None:
+            raise damaged_segment(_holder(taken, contradiction.offset), contradiction.fact)
 
-    def _segments_with_transactions(self, asked: ReadRequest) -> Iterator[RemoteLogSegmentMetadata]:
+    def _segments_with_transactions(
+        self, request: ReadRequest
+    ) -> Iterator[RemoteLogSegmentMetadata]:
         """The segments with a transaction index, from the one that holds the requested offset
         on."""
-        partition, offset, lineage = asked.partition, asked.offset, asked.lineage
+        partition, offset, lineage = request.partition, request.offset, request.lineage
         seen: set[RemoteLogSegmentId] = set()
         for index, entry in enumerate(lineage):
             is_past = index + 1 < len(lineage) and lineage[index + 1].start_offset <= offset
@@ -502,7 +509,7 @@ def _holder(taken: Sequence[_Taken], offset: Offset) -> RemoteLogSegmentMetadata
     return next(each.metadata for each in taken if offset <= each.metadata.end_offset_inclusive)
 
 
-def _check_may_fetch_index(asked: ReadRequest) -> None:
+def _check_may_fetch_index(request: ReadRequest) -> None:
     """Raise NotInMemoryError for a read that must not wait: an index may have to be fetched."""
-    if not asked.wait.may_wait:
-        raise NotInMemoryError(f"an index may have to be fetched partition={asked.partition}")
+    if not request.wait.may_wait:
+        raise NotInMemoryError(f"an index may have to be fetched partition={request.partition}")

@@ -57,9 +57,9 @@ class RemoteOffsetLookup:
         log."""
 
         def search(_: Sequence[LogSegment]) -> tuple[TimestampAndOffset | None, bool]:
-            found = self.find(log, partition, timestamp_ms, starting_offset)
-            if found is not None:
-                return found, True
+            record = self.find(log, partition, timestamp_ms, starting_offset)
+            if record is not None:
+                return record, True
             return log.offset_for_timestamp(timestamp_ms), False
 
         return search_both_tiers(log, partition, "look-up", search)
@@ -84,7 +84,7 @@ class RemoteOffsetLookup:
         lineage = without_empty_epochs(log.leader_epochs.entries)
         first_local = log.segments()[0]
         segments = self._metadata.list_remote_log_segments(partition)
-        found, holder = self._find(
+        record, holder = self._find(
             log, segments, lineage, first_local.base_offset, timestamp_ms, starting_offset
         )
         # The answer, if there is one, is not in the first local segment. So no hole lies right
@@ -101,7 +101,7 @@ class RemoteOffsetLookup:
                 error = hole_error(partition, segments, offset, log.local_log_start_offset)
                 self._damage_log.log_once(error.place, str(error))
                 raise error
-        return found
+        return record
 
     def _find(
         self,
@@ -123,9 +123,9 @@ class RemoteOffsetLookup:
                 and metadata.end_offset_inclusive >= starting_offset
                 and is_segment_within_lineage(metadata, log.log_end_offset, lineage)
             ):
-                found = self._find_in(metadata, timestamp_ms, starting_offset)
-                if found is not None:
-                    return found, metadata
+                record = self._find_in(metadata, timestamp_ms, starting_offset)
+                if record is not None:
+                    return record, metadata
         return None, None
 
     def _find_in(

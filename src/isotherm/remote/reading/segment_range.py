@@ -162,23 +162,23 @@ class SegmentRange:
         """
         # One thread checks at a time. `_checked` is replaced as a whole, so readers need no lock.
         with self._checking:
-            found = self.checked_at(position)
-            if found is not None:
-                return found
+            checked = self.checked_at(position)
+            if checked is not None:
+                return checked
             filled_end = self._filled_end
-            found = self._check(position, min(filled_end, position + _CHECK_SIZE))
+            checked = self._check(position, min(filled_end, position + _CHECK_SIZE))
             # A batch larger than _CHECK_SIZE does not fit: try all bytes that have arrived.
-            if found is None and filled_end - position > _CHECK_SIZE:
-                found = self._check(position, filled_end)
-            if found is not None:
+            if checked is None and filled_end - position > _CHECK_SIZE:
+                checked = self._check(position, filled_end)
+            if checked is not None:
                 # A check that began inside these batches covered some of them: keep each once.
                 others = [
                     each
                     for each in self._checked
-                    if each.end <= found.start or each.start >= found.end
+                    if each.end <= checked.start or each.start >= checked.end
                 ]
-                self._checked = tuple(sorted([*others, found], key=lambda each: each.start))
-            return found
+                self._checked = tuple(sorted([*others, checked], key=lambda each: each.start))
+            return checked
 
     def _check(self, position: Position, end: Position) -> CheckedBatches | None:
         next_offset = self._next_offset(position)
@@ -195,15 +195,15 @@ class SegmentRange:
         position = self.check_from
         while position is not None and position < self._filled_end:
             try:
-                found = self.checked_at(position) or self.check(position)
+                checked = self.checked_at(position) or self.check(position)
             except CorruptRecordError:
                 # Only the reader that reaches this batch gets the error: other readers of the
                 # range may never need it.
                 return
-            if found is None:
+            if checked is None:
                 self._note_last_batch(position)
                 return
-            position = self.check_from = found.end
+            position = self.check_from = checked.end
         if position == self.end:
             self.last_batch_end = position
 

@@ -227,25 +227,25 @@ class RemoteSegmentReader:
     ) -> CheckedBatches:
         """Checked batches, one of which begins at `position`: all that have arrived once `size`
         bytes have. Raises CorruptRecordError."""
-        found = self._read_ahead.range_at(metadata, position, size, wait, is_batch=True)
-        checked = found.checked_at(position)
-        wanted_end = min(position + max(size, HEADER_SIZE), found.end)
+        segment_range = self._read_ahead.range_at(metadata, position, size, wait, is_batch=True)
+        checked = segment_range.checked_at(position)
+        wanted_end = min(position + max(size, HEADER_SIZE), segment_range.end)
         # `read_now` reads so on the event loop: the CRCs of a piece of some MiB would hold it up.
         if checked is None and not wait.may_wait:
             raise NotInMemoryError(f"batches are not checked yet position={position}")
         while checked is None:
-            found.wait_until_filled(wanted_end, wait)
-            self._read_ahead.note_batch(found, position)
-            checked = found.check(position)
+            segment_range.wait_until_filled(wanted_end, wait)
+            self._read_ahead.note_batch(segment_range, position)
+            checked = segment_range.check(position)
             if checked is None:
                 # The whole range has arrived, and the batch goes on in the next one.
-                if wanted_end == found.end:
+                if wanted_end == segment_range.end:
                     return self._joined_batch(metadata, position, wait)
-                header = read_batch_header(found.read(position, wanted_end))
+                header = read_batch_header(segment_range.read(position, wanted_end))
                 # Before its size is used: a damaged one would make the reader wait for the rest of
                 # the range. The callers compare the offset with the batches before.
                 check_place(metadata, position, header, 0)
-                wanted_end = min(position + header.size_in_bytes, found.end)
+                wanted_end = min(position + header.size_in_bytes, segment_range.end)
         return checked
 
     def _joined_batch(

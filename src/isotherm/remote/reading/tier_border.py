@@ -33,41 +33,41 @@ def search_both_tiers(
     """
     for _ in range(SEARCHES_MAX):
         local = log.segments()
-        found, is_settled = search(local)
+        result, is_settled = search(local)
         # Local retention deletes from the front, so the first segment shows every move.
         if is_settled or log.segments()[0].base_offset == local[0].base_offset:
-            return found
+            return result
     raise _border_moved(partition, task)
 
 
-def read_local_log(asked: ReadRequest, offset: Offset) -> RemoteRead:
+def read_local_log(request: ReadRequest, offset: Offset) -> RemoteRead:
     """Answer a read of the remote tier from the local log at `offset`: the tier has no record from
     the requested offset up to there.
 
     An answer without records would bring the same request again. Raises OffsetOutOfRangeError if
     the log start has passed `offset`, and RemoteStorageError if its segment has left the local log.
     """
-    log = asked.log
+    log = request.log
     try:
-        found = log.read(
+        records = log.read(
             offset,
-            asked.max_bytes,
-            isolation=asked.isolation,
-            min_one_message=asked.min_one_message,
+            request.max_bytes,
+            isolation=request.isolation,
+            min_one_message=request.min_one_message,
         )
     except OffsetOutOfRangeError as error:
         if offset < log.log_start_offset:
             raise
-        raise _border_moved(asked.partition, "read") from error
+        raise _border_moved(request.partition, "read") from error
     return RemoteRead(
-        (found.records,),
-        len(found.records),
-        found.start_offset_segment_base,
-        found.position,
-        found.log_start_offset,
-        found.high_watermark,
-        found.last_stable_offset,
-        found.aborted_transactions,
+        (records.records,),
+        len(records.records),
+        records.start_offset_segment_base,
+        records.position,
+        records.log_start_offset,
+        records.high_watermark,
+        records.last_stable_offset,
+        records.aborted_transactions,
     )
 
 

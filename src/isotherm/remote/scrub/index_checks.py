@@ -115,10 +115,10 @@ def check_epoch_checkpoint(
         return [Problem(kind, f"entries do not rise entries={_text(entries)}")]
     if entries and entries[-1].start_offset > segment.end_offset_inclusive:
         return [Problem(kind, f"an epoch begins beyond the segment entries={_text(entries[-1:])}")]
-    found = epochs_within(entries, segment.start_offset, segment.end_offset_inclusive + 1)
+    epochs = epochs_within(entries, segment.start_offset, segment.end_offset_inclusive + 1)
     expected = dict(segment.segment_leader_epochs)
-    if found != expected:
-        fact = f"checkpoint and metadata differ checkpoint={found} metadata={expected}"
+    if epochs != expected:
+        fact = f"checkpoint and metadata differ checkpoint={epochs} metadata={expected}"
         return [Problem(kind, fact)]
     return check_epochs(batches, dict(entries), kind, "the checkpoint")
 
@@ -127,10 +127,10 @@ def _text(entries: list[EpochEntry]) -> str:
     return ",".join(f"{epoch}:{start}" for epoch, start in entries[:10])
 
 
-def _rows_at(sorted_values: Int64Array, wanted: Int64Array) -> tuple[Int64Array, BoolArray]:
-    """The index of each of `wanted` in `sorted_values`, and whether it occurs there."""
+def _rows_at(sorted_values: Int64Array, values: Int64Array) -> tuple[Int64Array, BoolArray]:
+    """The index of each of `values` in `sorted_values`, and whether it occurs there."""
     if len(sorted_values) == 0:
-        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
-    at = np.searchsorted(sorted_values, wanted)
+        return np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
+    at = np.searchsorted(sorted_values, values)
     held = np.minimum(at, len(sorted_values) - 1)
-    return held, sorted_values[held] == wanted
+    return held, sorted_values[held] == values

@@ -77,8 +77,8 @@ class Transactions:
     def __init__(self, batches: LogBatches, before: ProducersBefore | None) -> None:
         self.before = before
         self.rows = _transactions(batches, before)
-        known = self.rows[self.rows["first_offset"] >= 0]
-        by_first = known[np.argsort(known["first_offset"], kind="stable")]
+        begun = self.rows[self.rows["first_offset"] >= 0]
+        by_first = begun[np.argsort(begun["first_offset"], kind="stable")]
         self._firsts = by_first["first_offset"]
         self._latest_ends = np.maximum.accumulate(by_first["marker_offset"])
 
@@ -122,20 +122,20 @@ def _transactions(batches: LogBatches, before: ProducersBefore | None) -> Rows:
     # A transaction begins with its producer's first batch, or after its producer's marker.
     firsts = np.flatnonzero(np.append(True, is_other | is_end[:-1])[: len(rows)])
     lasts = np.append(firsts[1:], len(rows))[: len(firsts)] - 1
-    found = np.empty(len(firsts), _TRANSACTION)
-    producers = found["producer_id"] = rows["producer_id"][firsts]
+    transactions = np.empty(len(firsts), _TRANSACTION)
+    producers = transactions["producer_id"] = rows["producer_id"][firsts]
     here = np.where(is_end[firsts], _NEVER, rows["base_offset"][firsts])
-    found["first_here"] = here
-    found["marker_offset"] = np.where(is_end[lasts], rows["base_offset"][lasts], _NEVER)
-    found["is_abort"] = rows["marker"][lasts] == ControlRecordType.ABORT
-    is_first_of_producer = np.append(True, producers[1:] != producers[:-1])[: len(found)]
-    found["first_offset"] = np.where(here == _NEVER, UNKNOWN_OFFSET, here)
+    transactions["first_here"] = here
+    transactions["marker_offset"] = np.where(is_end[lasts], rows["base_offset"][lasts], _NEVER)
+    transactions["is_abort"] = rows["marker"][lasts] == ControlRecordType.ABORT
+    is_first_of_producer = np.append(True, producers[1:] != producers[:-1])[: len(transactions)]
+    transactions["first_offset"] = np.where(here == _NEVER, UNKNOWN_OFFSET, here)
     first_rows = np.flatnonzero(is_first_of_producer)
     open_before = _open_before(producers[first_rows], before)
-    found["first_offset"][first_rows] = np.where(
-        open_before == UNKNOWN_OFFSET, found["first_offset"][first_rows], open_before
+    transactions["first_offset"][first_rows] = np.where(
+        open_before == UNKNOWN_OFFSET, transactions["first_offset"][first_rows], open_before
     )
-    return np.concatenate([found, _idle(before, set(producers[first_rows].tolist()))])
+    return np.concatenate([transactions, _idle(before, set(producers[first_rows].tolist()))])
 
 
 def _open_before(
@@ -192,16 +192,16 @@ def _out_of_sequence(rows: Rows, before: ProducersBefore | None) -> Rows:
     )
     is_first = np.append(True, rows["producer_id"][1:] != rows["producer_id"][:-1])[: len(rows)]
     is_wrong = (rows["base_sequence"] != expected) & ~is_first
-    known = {} if before is None else before.entries
-    for row in np.flatnonzero(is_first).tolist() if known else ():
-        earlier = known.get(int(rows["producer_id"][row]))
+    entries = {} if before is None else before.entries
+    for row in np.flatnonzero(is_first).tolist() if entries else ():
+        earlier = entries.get(int(rows["producer_id"][row]))
         if earlier is not None and earlier.producer_epoch == rows["producer_epoch"][row]:
             is_wrong[row] = (earlier.last_sequence + 1) & _SEQUENCE_MAX != rows["base_sequence"][
                 row
             ]
     is_wrong &= rows["base_sequence"] != 0
-    found: Rows = rows[is_wrong]
-    return found
+    wrong_rows: Rows = rows[is_wrong]
+    return wrong_rows
 
 
 def _of_rows(kind: FindingKind, fact: str, rows: Rows) -> list[Problem]:
@@ -277,14 +277,14 @@ def _wrong_entry(
         return "entry begins above its end"
     if batches.is_cleaned:
         return None
-    known = int(row["first_offset"])
-    if known == _UNKNOWN_START:
+    first_offset = int(row["first_offset"])
+    if first_offset == _UNKNOWN_START:
         here = int(row["first_here"])
         begins_well = entry.first_offset == here or entry.first_offset < rows["base_offset"][0]
         expected = f"{here} or below the segment" if here != _NEVER else "below the segment"
     else:
-        begins_well = entry.first_offset == known
-        expected = str(known)
+        begins_well = entry.first_offset == first_offset
+        expected = str(first_offset)
     if not begins_well:
         return (
             f"entry's transaction does not begin there first_offset={entry.first_offset}"
@@ -396,14 +396,14 @@ def _written_here(
     )
     rows = rows[is_known]
     rows = rows[np.lexsort((rows["base_offset"], rows["producer_id"]))]
-    known: dict[ProducerId, dict[str, int]] = {}
+    producers: dict[ProducerId, dict[str, int]] = {}
     for row in _lasts(rows):
-        known[int(row["producer_id"])] = {
+        producers[int(row["producer_id"])] = {
             "producer_epoch": int(row["producer_epoch"]),
             "timestamp_ms": int(row["max_timestamp"]),
         }
     for row in _lasts(rows[rows["marker"] == NO_MARKER]):
-        fields = known[int(row["producer_id"])]
+        fields = producers[int(row["producer_id"])]
         # As in Kafka, a later epoch, even that of a marker, drops the batches of an earlier one.
         if int(row["producer_epoch"]) == fields["producer_epoch"]:
             delta = int(row["last_offset"] - row["base_offset"])
@@ -411,19 +411,19 @@ def _written_here(
             fields["offset_delta"] = delta
             fields["last_sequence"] = (int(row["base_sequence"]) + delta) & _SEQUENCE_MAX
     for row in _lasts(rows[rows["coordinator_epoch"] != NO_COORDINATOR_EPOCH]):
-        known[int(row["producer_id"])]["coordinator_epoch"] = int(row["coordinator_epoch"])
+        producers[int(row["producer_id"])]["coordinator_epoch"] = int(row["coordinator_epoch"])
     # A leader takes no other batch of a producer with an open transaction.
     # A restored log with an open transaction here would hold its last stable offset for ever.
     transactional = set(transactions.rows["producer_id"].tolist())
-    for producer in known.keys() - transactional:
-        known[producer][_OPEN_SINCE] = UNKNOWN_OFFSET
+    for producer in producers.keys() - transactional:
+        producers[producer][_OPEN_SINCE] = UNKNOWN_OFFSET
     for row in _lasts(transactions.rows):
-        _set_open_transaction(known, row)
+        _set_open_transaction(producers, row)
     if transactions.before is None:
-        return known
+        return producers
     return {
         producer: _from_before(transactions.before.entries.get(producer), fields) | fields
-        for producer, fields in known.items()
+        for producer, fields in producers.items()
     }
 
 
@@ -439,9 +439,9 @@ def _from_before(earlier: ProducerSnapshotEntry | None, fields: dict[str, int]) 
     return known
 
 
-def _set_open_transaction(known: dict[ProducerId, dict[str, int]], row: np.void) -> None:
+def _set_open_transaction(producers: dict[ProducerId, dict[str, int]], row: np.void) -> None:
     """Set each producer's open transaction at the segment's end, from its last one."""
-    fields = known.get(int(row["producer_id"]))
+    fields = producers.get(int(row["producer_id"]))
     if fields is None:
         return  # open throughout the segment: the snapshot before has it
     if row["marker_offset"] != _NEVER:

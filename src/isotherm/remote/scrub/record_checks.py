@@ -41,7 +41,7 @@ def check_records(data: memoryview, batches: BatchTable, start: Position) -> lis
                 # already.
                 singles = (batches[i : i + 1] for i in range(row, len(batches)))
                 each = (check_records(data, single, start) for single in singles)
-                return problems + [problem for found in each for problem in found]
+                return problems + [problem for chunk_problems in each for problem in chunk_problems]
             detail = (
                 f"records cannot be unpacked {_place(batches, row, start)} reason={str(error)!r}"
             )
@@ -59,7 +59,7 @@ def _wrong_batches(
     problems: list[Problem] = []
     row = -1
     while True:
-        verdict, row, index, found, expected = kernels.find_wrong_batch(
+        verdict, row, index, actual, expected = kernels.find_wrong_batch(
             byte_array(data), unpacked, batches, row + 1
         )
         kind = FindingKind.WRONG_RECORDS
@@ -71,13 +71,13 @@ def _wrong_batches(
             case kernels.OFFSET_DELTA_WRONG:
                 fact = (
                     "record has another offset than its place"
-                    f" record_index={index} offset_delta={found} expected={expected}"
+                    f" record_index={index} offset_delta={actual} expected={expected}"
                 )
             case _:
                 kind = FindingKind.WRONG_TIMESTAMP
                 fact = (
                     "batch has another largest timestamp than its records"
-                    f" batch={found} records={expected}"
+                    f" batch={actual} records={expected}"
                 )
         problems.append(Problem(kind, f"{fact} {_place(batches, row, start)}"))
 

@@ -92,20 +92,20 @@ class StoredObjects:
         self._client = open_for_reading(settings)
 
     def check(
-        self, segment: RemoteLogSegmentMetadata, found: Callable[..., None]
+        self, segment: RemoteLogSegmentMetadata, note: Callable[..., None]
     ) -> Described | None:
         """Check the objects of a segment. None if its log cannot be read. Raises
         CorruptMetadataError for custom metadata that names no place."""
         log_key = self.layout.log_key(segment)
         # First: it raises for custom metadata that is no key, which would look like damaged
         # objects.
-        log_size = self._size(log_key, found)
-        manifest = self._manifest(segment, found)
+        log_size = self._size(log_key, note)
+        manifest = self._manifest(segment, note)
         expected = segment.segment_size_in_bytes
         if manifest is not None:
             expected = stored_file_size(manifest.chunk_index)
         if log_size is not None and log_size != expected:
-            found(_wrong_size(log_size, expected), log_key)
+            note(_wrong_size(log_size, expected), log_key)
             # The log is not read: all of its checks would fail for this reason.
             log_size = None
         is_readable = manifest is not None or self.layout.commit_suffix is None
@@ -114,7 +114,7 @@ class StoredObjects:
         return Described(log_key, manifest, expected)
 
     def _manifest(
-        self, segment: RemoteLogSegmentMetadata, found: Callable[..., None]
+        self, segment: RemoteLogSegmentMetadata, note: Callable[..., None]
     ) -> SegmentManifest | None:
         key = self.layout.manifest_key(segment)
         if key is None:
@@ -122,34 +122,34 @@ class StoredObjects:
         try:
             manifest = fetch_manifest(self._client, key)
         except RemoteResourceNotFoundError:
-            found(Problem(FindingKind.MISSING_OBJECT, "object is missing"), key)
+            note(Problem(FindingKind.MISSING_OBJECT, "object is missing"), key)
             return None
         except UnreadableDataError as error:
-            found(Problem(FindingKind.DAMAGED_MANIFEST, str(error)), key)
+            note(Problem(FindingKind.DAMAGED_MANIFEST, str(error)), key)
             return None
         for problem in compare_manifest(manifest, segment):
-            found(problem, key)
-        self._check_indexes_object(segment, manifest, found)
+            note(problem, key)
+        self._check_indexes_object(segment, manifest, note)
         return manifest
 
     def _check_indexes_object(
         self,
         segment: RemoteLogSegmentMetadata,
         manifest: SegmentManifest,
-        found: Callable[..., None],
+        note: Callable[..., None],
     ) -> None:
         location = self.layout.index_location(segment, IndexType.OFFSET, manifest)
         assert location is not None, "every manifest has one"
-        size = self._size(location.key, found)
+        size = self._size(location.key, note)
         expected = sum(index.size for index in manifest.indexes.values())
         if size is not None and size != expected:
-            found(_wrong_size(size, expected), location.key)
+            note(_wrong_size(size, expected), location.key)
 
-    def _size(self, key: str, found: Callable[..., None]) -> int | None:
+    def _size(self, key: str, note: Callable[..., None]) -> int | None:
         try:
             return self._client.object_size(key)
         except RemoteResourceNotFoundError:
-            found(Problem(FindingKind.MISSING_OBJECT, "object is missing"), key)
+            note(Problem(FindingKind.MISSING_OBJECT, "object is missing"), key)
             return None
 
 
@@ -205,33 +205,33 @@ class SegmentScrubber:
         batches are compared."""
         findings: list[Finding] = []
 
-        def found(problem: Problem, key: str | None = None) -> None:
+        def note(problem: Problem, key: str | None = None) -> None:
             findings.append(segment_finding(segment, problem, key))
 
         described: Described | None = Described(None, None, segment.segment_size_in_bytes)
         if self._objects is not None:
             try:
-                described = self._objects.check(segment, found)
+                described = self._objects.check(segment, note)
             except UnreadableDataError as error:
                 # Custom metadata that is no place: each object of the segment would fail for it.
-                found(Problem(FindingKind.DAMAGED_OBJECT, str(error)))
+                note(Problem(FindingKind.DAMAGED_OBJECT, str(error)))
                 described = None
         if described is None:
             return SegmentScrub(tuple(findings))
         log_key, manifest, expected = described
-        batches = self._log(segment, log_key, found)
+        batches = self._log(segment, log_key, note)
         if batches is None:
             return SegmentScrub(tuple(findings), expected)
         problems = self._log_problems(segment, batches)
         for problem in (*problems, *self._conflicts(batches, overlapping)):
-            found(problem, log_key)
+            note(problem, log_key)
         if not problems or _CAUSES_NO_OTHER.issuperset(each.kind for each in problems):
             transactions = Transactions(batches, self._producers_before(segment, previous))
             for problem in check_producer_batches(batches, transactions):
-                found(problem, log_key)
+                note(problem, log_key)
             # Else its positions are those of other indexes, and a finding says so.
             if manifest is None or not describes_another(segment, manifest):
-                self._check_indexes(segment, manifest, found, batches, transactions)
+                self._check_indexes(segment, manifest, note, batches, transactions)
         return SegmentScrub(tuple(findings), expected, len(batches.rows))
 
     def _conflicts(
@@ -244,7 +244,7 @@ class SegmentScrubber:
                 yield from check_same_batches(batches, others, uuid_to_text(other.segment_id.id))
 
     def _log(
-        self, segment: RemoteLogSegmentMetadata, log_key: str | None, found: Callable[..., None]
+        self, segment: RemoteLogSegmentMetadata, log_key: str | None, note: Callable[..., None]
     ) -> LogBatches | None:
         try:
             # Closed here: the garbage collector would close the generator in any thread, and might
@@ -254,9 +254,9 @@ class SegmentScrubber:
                     blocks, segment.segment_size_in_bytes, with_records=self._with_records
                 )
         except RemoteResourceNotFoundError:
-            found(Problem(FindingKind.MISSING_OBJECT, "object was deleted meanwhile"), log_key)
+            note(Problem(FindingKind.MISSING_OBJECT, "object was deleted meanwhile"), log_key)
         except UnreadableDataError as error:
-            found(Problem(FindingKind.DAMAGED_OBJECT, str(error)), log_key)
+            note(Problem(FindingKind.DAMAGED_OBJECT, str(error)), log_key)
         return None
 
     def _blocks(self, segment: RemoteLogSegmentMetadata) -> Generator[memoryview, None, None]:
@@ -306,7 +306,7 @@ class SegmentScrubber:
         self,
         segment: RemoteLogSegmentMetadata,
         manifest: SegmentManifest | None,
-        found: Callable[..., None],
+        note: Callable[..., None],
         batches: LogBatches,
         transactions: Transactions,
     ) -> None:
@@ -327,7 +327,7 @@ class SegmentScrubber:
                     detail = f"index cannot be read reason={str(error)!r}"
                     found_problems = [Problem(_INDEX_PROBLEMS[kind], detail)]
             for problem in found_problems:
-                found(problem, key)
+                note(problem, key)
 
     def _absent(
         self,

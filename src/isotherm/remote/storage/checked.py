@@ -64,12 +64,12 @@ class CheckedStorageManager:
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
         method, place = "copy_log_segment_data", metadata.segment_id
-        found = self._calls.call(
+        custom_metadata = self._calls.call(
             method, place, lambda: self._inner.copy_log_segment_data(metadata, data)
         )
-        is_right = found is None or isinstance(found, bytes)
-        self._calls.check(method, place, "bytes or None", type(found), is_right=is_right)
-        return found
+        is_right = custom_metadata is None or isinstance(custom_metadata, bytes)
+        self._calls.check(method, place, "bytes or None", type(custom_metadata), is_right=is_right)
+        return custom_metadata
 
     def fetch_log_segment(
         self,
@@ -86,32 +86,32 @@ class CheckedStorageManager:
                 f"range is not within the segment segment={place} start={start_position}"
                 f" end={end_position_inclusive} size={metadata.segment_size_in_bytes}"
             )
-        found = self._calls.call(
+        stream = self._calls.call(
             method,
             place,
             # Inside the call: an answer without a buffer is an error of the plug-in.
             lambda: memoryview(self._inner.fetch_log_segment(metadata, start_position, end)),
         )
         expected = end + 1 - start_position
-        if found.nbytes != expected:
+        if stream.nbytes != expected:
             raise CorruptObjectError(
                 self._calls.wrong_answer(
                     method,
                     f"{place} start={start_position} end={end}",
                     f"{expected} bytes",
-                    f"{found.nbytes} bytes",
+                    f"{stream.nbytes} bytes",
                 )
             )
-        return self._calls.call(method, place, lambda: found.cast("B"))
+        return self._calls.call(method, place, lambda: stream.cast("B"))
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
         method, place = "fetch_index", f"{metadata.segment_id} index={index_type.value}"
-        found: object = self._calls.call(
+        stream: object = self._calls.call(
             method, place, lambda: self._inner.fetch_index(metadata, index_type)
         )
-        is_right = isinstance(found, bytes | bytearray | memoryview)
-        self._calls.check(method, place, "bytes", type(found), is_right=is_right)
-        return found if isinstance(found, bytes) else bytes(found)  # type: ignore[call-overload]
+        is_right = isinstance(stream, bytes | bytearray | memoryview)
+        self._calls.check(method, place, "bytes", type(stream), is_right=is_right)
+        return stream if isinstance(stream, bytes) else bytes(stream)  # type: ignore[call-overload]
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         self._calls.call(

@@ -78,13 +78,13 @@ def list_segment_objects(
     with ThreadPoolExecutor(LISTING_THREADS, "isotherm-listing") as pool:
         root = layout.root_directory
         topics = _union([pool.submit(client.list_directories, root) for _ in range(LISTINGS)])
-        wanted = [
+        selected = [
             directory + "/"
             for directory in sorted(topics)
             if (topic := layout.directory_topic(directory)) is not None and wants_topic(topic)
         ]
         levels = [
-            [pool.submit(client.list_level, each) for _ in range(LISTINGS)] for each in wanted
+            [pool.submit(client.list_level, each) for _ in range(LISTINGS)] for each in selected
         ]
         for level in levels:
             folders, objects = zip(*(each.result() for each in level), strict=True)
@@ -167,9 +167,9 @@ def _check_name(
 def _check_size(objects: SegmentObjects, manifest_key: str, stored_size: int) -> None:
     log = objects.objects.get(LOG_SUFFIX)
     # A missing or shorter `.log` is damage, as the manifest is written after it.
-    found = None if log is None else log.size
-    if found != stored_size:
+    size = None if log is None else log.size
+    if size != stored_size:
         raise CorruptObjectError(
             f"segment object is missing or has another size manifest={manifest_key}"
-            f" object_size={found} expected={stored_size}"
+            f" object_size={size} expected={stored_size}"
         )

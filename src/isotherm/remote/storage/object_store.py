@@ -132,11 +132,11 @@ class ObjectStoreRemoteStorageManager:
             # Recovery may have deleted the staged objects of a slow job. The manifest must not
             # commit a segment without them.
             self._client.object_size(indexes_key)
-            found = self._client.object_size(log_key)
-            if found != expected:
+            size = self._client.object_size(log_key)
+            if size != expected:
                 raise CorruptObjectError(
                     f"staged object has another size than its manifest says object={log_key}"
-                    f" object_size={found} expected={expected}"
+                    f" object_size={size} expected={expected}"
                 )
         self._client.put(key, manifest)
 
@@ -188,10 +188,10 @@ class ObjectStoreRemoteStorageManager:
         if manifest is None or manifest.is_plain:
             key = self._layout.log_key(metadata)
             with _located(metadata):
-                found = self._client.get_range(key, start_position, end)
-            if found.object_size == size:
-                return found.data
-            manifest = self._transformed_manifest(metadata, key, found.object_size)
+                part = self._client.get_range(key, start_position, end)
+            if part.object_size == size:
+                return part.data
+            manifest = self._transformed_manifest(metadata, key, part.object_size)
         restored = memoryview(bytearray(end - start_position))
         with _located(metadata):
             self._fill_from_chunks(metadata, manifest, start_position, restored, lambda _: None)
@@ -249,13 +249,13 @@ class ObjectStoreRemoteStorageManager:
         manifest = self._manifest(metadata)
         if manifest is None:
             raise UnsupportedVersionError(f"layout keeps no manifests {_place(metadata)}")
-        found = manifest.segment
+        segment = manifest.segment
         names = (metadata.segment_id, metadata.start_offset)
-        if found is None or (found.segment_id, found.start_offset) != names:
+        if segment is None or (segment.segment_id, segment.start_offset) != names:
             raise CorruptMetadataError(
                 f"manifest describes another segment object={self._layout.manifest_key(metadata)}"
             )
-        return found
+        return segment
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete the commit mark first: after a crash the rest looks like a copy that never
@@ -274,13 +274,13 @@ class ObjectStoreRemoteStorageManager:
         if location.size == 0:
             return b""
         end = location.position + location.size
-        found = self._client.get_range(location.key, location.position, end)
-        if len(found.data) != location.size:
+        part = self._client.get_range(location.key, location.position, end)
+        if len(part.data) != location.size:
             raise CorruptObjectError(
                 f"object is shorter than its manifest says object={location.key}"
-                f" object_size={found.object_size} index_end={end}"
+                f" object_size={part.object_size} index_end={end}"
             )
-        return bytes(found.data)
+        return bytes(part.data)
 
     def _known_manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest | None:
         """The manifest if it is cached. If segments are expected to be transformed it is fetched,

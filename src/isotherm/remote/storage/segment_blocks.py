@@ -48,8 +48,8 @@ def segment_blocks_ahead(
     """Same as `segment_blocks` of the whole segment, but `ahead` blocks are fetched while the
     caller works on the one before them."""
 
-    def fetch(wanted: tuple[Position, Position]) -> memoryview:
-        return storage.fetch_log_segment(segment, wanted[0], wanted[1] - 1)
+    def fetch(positions: tuple[Position, Position]) -> memoryview:
+        return storage.fetch_log_segment(segment, positions[0], positions[1] - 1)
 
     ranges = block_ranges(0, segment.segment_size_in_bytes, fetch_bytes)
     with closing(fetch_ahead(ranges, fetch, fetching, ahead)) as fetched:
@@ -58,17 +58,17 @@ def segment_blocks_ahead(
 
 
 def fetch_ahead(
-    wanted: Iterable[_Wanted],
+    ranges: Iterable[_Wanted],
     fetch: Callable[[_Wanted], _Fetched],
     fetching: Executor,
     ahead: int,
 ) -> Generator[tuple[_Wanted, Future[_Fetched]], None, None]:
-    """Yield each of `wanted` with the future of its fetch, in order; up to `ahead` later ones are
+    """Yield each of `ranges` with the future of its fetch, in order; up to `ahead` later ones are
     fetched meanwhile. An error of a fetch is raised by its `result`. Closing the generator cancels
     the fetches that have not begun."""
     under_way: deque[tuple[_Wanted, Future[_Fetched]]] = deque()
     try:
-        for each in wanted:
+        for each in ranges:
             under_way.append((each, fetching.submit(fetch, each)))
             if len(under_way) > ahead:
                 yield under_way.popleft()

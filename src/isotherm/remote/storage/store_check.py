@@ -71,12 +71,12 @@ def check_store(settings: ObjectStoreSettings, *, writes: bool) -> TimestampMs |
 
 def _get(client: ObjectClient, key: str, *, written: bool) -> None:
     try:
-        found = client.get(key, len(_CONTENT))
+        content = client.get(key, len(_CONTENT))
     except RemoteResourceNotFoundError as error:
         if not written:
             return
         raise RemoteStorageError("an object was put and is missing reason='not found'") from error
-    if found != _CONTENT:
+    if content != _CONTENT:
         raise RemoteStorageError("an object was put and has other bytes reason='other bytes'")
 
 

@@ -113,9 +113,9 @@ def read_keyed_contents(topic: MetadataTopic, number: int) -> KeyedContents:
         if isinstance(state, RemotePartitionDeleteMetadata):
             contents.deletions[state.topic_id_partition] = state
         elif isinstance(key, SegmentKey):
-            known = contents.newest.get(state.segment_id)
+            newest = contents.newest.get(state.segment_id)
             # A late record of a deposed leader sets no segment back (docs/decisions/0026).
-            if known is None or known.state <= state.state:
+            if newest is None or newest.state <= state.state:
                 contents.newest[state.segment_id] = state
             contents.keys.setdefault(state.segment_id, []).append(key)
     return contents
@@ -177,8 +177,8 @@ def _latest_uploads(
     for each in segments:
         if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
             place = (each.topic_id_partition, each.end_offset_inclusive)
-            known = latest.get(place)
-            if known is None or known.broker_leader_epoch < each.broker_leader_epoch:
+            other = latest.get(place)
+            if other is None or other.broker_leader_epoch < each.broker_leader_epoch:
                 latest[place] = each
     return latest
 

@@ -74,7 +74,7 @@ def plan_listing(settings: ObjectStoreSettings, *, everywhere: bool) -> ListingP
     """Find the folders of partitions, or of topics if the layout has no folders of partitions. With
     `everywhere` search the whole store, not only the configured key.prefix."""
     client, layout = open_for_reading(settings), settings.create_layout()
-    found: list[str] = []
+    listings: list[str] = []
     beside: list[StoredObject] = []
     lists = 0
     frontier = ["" if everywhere else layout.root_directory]
@@ -88,12 +88,12 @@ def plan_listing(settings: ObjectStoreSettings, *, everywhere: bool) -> ListingP
                 if _is_topics(each, layout, everywhere=everywhere):
                     lists += 1
                     partitions, objects = client.list_level(each + "/")
-                    found += partitions
+                    listings += partitions
                     beside += objects
                 elif everywhere and depth < _DEPTH_MAX:
                     below.append(each + "/")
         frontier = below
-    return ListingPlan(tuple(dict.fromkeys(found)), tuple(beside), lists)
+    return ListingPlan(tuple(dict.fromkeys(listings)), tuple(beside), lists)
 
 
 def _is_topics(directory: str, layout: Layout, *, everywhere: bool) -> bool:

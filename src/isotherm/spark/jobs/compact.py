@@ -221,9 +221,7 @@ def unfinished_runs(
     settings: CompactionSettings, is_selected: Callable[[TopicIdPartition], bool]
 ) -> list[FoundRun]:
     """The interrupted and active runs on the selected partitions."""
-    return [
-        found for found in open_journals(settings.written).find() if is_selected(found.partition)
-    ]
+    return [run for run in open_journals(settings.written).find() if is_selected(run.partition)]
 
 
 def unpublished_runs(
@@ -231,9 +229,9 @@ def unpublished_runs(
 ) -> list[FoundRun]:
     """The runs in place that the broker still has to publish."""
     return [
-        found
-        for found in unfinished_runs(settings, set(partitions).__contains__)
-        if found.journal is not None and found.journal.state is JournalState.STAGED
+        run
+        for run in unfinished_runs(settings, set(partitions).__contains__)
+        if run.journal is not None and run.journal.state is JournalState.STAGED
     ]
 
 
@@ -261,13 +259,13 @@ class Recovery:
         }
 
 
-def plan_recovery(found: Sequence[FoundRun]) -> list[Recovery]:
+def plan_recovery(runs: Sequence[FoundRun]) -> list[Recovery]:
     """The recovery step of each run. A run in place whose segments are all staged is left to the
     broker, which publishes it."""
     # A copy is complete when all its partitions are staged. If one is not, the whole run is undone.
-    unstaged = {run.run for run in found if _is_unstaged(run)}
+    unstaged = {run.run for run in runs if _is_unstaged(run)}
     steps = []
-    for run in found:
+    for run in runs:
         in_place = run.journal is not None and run.journal.in_place
         if _is_unstaged(run) or (run.run in unstaged and not in_place):
             steps.append(Recovery(run, RecoveryStep.UNDO))
@@ -277,10 +275,10 @@ def plan_recovery(found: Sequence[FoundRun]) -> list[Recovery]:
     return steps
 
 
-def recover(settings: CompactionSettings, found: Sequence[FoundRun]) -> list[Recovery]:
+def recover(settings: CompactionSettings, runs: Sequence[FoundRun]) -> list[Recovery]:
     """Take the steps of `plan_recovery`. None of the runs may be active."""
     storage, journals = _storage(settings.written), open_journals(settings.written)
-    steps = plan_recovery(found)
+    steps = plan_recovery(runs)
     # Delete the journal that shows an incomplete copy last. If it went first and a crash followed,
     # the other journals would look like those of a complete run.
     for each in sorted(steps, key=lambda step: _is_unstaged(step.found)):
@@ -291,17 +289,17 @@ def recover(settings: CompactionSettings, found: Sequence[FoundRun]) -> list[Rec
     return steps
 
 
-def _is_unstaged(found: FoundRun) -> bool:
-    return found.journal is None or found.journal.state is JournalState.STAGING
+def _is_unstaged(run: FoundRun) -> bool:
+    return run.journal is None or run.journal.state is JournalState.STAGING
 
 
 def check_target(plan: CompactionPlan, settings: CompactionSettings) -> None:
     """Raise PolicyViolationError if there is an unfinished run, or if the target of a copy already
     has segments of the topics, since readers would mix the two histories."""
-    for found in unfinished_runs(settings, set(plan.partitions).__contains__):
+    for run in unfinished_runs(settings, set(plan.partitions).__contains__):
         raise PolicyViolationError(
-            f"an earlier compaction is not over run={found.run} partition={found.partition}"
-            f" state={found.journal.state.value if found.journal else None}"
+            f"an earlier compaction is not over run={run.run} partition={run.partition}"
+            f" state={run.journal.state.value if run.journal else None}"
             " hint='if it is not running any more, --recover --run finishes or undoes it'"
         )
     if settings.target is None:
@@ -377,9 +375,9 @@ def _check_not_undone(
     staged segments."""
     announced = {
         segment_id
-        for found in journals.find()
-        if found.run == run and found.journal is not None
-        for _, segment_id in found.staged
+        for unfinished in journals.find()
+        if unfinished.run == run and unfinished.journal is not None
+        for _, segment_id in unfinished.staged
     }
     for each in staged:
         if each.replacement is not None and each.replacement.new.segment_id not in announced:

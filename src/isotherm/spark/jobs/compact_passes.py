@@ -127,8 +127,8 @@ def newest_of_all(
             # In the same rows as the keys: one read of a segment gives both.
             yield from _owned(_transactions_table(transactions), _producers_of(number))
 
-    found = _tasks(spark, pieces).mapInArrow(scan, _KEYS)
-    newest = found.groupBy("owner", "key").agg(sql.max("place").alias("place"))
+    keys = _tasks(spark, pieces).mapInArrow(scan, _KEYS)
+    newest = keys.groupBy("owner", "key").agg(sql.max("place").alias("place"))
     is_record = sql.col("owner") >= 0
     return newest.select(
         sql.when(is_record, sql.lit(-1)).otherwise(-1 - sql.col("owner")).alias("owner"),
@@ -144,8 +144,8 @@ def shuffle_partitions(spark: SparkSession, pieces: Sequence[Piece]) -> Iterator
     count = -(-sum(piece.segment.segment_size_in_bytes for piece in pieces) // TARGET_TASK_BYTES)
     before = spark.conf.get(_SHUFFLE_PARTITIONS)
     # Spark's default is 200, for any size: a small topic took minutes.
-    wanted = min(max(count, parallel_tasks(spark)), _SHUFFLE_PARTITIONS_MAX)
-    spark.conf.set(_SHUFFLE_PARTITIONS, str(wanted))
+    partitions = min(max(count, parallel_tasks(spark)), _SHUFFLE_PARTITIONS_MAX)
+    spark.conf.set(_SHUFFLE_PARTITIONS, str(partitions))
     try:
         yield
     finally:
@@ -204,8 +204,8 @@ def stage_all(
         .mapInArrow(rewrite, _REWRITTEN)
         .collect()
     )
-    found = {row.piece: row for row in rows}
-    return [_staged(piece, found[piece.number]) for piece in pieces]
+    staged = {row.piece: row for row in rows}
+    return [_staged(piece, staged[piece.number]) for piece in pieces]
 
 
 class _Stager:

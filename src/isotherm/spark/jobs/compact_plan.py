@@ -60,13 +60,13 @@ def unproven_histories(
     """The partitions whose segments have other leader epochs than their metadata say, or cannot be
     read to show that they have not, with the reason. Fetches batches only where segments overlap.
     """
-    found = {}
+    histories = {}
     for partition, history in segments.items():
         try:
             prove_epochs(contested_epochs(history), storage)
         except SegmentReadError as error:
-            found[partition] = error
-    return found
+            histories[partition] = error
+    return histories
 
 
 def plan_compaction(
@@ -130,18 +130,20 @@ def _with_last_records(storage: RemoteStorageManager, pieces: list[Piece]) -> li
         entries = read_producer_snapshot(
             storage.fetch_index(last.segment, IndexType.PRODUCER_SNAPSHOT)
         )
-    known = {
+    last_records = {
         entry.producer_id: LastRecord(
             entry.last_offset if entry.last_offset >= 0 else None, entry.producer_epoch
         )
         for entry in entries
     }
-    return [replace(piece, last_records=_within(known, piece)) for piece in pieces]
+    return [replace(piece, last_records=_within(last_records, piece)) for piece in pieces]
 
 
-def _within(known: Mapping[ProducerId, LastRecord], piece: Piece) -> dict[ProducerId, LastRecord]:
+def _within(
+    last_records: Mapping[ProducerId, LastRecord], piece: Piece
+) -> dict[ProducerId, LastRecord]:
     return {
         producer_id: last
-        for producer_id, last in known.items()
+        for producer_id, last in last_records.items()
         if last.data_offset is None or piece.start_offset <= last.data_offset < piece.end_offset
     }

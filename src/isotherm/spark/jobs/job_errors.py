@@ -65,9 +65,9 @@ def error_of_job(text: str) -> IsothermError:
 
 def _reason(text: str) -> str:
     for pattern in (_PYTHONS, _JAVAS):
-        found = pattern.findall(text)
-        if found:
-            name, message = found[-1]
+        reasons = pattern.findall(text)
+        if reasons:
+            name, message = reasons[-1]
             return f"{name.rpartition('.')[2]}: {message}".strip()[:_REASON_SIZE_MAX]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0][:_REASON_SIZE_MAX] if lines else "Spark gives no reason"

@@ -66,8 +66,8 @@ def read_manifests(listing: DataFrame, settings: ObjectStoreSettings) -> Manifes
         with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-manifests") as pool:
             for batch in batches:
                 objects = [_segment_objects(row, layout) for row in batch.to_pylist()]
-                found = pool.map(lambda each: _read(client, layout, each), objects)
-                rows = [row for row in found if row is not None]
+                manifests = pool.map(lambda each: _read(client, layout, each), objects)
+                rows = [row for row in manifests if row is not None]
                 yield pa.RecordBatch.from_pylist(rows, schema=_READ)
 
     stored = sql.collect_list(sql.struct("suffix", "key", "size", "modified_ms"))

@@ -72,8 +72,8 @@ def without_superseded(
 
     lost = _superseded(spark, files, place, schema)
     # A second action would run the tasks again and put their files twice, so this is the only one.
-    found = lost.groupBy("file").applyInArrow(rewrite, spark_schema(PUT_SCHEMA)).collect()
-    return {files[number].name: put for number, put in put_by_number(found).items()}
+    puts = lost.groupBy("file").applyInArrow(rewrite, spark_schema(PUT_SCHEMA)).collect()
+    return {files[number].name: put for number, put in put_by_number(puts).items()}
 
 
 def _superseded(
@@ -164,8 +164,8 @@ def _is_in(batch: pa.RecordBatch, lost: pa.Table) -> npt.NDArray[np.bool_]:
     rows of several."""
     partitions, offsets = (lost.column(name).to_numpy() for name in ("partition", "offset"))
     own_partitions, own_offsets = (batch.column(n).to_numpy() for n in ("partition", "offset"))
-    found = np.zeros(batch.num_rows, np.bool_)
+    is_in = np.zeros(batch.num_rows, np.bool_)
     for partition in np.unique(own_partitions):
         own = offsets[partitions == partition]
-        found |= (own_partitions == partition) & np.isin(own_offsets, own)
-    return found
+        is_in |= (own_partitions == partition) & np.isin(own_offsets, own)
+    return is_in

@@ -83,11 +83,11 @@ def _make_topic(client_properties: Mapping[str, Any], target: str, count: int) -
     partitions = [each.topic_partition for each in brokers.partitions([target])]
     # A new topic's partitions have no leader at first. This request waits for one.
     brokers.bounds(partitions)
-    found = len(partitions)
-    if found != count:
+    partition_count = len(partitions)
+    if partition_count != count:
         raise ConfigError(
             "the projection must have as many partitions as the metadata topic"
-            f" topic={target} partitions={found} expected={count}"
+            f" topic={target} partitions={partition_count} expected={count}"
         )
 
 

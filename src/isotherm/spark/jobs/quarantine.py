@@ -72,9 +72,9 @@ def take_away(
             rows = [_taken(client, row, prefix, commit_suffix) for row in batch.to_pylist()]
             yield pa.RecordBatch.from_pylist(rows, schema=OUTCOMES)
 
-    found = report.findings.where("is_deletable").select("kind", "key", "size", "segment_id")
+    deletable = report.findings.where("is_deletable").select("kind", "key", "size", "segment_id")
     # Not only those that are due: an object that stays is reported with the reason.
-    doomed = still_deletable(found, now).select("kind", "key", "size", "is_due")
+    doomed = still_deletable(deletable, now).select("kind", "key", "size", "is_due")
     # The hash spreads adjacent keys over tasks, because stores limit the request rate of a prefix.
     tasks = spread_over(report.findings.sparkSession)
     moved = doomed.repartition(tasks, sql.hash("key")).mapInArrow(take, from_arrow_schema(OUTCOMES))
@@ -93,8 +93,8 @@ def delete_users_segments(
     Raises PolicyViolationError if the report has refusals.
     """
     _check_may_delete(report)
-    found = report.findings.where("is_deletable").select("kind", "key", "size", "segment_id")
-    doomed = still_deletable(found, now).orderBy("key").collect()
+    deletable = report.findings.where("is_deletable").select("kind", "key", "size", "segment_id")
+    doomed = still_deletable(deletable, now).orderBy("key").collect()
     storage = open_users_storage(options)
     stored = {listed_key(each): each for each in storage.list_log_segments()} if doomed else {}
     rows = []
@@ -130,11 +130,16 @@ def _taken(
         outcome = "the metadata refers to it now: not touched"
         return {"key": key, "moved_to": None, "outcome": outcome, "size": size}
     try:
-        found = client.object_size(key)
+        size_now = client.object_size(key)
     except RemoteResourceNotFoundError:
         return {"key": key, "moved_to": target, "outcome": "was deleted already", "size": size}
-    if found != size:
-        return {"key": key, "moved_to": None, "outcome": "has changed: not touched", "size": found}
+    if size_now != size:
+        return {
+            "key": key,
+            "moved_to": None,
+            "outcome": "has changed: not touched",
+            "size": size_now,
+        }
     if row["kind"] == FindingKind.PARTIAL_UPLOAD.value and commit_suffix is not None:
         mark = f"{key.rpartition('.')[0]}.{commit_suffix}"
         if client.exists(mark):

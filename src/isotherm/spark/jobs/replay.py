@@ -48,8 +48,8 @@ class AsOf:
     offsets: Mapping[int, Offset] = field(default_factory=dict)
     timestamp_ms: TimestampMs | None = None
 
-    def cut(self, wanted: LogSlice) -> LogSlice:
-        return wanted.until(self.offsets.get(wanted.number))
+    def cut(self, slice_: LogSlice) -> LogSlice:
+        return slice_.until(self.offsets.get(slice_.number))
 
 
 class Replay:
@@ -89,8 +89,8 @@ class Replay:
         positions: dict[int, Offset] = {}
         for row in self._position_rows():
             # With `spread` several tasks have rows of one metadata partition.
-            known = positions.get(row.metadata_partition, row.offset)
-            positions[row.metadata_partition] = max(known, row.offset)
+            position = positions.get(row.metadata_partition, row.offset)
+            positions[row.metadata_partition] = max(position, row.offset)
         return positions
 
     def records(self) -> int:
@@ -128,11 +128,11 @@ def cost_of_log(log: MetadataLog, positions: Mapping[int, Offset] | None = None)
     gets = size = 0
     slices = log.slices()
     for each in slices:
-        wanted = each.since((positions or {}).get(each.number, 0))
-        gets += sum(-(-file.size // RUN_MAX_BYTES) for file in wanted.files)
-        size += sum(file.size for file in wanted.files)
-        if not wanted.files and wanted.end_offset is not None:
-            size += (wanted.end_offset - wanted.start_offset) * _RECORD_SIZE
+        rest = each.since((positions or {}).get(each.number, 0))
+        gets += sum(-(-file.size // RUN_MAX_BYTES) for file in rest.files)
+        size += sum(file.size for file in rest.files)
+        if not rest.files and rest.end_offset is not None:
+            size += (rest.end_offset - rest.start_offset) * _RECORD_SIZE
     return Cost(gets=gets, bytes_read=size, tasks=max(len(slices), 1))
 
 

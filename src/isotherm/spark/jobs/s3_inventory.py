@@ -165,8 +165,8 @@ def _objects(
     """The current objects below the store's URL, with keys relative to it."""
     prefix = urlsplit(store.url).path.strip("/") if store.scheme != "file" else ""
     prefix = f"{prefix}/" if prefix else ""
-    wanted = [name for name in _USED if name in table.column_names]
-    rows: list[dict[str, Any]] = table.select(wanted).to_pylist()
+    columns = [name for name in _USED if name in table.column_names]
+    rows: list[dict[str, Any]] = table.select(columns).to_pylist()
     for row in rows:
         if not _is(row.get("is_latest", True)) or _is(row.get("is_delete_marker", False)):
             continue

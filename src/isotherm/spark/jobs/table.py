@@ -189,10 +189,10 @@ def cost_of_table(plan: TopicPlan, options: SourceOptions) -> Cost:
 
 
 def _placed(work: _Work, table: TopicTable) -> _Work:
-    """Give the table all columns of `known`, and return the work that writes files with them."""
+    """Give the table all columns of `types`, and return the work that writes files with them."""
     places = table.places(KeyValue(*map(unmarked, work.known)))
-    known = table.types()
-    return replace(work, places=places, fixed=known, known=known)
+    types = table.types()
+    return replace(work, places=places, fixed=types, known=types)
 
 
 def _commit(
@@ -240,11 +240,13 @@ def _merge(
     )
 
 
-def _union(known: DecodedTypes, found: Mapping[int, DecodedTypes]) -> DecodedTypes:
+def _union(known: DecodedTypes, types_by_task: Mapping[int, DecodedTypes]) -> DecodedTypes:
     """Merge the types that tasks found, in the order of tasks, which is that of partitions and
     offsets. So the same topic always gives the same columns."""
     return reduce(
-        lambda before, number: merged_types(before, found[number], known), sorted(found), known
+        lambda before, number: merged_types(before, types_by_task[number], known),
+        sorted(types_by_task),
+        known,
     )
 
 
@@ -257,17 +259,17 @@ def _run_tasks(spark: SparkSession, work: _Work, tasks: Mapping[int, TaskPartiti
         yield from pa.Table.from_pylist(rows, schema=_REPORT).to_batches()
 
     # A second action would run the tasks again and put their files twice, so this is the only one.
-    found = each_of(spark, len(numbers), run, _REPORT).collect()
-    found.sort(key=lambda row: (row.task, row.name))
+    reports = each_of(spark, len(numbers), run, _REPORT).collect()
+    reports.sort(key=lambda row: (row.task, row.name))
     rows, dead, tombstones = (
-        [PutFile(row.name, row.rows, row.size) for row in found if row.kind == kind]
+        [PutFile(row.name, row.rows, row.size) for row in reports if row.kind == kind]
         for kind in (_ROWS, _DEAD, _TOMBSTONES)
     )
     reasons: Counter[str] = Counter()
-    for row in found:
+    for row in reports:
         if row.kind == _REASON:
             reasons[row.name] += row.rows
-    grown = {row.task: _types(row.type) for row in found if row.kind == _COLUMNS}
+    grown = {row.task: _types(row.type) for row in reports if row.kind == _COLUMNS}
     return _Written(rows, dead, tombstones, reasons, grown)
 
 

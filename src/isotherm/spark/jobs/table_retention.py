@@ -156,5 +156,5 @@ def _without_rows_below(
         yield from put_rows(number, put).to_batches()
 
     # A second action would run the tasks again and put their files twice, so this is the only one.
-    found = each_of(spark, len(files), run, PUT_SCHEMA).collect()
-    return {files[number].name: put for number, put in put_by_number(found).items()}
+    puts = each_of(spark, len(files), run, PUT_SCHEMA).collect()
+    return {files[number].name: put for number, put in put_by_number(puts).items()}

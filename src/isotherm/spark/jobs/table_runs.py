@@ -73,17 +73,17 @@ class TableRuns:
         PolicyViolationError if the run would read too much. SchemaRegistryError if there is
         something to decode and the registry does not answer.
         """
-        found = self._table.identity()
-        if found is not None:
-            check_options(found, self._wanted, self._table.name)
-        plan = self._plan(found)
-        wanted = replace(self._wanted, topic_id=plan.topic_id)
+        identity = self._table.identity()
+        if identity is not None:
+            check_options(identity, self._wanted, self._table.name)
+        plan = self._plan(identity)
+        expected = replace(self._wanted, topic_id=plan.topic_id)
         cost = cost_of_table(plan, self._options)
         check_cost(cost, self._max_bytes)
         # Before Spark starts, and only if there is something to decode.
         if plan.offsets and self._registry is not None:
             check_registry(self._registry)
-        return NextRun(plan, cost, wanted, found is not None)
+        return NextRun(plan, cost, expected, identity is not None)
 
     def complete(self, run: NextRun) -> None:
         """Finish the steps after a commit that an interrupted run left undone."""
@@ -111,10 +111,10 @@ class TableRuns:
             self._planner.close()
             self._planner = None
 
-    def _plan(self, found: Identity | None) -> TopicPlan:
+    def _plan(self, identity: Identity | None) -> TopicPlan:
         def check_id(topic_id: str) -> None:
-            if found is not None:
-                check_topic(found, self._wanted.topic, topic_id, self._table.name)
+            if identity is not None:
+                check_topic(identity, self._wanted.topic, topic_id, self._table.name)
 
         if self._planner is None:
             self._planner = TopicPlanner(self._options)

@@ -66,7 +66,7 @@ class KeyedRecordsOf:
             yield RecordRun(columns, run.timestamp_ms[rows])
 
 
-def verify(expected: DataFrame, found: DataFrame) -> DataFrame:
+def verify(expected: DataFrame, actual: DataFrame) -> DataFrame:
     """The differences between two DataFrames of segments (`Replay.segments`, `projected_segments`).
 
     Columns: topic_id, partition, segment_id, topic, kind, field, expected, found. A segment on one
@@ -78,7 +78,7 @@ def verify(expected: DataFrame, found: DataFrame) -> DataFrame:
 
     fields = [*_COMPARED, "broker_leader_epoch"]
     left = expected.select(*_IDENTITY, sql.struct(*fields).alias("left"))
-    right = found.select(*_IDENTITY, sql.struct(*fields).alias("right"))
+    right = actual.select(*_IDENTITY, sql.struct(*fields).alias("right"))
     joined = left.join(right, list(_IDENTITY), "full_outer")
     both = sql.col("left").isNotNull() & sql.col("right").isNotNull()
     one_sided = sql.struct(
@@ -107,8 +107,8 @@ def projected_point(target: ObjectStoreSettings, log: MetadataLog) -> AsOf:
     projection = Projection(target)
     projection.check(log.identity())
     offsets = dict.fromkeys((each.number for each in log.slices()), 0)
-    known = projection.partitions().values()
-    return AsOf(offsets | {each.number: each.next_offset for each in known})
+    partitions = projection.partitions().values()
+    return AsOf(offsets | {each.number: each.next_offset for each in partitions})
 
 
 def _difference(name: str) -> Column:

@@ -136,11 +136,11 @@ def settle(
     for read in reads:
         owner = read.segment.topic_id_partition
         as_it_is = _settled(read, facts, led_to.get(owner, -1))
-        found = [as_it_is] if as_it_is is not None else read_again(read) or ()
-        for each in found:
+        segments = [as_it_is] if as_it_is is not None else read_again(read) or ()
+        for each in segments:
             if isinstance(each, SegmentRead):
                 led_to[owner] = max(led_to.get(owner, -1), *each.segment.segment_leader_epochs)
-        settled.extend(found)
+        settled.extend(segments)
     return settled
 
 

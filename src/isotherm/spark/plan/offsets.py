@@ -175,17 +175,17 @@ def timestamps_to_find(
 def resolve_start(
     limit: OffsetLimit,
     bounds: Mapping[TopicPartition, OffsetBounds],
-    found: Mapping[TopicPartition, Offset | None],
+    by_time: Mapping[TopicPartition, Offset | None],
     *,
     latest_when_not_found: bool,
 ) -> dict[TopicPartition, Offset]:
     """The first offset to read of each partition in `bounds`.
 
-    `found` has an offset for each of `timestamps_to_find`, or None if no record is that new. Such a
-    partition starts at its end with `latest_when_not_found`; otherwise OffsetOutOfRangeError is
+    `by_time` has an offset for each of `timestamps_to_find`, or None if no record is that new. Such
+    a partition starts at its end with `latest_when_not_found`; otherwise OffsetOutOfRangeError is
     raised. Explicit offsets are not compared with the bounds: `check_range` does that.
     """
-    starts = _resolve(limit, bounds, found, option="startingOffsets")
+    starts = _resolve(limit, bounds, by_time, option="startingOffsets")
     missing = sorted(partition for partition, offset in starts.items() if offset is None)
     if missing and not latest_when_not_found:
         raise OffsetOutOfRangeError(
@@ -199,18 +199,18 @@ def resolve_start(
 def resolve_end(
     limit: OffsetLimit,
     bounds: Mapping[TopicPartition, OffsetBounds],
-    found: Mapping[TopicPartition, Offset | None],
+    by_time: Mapping[TopicPartition, Offset | None],
 ) -> dict[TopicPartition, Offset]:
     """The offset after the last one to read of each partition. A time that is not found means the
     end."""
-    ends = _resolve(limit, bounds, found, option="endingOffsets")
+    ends = _resolve(limit, bounds, by_time, option="endingOffsets")
     return {p: bounds[p].end if offset is None else offset for p, offset in ends.items()}
 
 
 def _resolve(
     limit: OffsetLimit,
     bounds: Mapping[TopicPartition, OffsetBounds],
-    found: Mapping[TopicPartition, Offset | None],
+    by_time: Mapping[TopicPartition, Offset | None],
     *,
     option: str,
 ) -> dict[TopicPartition, Offset | None]:
@@ -231,22 +231,22 @@ def _resolve(
             }
         case SpecificTimestamps(timestamps_ms):
             _check_all_named(timestamps_ms, bounds, f"{option}ByTimestamp")
-            return {partition: found[partition] for partition in bounds}
+            return {partition: by_time[partition] for partition in bounds}
         case GlobalTimestamp():
-            return {partition: found[partition] for partition in bounds}
+            return {partition: by_time[partition] for partition in bounds}
 
 
 def _check_all_named(
     named: Mapping[TopicPartition, int], assigned: Iterable[TopicPartition], option: str
 ) -> None:
-    wanted = set(assigned)
-    if named.keys() != wanted:
+    assigned_partitions = set(assigned)
+    if named.keys() != assigned_partitions:
         edge = "start" if option.startswith("starting") else "end"
         kind = f"timestamp based {edge}" if option.endswith("ByTimestamp") else edge
         raise ConfigError(
             f"Partitions specified for Kafka {kind} offsets don't match what are assigned."
-            f" option={option} missing={_shown(wanted - named.keys())}"
-            f" unknown={_shown(named.keys() - wanted)}"
+            f" option={option} missing={_shown(assigned_partitions - named.keys())}"
+            f" unknown={_shown(named.keys() - assigned_partitions)}"
             " hint='name every partition that is read; -2 stands for earliest and -1 for latest'"
         )
 
@@ -277,26 +277,26 @@ def _shown(partitions: Iterable[TopicPartition]) -> str:
     return "[" + ",".join(names[:_SHOWN_PARTITIONS]) + more + "]"
 
 
-def check_range(wanted: OffsetRange, bounds: OffsetBounds) -> str | None:
-    """A message about the unreadable part of `wanted`. None if all of it is readable, or if it is
+def check_range(offsets: OffsetRange, bounds: OffsetBounds) -> str | None:
+    """A message about the unreadable part of `offsets`. None if all of it is readable, or if it is
     empty: nothing is lost of it, wherever it lies."""
-    if wanted.size == 0:
+    if offsets.size == 0:
         return None
     place = (
-        f"partition={wanted.topic_partition} start_offset={wanted.start} end_offset={wanted.end}"
+        f"partition={offsets.topic_partition} start_offset={offsets.start} end_offset={offsets.end}"
         f" first_available={bounds.start} available_end={bounds.end}"
     )
-    if wanted.end < wanted.start:
+    if offsets.end < offsets.start:
         return f"the ending offset is below the starting offset {place}"
-    if wanted.start < bounds.start:
+    if offsets.start < bounds.start:
         return f"the starting offset is no longer kept {place}"
-    if wanted.end > bounds.end:
+    if offsets.end > bounds.end:
         return f"the offsets reach beyond the end of the partition {place}"
     return None
 
 
-def clip_range(wanted: OffsetRange, bounds: OffsetBounds) -> OffsetRange:
-    """The readable part of `wanted`; empty (never negative) if there is none."""
-    start = min(max(wanted.start, bounds.start), bounds.end)
-    end = max(start, min(wanted.end, bounds.end))
-    return OffsetRange(wanted.topic_partition, start, end)
+def clip_range(offsets: OffsetRange, bounds: OffsetBounds) -> OffsetRange:
+    """The readable part of `offsets`; empty (never negative) if there is none."""
+    start = min(max(offsets.start, bounds.start), bounds.end)
+    end = max(start, min(offsets.end, bounds.end))
+    return OffsetRange(offsets.topic_partition, start, end)

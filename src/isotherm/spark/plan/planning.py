@@ -129,8 +129,8 @@ class SegmentRead:
         """Estimate: bytes are assumed to be spread evenly over the segment's offsets."""
         segment = self.segment
         held = segment.end_offset_inclusive + 1 - segment.start_offset
-        wanted = self.end_offset - self.start_offset
-        return segment.segment_size_in_bytes * wanted // held
+        count = self.end_offset - self.start_offset
+        return segment.segment_size_in_bytes * count // held
 
     def split(self, parts: int) -> list[SegmentRead]:
         return [
@@ -370,30 +370,30 @@ def _join_neighbours(pieces: list[SegmentPiece]) -> list[SegmentPiece]:
     return joined
 
 
-def plan_reads(pieces: Sequence[SegmentPiece], wanted: OffsetRange) -> list[Read]:
-    """`wanted` as reads in ascending order, without gap or overlap.
+def plan_reads(pieces: Sequence[SegmentPiece], offsets: OffsetRange) -> list[Read]:
+    """`offsets` as reads in ascending order, without gap or overlap.
 
     Offsets without a piece become a BrokerRead: the tail after the last piece, and any hole before
     it. `pieces` are the result of `lineage_pieces` for the partition.
     """
-    if wanted.size <= 0:
+    if offsets.size <= 0:
         return []
     record_size = _mean_record_size(pieces)
     reads: list[Read] = []
-    reached = wanted.start
+    reached = offsets.start
     # Ends are exclusive: a piece that ends at `wanted.start` has nothing of the range.
-    first = bisect_right(pieces, wanted.start, key=lambda piece: piece.end_offset)
+    first = bisect_right(pieces, offsets.start, key=lambda piece: piece.end_offset)
     for piece in pieces[first:]:
-        if piece.start_offset >= wanted.end:
+        if piece.start_offset >= offsets.end:
             break
         start = max(piece.start_offset, reached)
-        end = min(piece.end_offset, wanted.end)
+        end = min(piece.end_offset, offsets.end)
         if reached < start:
-            reads.append(BrokerRead(wanted.topic_partition, reached, start, record_size))
+            reads.append(BrokerRead(offsets.topic_partition, reached, start, record_size))
         reads.append(SegmentRead(piece.segment, start, end))
         reached = end
-    if reached < wanted.end:
-        reads.append(BrokerRead(wanted.topic_partition, reached, wanted.end, record_size))
+    if reached < offsets.end:
+        reads.append(BrokerRead(offsets.topic_partition, reached, offsets.end, record_size))
     return reads
 
 

@@ -80,8 +80,8 @@ def _read_assigned(
     reached = read.start_offset
     heard_s = clock.monotonic_s()
     while reached < read.end_offset:
-        wanted = min(_RECORDS_PER_POLL, read.end_offset - reached)
-        messages = consumer.consume(wanted, _POLL_S)
+        count = min(_RECORDS_PER_POLL, read.end_offset - reached)
+        messages = consumer.consume(count, _POLL_S)
         if messages:
             heard_s = clock.monotonic_s()
             reached, records = _settled(messages, read)

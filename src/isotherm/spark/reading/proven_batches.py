@@ -247,10 +247,10 @@ class _Chain:
         expected = self.read.segment.max_timestamp_ms
         return None if expected < 0 or self._gaps is not Gaps.REFUSED else expected
 
-    def _other_records(self, found: TimestampMs) -> OtherRecordsError:
+    def _other_records(self, time_ms: TimestampMs) -> OtherRecordsError:
         return OtherRecordsError(
             "log has another largest timestamp than its metadata"
-            f" log={found} metadata={self._expected_timestamp_ms}"
+            f" log={time_ms} metadata={self._expected_timestamp_ms}"
         )
 
     def _check_end(self) -> None:

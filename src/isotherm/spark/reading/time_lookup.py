@@ -51,9 +51,9 @@ def first_offset_not_before(
             whole = SegmentRead(young.segment, young.start_offset, young.end_offset)
             if young is passed_over and not _may_be_young(whole, storage, timestamp_ms):
                 continue
-            found = _first_young_offset(whole, storage, timestamp_ms, gaps)
-            if found is not None:
-                return found
+            place = _first_young_offset(whole, storage, timestamp_ms, gaps)
+            if place is not None:
+                return place
         passed_over = None
     return None
 
@@ -82,13 +82,13 @@ def _first_young_offset(
     cut = max(start, min(entries[count].offset + 1, end) if count < len(entries) else end)
     try:
         skipped_by = SkippedBy(hints if start > whole.start_offset else ())
-        found = _first_young_record(whole.of(start, cut), storage, timestamp_ms, gaps, skipped_by)
+        place = _first_young_record(whole.of(start, cut), storage, timestamp_ms, gaps, skipped_by)
     except CorruptIndexError as error:
         _logger.warning("looked up without the time index: %s", error)
         return _first_young_record(whole, storage, timestamp_ms, gaps, SkippedBy())
-    if found is None:
-        found = _first_young_record(whole.of(cut, end), storage, timestamp_ms, gaps, SkippedBy())
-    return found
+    if place is None:
+        place = _first_young_record(whole.of(cut, end), storage, timestamp_ms, gaps, SkippedBy())
+    return place
 
 
 def _time_entries(whole: SegmentRead, storage: RemoteStorageManager) -> list[TimestampOffset]:

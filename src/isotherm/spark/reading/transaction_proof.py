@@ -336,8 +336,8 @@ def _not_open(producer: ProducerId, first: Offset, fact: str) -> TransactionMism
 
 
 def _marker(kind: int) -> ControlRecordType:
-    known = (ControlRecordType.ABORT, ControlRecordType.COMMIT)
-    return ControlRecordType(kind) if kind in known else ControlRecordType.UNKNOWN
+    types = (ControlRecordType.ABORT, ControlRecordType.COMMIT)
+    return ControlRecordType(kind) if kind in types else ControlRecordType.UNKNOWN
 
 
 def _wrong(fact: str, entry: AbortedTransaction) -> TransactionMismatchError:

@@ -106,9 +106,9 @@ class CommittedHistory:
             # First all indexes inside the spans, in parallel. They show whether later indexes are
             # needed at all, and those are fetched one after the other, up to one that completes the
             # search.
-            found = self._aborted_within(spans, pool)
+            found_spans = self._aborted_within(spans, pool)
             later = {
-                partition: pool.submit(self._aborted_later, span, found[partition])
+                partition: pool.submit(self._aborted_later, span, found_spans[partition])
                 for partition, span in spans.items()
             }
             aborted = {partition: future.result() for partition, future in later.items()}
@@ -157,11 +157,11 @@ class CommittedHistory:
         }
 
     def _aborted_later(
-        self, span: OffsetRange, found: list[AbortedTransaction]
+        self, span: OffsetRange, aborted: list[AbortedTransaction]
     ) -> list[AbortedTransaction]:
-        """`found` and the entries of later indexes, sorted by last offset. The search stops at an
+        """`aborted` and the entries of later indexes, sorted by last offset. The search stops at an
         entry that shows that no later index can have more."""
-        touching, is_complete = collect_aborted_transactions(found, span.start, span.end)
+        touching, is_complete = collect_aborted_transactions(aborted, span.start, span.end)
         for piece in self._histories[span.topic_partition]:
             if is_complete:
                 break
@@ -212,11 +212,11 @@ class CommittedHistory:
     def _open_at_end(self, history: Sequence[SegmentPiece], at: int) -> dict[ProducerId, Offset]:
         """The first offsets of the transactions that are open where the piece at this index ends,
         by producer. Empty if the producers there are unknown."""
-        known = producers_at_end(history, at)
-        if known is None:
+        producers = producers_at_end(history, at)
+        if producers is None:
             return {}
         with _named(history[at].segment):
-            return open_transactions(producer_states(known, self._storage))
+            return open_transactions(producer_states(producers, self._storage))
 
     def _aborted_in(self, piece: SegmentPiece) -> list[AbortedTransaction]:
         """Transactions whose abort marker is a record of this piece."""

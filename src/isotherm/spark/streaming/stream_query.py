@@ -128,11 +128,11 @@ class StreamQuery:
             # An added partition has no start in the checkpoint, and retention may have raised the
             # start of its log since `next_offset`.
             start_offset = self._start_in(started, partition, bounds)
-            wanted = OffsetRange(partition, start_offset, end.offsets[partition])
-            problem = check_range(wanted, bounds)
+            span = OffsetRange(partition, start_offset, end.offsets[partition])
+            problem = check_range(span, bounds)
             if problem is not None:
                 self._log.report_data_loss(problem)
-            ranges.append(clip_range(wanted, bounds))
+            ranges.append(clip_range(span, bounds))
         return self._log.tasks(ranges, views)
 
     def _bounds(self) -> Bounds:

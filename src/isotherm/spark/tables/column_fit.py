@@ -15,13 +15,13 @@ nulls: Any = pa.nulls
 _map_of: Any = pa.MapArray.from_arrays
 
 
-def conflict(found: ValueType, known: ValueType, path: str = "") -> str | None:
-    """The reason why a column of type `found` cannot be converted to `known`. None if it can. A
+def conflict(other: ValueType, known: ValueType, path: str = "") -> str | None:
+    """The reason why a column of type `other` cannot be converted to `known`. None if it can. A
     field that only one of them has is not a conflict."""
-    if found is None or known is None or found == known:
+    if other is None or known is None or other == known:
         return None
-    if isinstance(found, pa.StructType) and isinstance(known, pa.StructType):
-        for field in found:
+    if isinstance(other, pa.StructType) and isinstance(known, pa.StructType):
+        for field in other:
             index = known.get_field_index(field.name)
             if index >= 0:
                 inside = f"{path}/{field.name}" if path else field.name
@@ -29,13 +29,13 @@ def conflict(found: ValueType, known: ValueType, path: str = "") -> str | None:
                 if reason is not None:
                     return reason
         return None
-    if types.is_map(found) and types.is_map(known):
-        return conflict(found.item_type, known.item_type, f"{path}/{{}}")
-    if isinstance(found, pa.ListType) and isinstance(known, pa.ListType):
-        return conflict(found.value_type, known.value_type, f"{path}/[]")
-    if types.is_int64(found) and types.is_float64(known):
+    if types.is_map(other) and types.is_map(known):
+        return conflict(other.item_type, known.item_type, f"{path}/{{}}")
+    if isinstance(other, pa.ListType) and isinstance(known, pa.ListType):
+        return conflict(other.value_type, known.value_type, f"{path}/[]")
+    if types.is_int64(other) and types.is_float64(known):
         return None
-    return f"{f'field {path}' if path else 'it'} changed from {known} to {found}"
+    return f"{f'field {path}' if path else 'it'} changed from {known} to {other}"
 
 
 def struct_children(column: Any) -> dict[str, Any]:

@@ -99,8 +99,8 @@ def _child(column: Values, name: str, kind: pa.DataType) -> Values:
     if _field(column.type, name) is None:
         empty: Values = _nulls(len(column), kind)
         return empty
-    found: Values = pc.struct_field(column, name)
-    return found
+    child: Values = pc.struct_field(column, name)
+    return child
 
 
 def _reason(op: str | None) -> str:

@@ -19,7 +19,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 def file_statistics(footer: parquet.FileMetaData) -> dict[str, Any]:
     """`numRecords`, the counts of nulls, and the bounds of whole numbers and times, including those
     inside structs. Bounds that the footer lacks, or that Delta cannot write, are left out."""
-    found: dict[str, Any] = {"numRecords": footer.num_rows}
+    statistics: dict[str, Any] = {"numRecords": footer.num_rows}
     groups = range(footer.num_row_groups)
     for index in range(min(footer.num_columns, COLUMNS_MAX) if groups else 0):
         column = footer.schema.column(index)
@@ -31,12 +31,12 @@ def file_statistics(footer: parquet.FileMetaData) -> dict[str, Any]:
         if not all(part is not None and part.has_null_count for part in parts):
             continue
         path = column.path.split(".")
-        _put(found, ["nullCount", *path], sum(part.null_count for part in parts))
+        _put(statistics, ["nullCount", *path], sum(part.null_count for part in parts))
         bounds = _bounds([part for part in parts if part.num_values])
         if bounds is not None:
-            _put(found, ["minValues", *path], bounds[0])
-            _put(found, ["maxValues", *path], bounds[1])
-    return found
+            _put(statistics, ["minValues", *path], bounds[0])
+            _put(statistics, ["maxValues", *path], bounds[1])
+    return statistics
 
 
 def _bounds(parts: Sequence[Any]) -> tuple[Any, Any] | None:

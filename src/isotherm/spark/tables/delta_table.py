@@ -182,8 +182,8 @@ class DeltaTopicTable:
     def places(self, types: DecodedTypes) -> FilePlaces:
         with _translated("the table's columns cannot be changed"):
             if types != self.types():
-                wanted = rows_schema(types)
-                fields = [wanted.field(name) for name in KeyValue._fields if name in wanted.names]
+                schema = rows_schema(types)
+                fields = [schema.field(name) for name in KeyValue._fields if name in schema.names]
                 added = Schema.from_arrow(pa.schema(fields)).fields
                 try:
                     self._known.alter.add_columns(added, commit_properties=_properties({}))
@@ -329,13 +329,13 @@ class DeltaTopicTable:
         """Try one commit, which adds files and removes the replaced ones. The table is loaded at
         the new version. Returns False if another program committed first."""
         now_ms = self._clock.now_ms()
-        known = _files(table) if replaced_names else {}
+        files = _files(table) if replaced_names else {}
         replaced = [place.path_of(name) for name in replaced_names]
-        if not known.keys() >= set(replaced):
+        if not files.keys() >= set(replaced):
             raise overtaken(self.name)
         actions: list[AddAction | RemoveAction] = list(added)
         actions += [
-            RemoveAction(path, True, now_ms, known[path], partition_values(path))
+            RemoveAction(path, True, now_ms, files[path], partition_values(path))
             for path in replaced
         ]
         own = secrets.token_hex(8)
@@ -371,8 +371,8 @@ class DeltaTopicTable:
         if any(each["operation"] == _RESTORE for each in later):
             return self._restored_offsets(table)
         count = table.transaction_version(_PARTITIONS) or 0
-        found = ((n, table.transaction_version(f"{_OFFSET_OF}{n}")) for n in range(count))
-        return {number: offset for number, offset in found if offset is not None}
+        versions = ((n, table.transaction_version(f"{_OFFSET_OF}{n}")) for n in range(count))
+        return {number: offset for number, offset in versions if offset is not None}
 
     def _restored_offsets(self, table: DeltaTable) -> dict[int, Offset]:
         """The offsets after a restore, which does not change transaction ids. They are in the text
@@ -419,7 +419,7 @@ def storage_options(settings: ObjectStoreSettings) -> dict[str, str]:
         )
     if settings.scheme == "file":
         return {}
-    known = {
+    options = {
         "aws_endpoint": settings.s3_endpoint_url,
         "aws_region": settings.s3_region,
         "aws_access_key_id": settings.aws_access_key_id,
@@ -434,7 +434,7 @@ def storage_options(settings: ObjectStoreSettings) -> dict[str, str]:
     prefixes = {"s3": "aws_", "s3a": "aws_", "gs": "google_"}
     prefix = prefixes.get(settings.scheme, "azure_")
     return {
-        **{k: v for k, v in known.items() if v is not None and k.startswith(prefix)},
+        **{k: v for k, v in options.items() if v is not None and k.startswith(prefix)},
         "allow_http": str((settings.s3_endpoint_url or "").startswith("http://")).lower(),
         "timeout": f"{settings.request_timeout_ms}ms",
         "connect_timeout": f"{settings.connect_timeout_ms}ms",

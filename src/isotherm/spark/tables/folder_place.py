@@ -47,8 +47,8 @@ def check_unused(settings: ObjectStoreSettings, folder: str, own: Collection[str
     """Raises ConfigError if the folder of a table that is to be made has anything but its `own`
     folders: readers would take other files for a part of the table."""
     folders, objects = store_client(settings).list_level(f"{folder}/")
-    found = {each.rstrip("/") for each in folders} | {each.key for each in objects}
-    others = sorted({each.rpartition("/")[2] for each in found} - set(own))
+    names = {each.rstrip("/") for each in folders} | {each.key for each in objects}
+    others = sorted({each.rpartition("/")[2] for each in names} - set(own))
     if others:
         raise ConfigError(
             "the folder of the table has files that this command has not put there"

@@ -107,8 +107,8 @@ def frame_of(value: bytes, *, has_path: bool = False) -> tuple[SchemaName, bytes
 
 def frame_size(value: bytes, *, has_path: bool = False) -> int:
     """The bytes of the frame at the beginning of a value. 0 if there is none."""
-    found = frame_of(value, has_path=has_path)
-    return 0 if found is None else len(value) - len(found[1])
+    frame = frame_of(value, has_path=has_path)
+    return 0 if frame is None else len(value) - len(frame[1])
 
 
 def not_framed(schemas: npt.NDArray[np.int64]) -> list[DeadValue]:
@@ -140,7 +140,7 @@ def _names(
     """The distinct names before values, and the index of each value's name."""
     names: list[SchemaName] = []
     firsts: list[int] = []
-    found = np.empty(len(starts), np.int64)
+    ends = np.empty(len(starts), np.int64)
     for size in np.unique(heads).tolist():
         where = np.flatnonzero(heads == size)
         bytes_of = data[starts[where][:, None] + np.arange(size)].view(f"S{size}")[:, 0]
@@ -148,13 +148,13 @@ def _names(
             texts, first, inverse = bytes_of[:1], np.zeros(1, np.int64), np.zeros(1, np.int64)
         else:
             texts, first, inverse = np.unique(bytes_of, return_index=True, return_inverse=True)
-        found[where] = inverse + len(names)
+        ends[where] = inverse + len(names)
         names += [_name(text.ljust(size, b"\0")) for text in texts.tolist()]
         firsts += where[first].tolist()
     order = np.argsort(firsts)
     ranks = np.empty(len(names), np.int64)
     ranks[order] = np.arange(len(names))
-    return [names[each] for each in order], ranks[found]
+    return [names[each] for each in order], ranks[ends]
 
 
 def _name(head: bytes) -> SchemaName:

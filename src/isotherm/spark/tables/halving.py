@@ -22,11 +22,11 @@ tried, but never for a single value."""
 def decode_by_halves(payloads: Values, column: ValueType, decode: DecodeTogether) -> DecodedValues:
     """The values as `column`, and those that cannot be decoded, by their places. `column` is None
     for values without bytes."""
-    found = list(_decoded(payloads, np.arange(len(payloads)), decode)) if len(payloads) else []
+    parts = list(_decoded(payloads, np.arange(len(payloads)), decode)) if len(payloads) else []
     kind = pa.null() if column is None else column
     return DecodedValues(
-        pa.concat_arrays([pa.array([], kind), *(each.column for each in found)]),
-        sorted(dead for each in found for dead in each.dead),
+        pa.concat_arrays([pa.array([], kind), *(each.column for each in parts)]),
+        sorted(dead for each in parts for dead in each.dead),
     )
 
 

@@ -177,13 +177,13 @@ class IcebergKept:
 
 
 def _newest_notes(table: Table, names: Iterable[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    notes: dict[str, str] = {}
     for snapshot in ancestors(table):
         for name in names:
             note = note_of(snapshot, name)
             if note is not None:
-                found.setdefault(name, note)
-    return found
+                notes.setdefault(name, note)
+    return notes
 
 
 def expirable_snapshots(table: Table, before_ms: TimestampMs, needed: str) -> list[Snapshot]:

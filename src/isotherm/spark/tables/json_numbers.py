@@ -167,10 +167,10 @@ def large_doubles(column: Values, kind: ValueType) -> Mask:
 
     Only fields of `kind` count.
     """
-    found = np.zeros(len(column), np.bool_)
+    is_large = np.zeros(len(column), np.bool_)
     for rows in _rows_of_large(column, kind, np.arange(len(column))):
-        found[rows] = True
-    return found
+        is_large[rows] = True
+    return is_large
 
 
 def _rows_of_large(column: Any, kind: ValueType, rows: Places) -> Iterator[Places]:

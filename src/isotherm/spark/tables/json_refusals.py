@@ -113,12 +113,12 @@ def _no_number(name: str) -> NoReturn:
 
 
 def _fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise _Refused(f"field {twice} was specified twice")
-    return found
+    return fields
 
 
 def _check_fields(value: object, levels: int = 0, arrays: int = 0) -> bool:
@@ -161,9 +161,9 @@ def _conflicts(value: object, column: pa.Field[Any], path: str, rules: _Rules) -
     if value is None:
         return
     kind = column.type
-    found, wanted = _JSON_KINDS[type(value)], _kind_of(kind)
-    if found != wanted:
-        yield f"field {path} changed from {wanted} to {found}"
+    actual, expected = _JSON_KINDS[type(value)], _kind_of(kind)
+    if actual != expected:
+        yield f"field {path} changed from {expected} to {actual}"
     elif isinstance(value, WholeText | OtherText):
         yield from _lost_digits(value, column, path, rules)
     elif isinstance(value, dict) and isinstance(kind, pa.StructType):

@@ -107,10 +107,10 @@ class ParquetTable:
         return self._types
 
     def data_files(self) -> list[str]:
-        known = [each.key for each in self._commits() if int(Path(each.key).stem) < self._number]
+        commits = [each.key for each in self._commits() if int(Path(each.key).stem) < self._number]
         with ThreadPoolExecutor(_COMMIT_THREADS, thread_name_prefix="isotherm-commit") as pool:
             before = list(
-                pool.map(lambda key: json.loads(self._client.get(key, _COMMIT_SIZE_MAX)), known)
+                pool.map(lambda key: json.loads(self._client.get(key, _COMMIT_SIZE_MAX)), commits)
             )
         # The run of the last commit may still be moving its files, or may have been killed before
         # that.

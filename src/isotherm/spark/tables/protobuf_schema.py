@@ -86,6 +86,6 @@ def _common_folders() -> list[str]:
     """The folders with google/type and others, which schemas may import without a registered
     reference.
     """
-    found = find_spec("google.type")
-    places = [] if found is None else list(found.submodule_search_locations or ())
+    spec = find_spec("google.type")
+    places = [] if spec is None else list(spec.submodule_search_locations or ())
     return [str(Path(each).parents[1]) for each in places]

@@ -108,8 +108,8 @@ class Enum:
         field.type = FieldDescriptorProto.TYPE_INT32
 
     def column_of(self, stored: Any) -> Any:
-        found = pc.index_in(stored, value_set=pa.array(self.numbers, pa.int32()), skip_nulls=True)
-        named = pa.array(self.names, pa.string()).take(found)
+        indexes = pc.index_in(stored, value_set=pa.array(self.numbers, pa.int32()), skip_nulls=True)
+        named = pa.array(self.names, pa.string()).take(indexes)
         return pc.coalesce(named, stored.cast(pa.string()))
 
 
@@ -161,8 +161,8 @@ class Message:
     @cached_property
     def column(self) -> ValueType:
         columns = [(each.name, each.column) for each in self.fields]
-        known = [pa.field(name, kind) for name, kind in columns if kind is not None]
-        return pa.struct(known) if known else None
+        fields = [pa.field(name, kind) for name, kind in columns if kind is not None]
+        return pa.struct(fields) if fields else None
 
     def declare(self, field: FieldDescriptorProto) -> None:
         field.type = FieldDescriptorProto.TYPE_MESSAGE

@@ -87,10 +87,10 @@ class RegistryDecoder:
             parts.append(column)
             places.append(np.delete(where, [each.place for each in lost]))
         dead.sort()
-        found = np.concatenate(places)
+        order = np.concatenate(places)
         column = pa.concat_arrays([each for each in parts if len(each)] or parts[:1])
-        if (np.diff(found) < 0).any():
-            column = _taken(column, np.argsort(found, kind="stable"))
+        if (np.diff(order) < 0).any():
+            column = _taken(column, np.argsort(order, kind="stable"))
         return DecodedValues(column, dead)
 
     def _learn(self, name: SchemaName) -> None:

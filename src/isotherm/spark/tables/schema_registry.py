@@ -78,10 +78,10 @@ def registered_schema(settings: RegistrySettings, schema_id: int | uuid.UUID) ->
 
     try:
         if isinstance(schema_id, int):
-            found = client.get_schema(schema_id)
+            schema = client.get_schema(schema_id)
         else:
-            found = client.get_schema_by_guid(str(schema_id))
-        references = _references(client, found.references or ())
+            schema = client.get_schema_by_guid(str(schema_id))
+        references = _references(client, schema.references or ())
     except RefusedError as error:
         if error.http_status_code == _NOT_FOUND:
             raise UnknownSchemaError("the registry has no such schema") from error
@@ -90,7 +90,7 @@ def registered_schema(settings: RegistrySettings, schema_id: int | uuid.UUID) ->
     except Exception as error:
         raise _failed(settings, error) from error
     return RegisteredSchema(
-        found.schema_type or "AVRO", found.schema_str or "", tuple(references.items())
+        schema.schema_type or "AVRO", schema.schema_str or "", tuple(references.items())
     )
 
 
@@ -103,24 +103,24 @@ def check_registry(settings: RegistrySettings) -> None:
             raise _failed(settings, error) from error
 
 
-def _references(client: SchemaRegistryClient, wanted: Iterable[Any]) -> dict[str, str]:
+def _references(client: SchemaRegistryClient, listed: Iterable[Any]) -> dict[str, str]:
     """The names and texts of all schemas that are referred to.
 
     Each comes after its own references.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     # Those whose references are being followed, too, so that the bound holds for their depth.
     begun: dict[str, str] = {}
     # Without recursion, whose limit is about REFERENCES_MAX.
-    following: list[tuple[str | None, Iterator[Any]]] = [(None, iter(wanted))]
+    following: list[tuple[str | None, Iterator[Any]]] = [(None, iter(listed))]
     while following:
         name, references = following[-1]
         each = next(references, None)
         if each is None:
             following.pop()
             if name is not None:
-                found[name] = begun[name]
-        elif each.name in found:
+                texts[name] = begun[name]
+        elif each.name in texts:
             continue
         elif each.name in begun:
             raise ValueError(f"references of schemas form a cycle name={each.name}")
@@ -130,7 +130,7 @@ def _references(client: SchemaRegistryClient, wanted: Iterable[Any]) -> dict[str
             schema = client.get_version(each.subject, each.version).schema
             begun[each.name] = schema.schema_str or ""
             following.append((each.name, iter(schema.references or ())))
-    return found
+    return texts
 
 
 def _failed(settings: RegistrySettings, error: Exception) -> SchemaRegistryError:

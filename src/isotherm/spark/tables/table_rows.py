@@ -71,20 +71,20 @@ def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> Dec
     decoded: dict[str, DecodedValues] = {}
     deleted: DecodedValues | None = None
     for name, decoder in zip(KeyValue._fields, decoders, strict=True):
-        found = decoder.decode(values_of(batch, name, decoder))
+        values = decoder.decode(values_of(batch, name, decoder))
         if isinstance(decoder, EnvelopeDecoder):
-            deleted = found
-        for place, reason in found.dead:
+            deleted = values
+        for place, reason in values.dead:
             reasons.setdefault(place, f"{name}: {reason}")
         if decoder.known is not None:
-            decoded[name] = found
+            decoded[name] = values
     if any(each.has_grown for each in decoders):
         return DecodedRows(batch.slice(0, 0), batch.slice(0, 0), np.zeros(0, np.bool_))
     places = np.array(sorted(reasons), np.int64)
     kept = np.delete(np.arange(count), places)
     good = stamped.take(pa.array(kept, pa.int64())) if reasons else stamped
     columns = [good.column(name) for name in _COLUMNS]
-    columns += [_of_places(found, kept, count) for found in decoded.values()]
+    columns += [_of_places(values, kept, count) for values in decoded.values()]
     lost = stamped.take(pa.array(places, pa.int64()))
     texts = pa.array([reasons[place] for place in places.tolist()], pa.string())
     letters = [*(lost.column(name) for name in (*_COLUMNS, *KeyValue._fields)), texts]
@@ -108,13 +108,13 @@ def values_of(batch: pa.RecordBatch, name: str, decoder: ValueDecoder) -> Values
     return named_values(batch.column(name), batch.column("headers"), header, decoder.framing)
 
 
-def _of_places(found: DecodedValues, kept: Places, count: int) -> Values:
+def _of_places(values: DecodedValues, kept: Places, count: int) -> Values:
     """The decoded values at these places, none of which is dead."""
     # All values that are left out are dead in this column.
-    if len(found.column) == len(kept):
-        return found.column
-    own = np.delete(np.arange(count), [each.place for each in found.dead])
-    return found.column.take(pa.array(np.searchsorted(own, kept), pa.int64()))
+    if len(values.column) == len(kept):
+        return values.column
+    own = np.delete(np.arange(count), [each.place for each in values.dead])
+    return values.column.take(pa.array(np.searchsorted(own, kept), pa.int64()))
 
 
 def _with_timestamps(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[DeadValue]]:

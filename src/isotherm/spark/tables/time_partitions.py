@@ -68,15 +68,15 @@ def split_by_time(batch: pa.RecordBatch, partition_by: str) -> Iterator[TimePart
 
 def folder_of(file: str) -> str:
     """The partition's folder in the name of a file, with its slash. Empty without partitions."""
-    found = _FOLDER.search(file)
-    return "" if found is None else found[1]
+    folder = _FOLDER.search(file)
+    return "" if folder is None else folder[1]
 
 
 def partition_values(file: str) -> dict[str, str | None]:
     """The value of the partition column in the name of a file, by the column's name. Empty without
     partitions."""
-    found = _FOLDER.search(file)
-    return {} if found is None else {found[2]: found[3]}
+    folder = _FOLDER.search(file)
+    return {} if folder is None else {folder[2]: folder[3]}
 
 
 def _text(ordinal: int, partition_by: str) -> str:

@@ -147,28 +147,28 @@ def identity_properties(identity: Identity) -> dict[str, str]:
 
 def stored_identity(properties: Mapping[str, str], table: str) -> Identity:
     """Inverse of `identity_properties`. Raises ConfigError if the properties have no identity."""
-    found = {field: properties[key] for field, key in _PROPERTIES.items() if key in properties}
+    fields = {field: properties[key] for field, key in _PROPERTIES.items() if key in properties}
     try:
-        return Identity(**found)
+        return Identity(**fields)
     except TypeError:
         raise ConfigError(
             f"the table was not made by this command table={table} hint='name another with --table'"
         ) from None
 
 
-def checked_columns(columns: pa.Schema, wanted: pa.Schema, table: str) -> pa.Schema:
+def checked_columns(columns: pa.Schema, expected: pa.Schema, table: str) -> pa.Schema:
     """The wanted columns of a table.
 
     Raises ConfigError if it lacks one, or has it with another type.
     """
-    missing = [name for name in wanted.names if name not in columns.names]
+    missing = [name for name in expected.names if name not in columns.names]
     if missing:
         raise ConfigError(
             f"the table has lost columns table={table} columns={','.join(missing)}"
             " hint='name another table with --table'"
         )
-    fields = [columns.field(name) for name in wanted.names]
-    changed = [f.name for f, own in zip(fields, wanted, strict=True) if f.type != own.type]
+    fields = [columns.field(name) for name in expected.names]
+    changed = [f.name for f, own in zip(fields, expected, strict=True) if f.type != own.type]
     if changed:
         raise ConfigError(
             "columns of the table have other types than this command gives them"
@@ -190,25 +190,25 @@ def check_unwrap(unwrap: str, mode: str) -> None:
         )
 
 
-def check_topic(found: Identity, topic: str, topic_id: str, table: str) -> None:
+def check_topic(stored: Identity, topic: str, topic_id: str, table: str) -> None:
     """Raise ConfigError unless the table is of this topic."""
-    if found.topic != topic:
+    if stored.topic != topic:
         raise ConfigError(
-            f"the table is of another topic table={table} its_topic={found.topic} topic={topic}"
+            f"the table is of another topic table={table} its_topic={stored.topic} topic={topic}"
             " hint='name another table with --table'"
         )
-    if found.topic_id != topic_id:
+    if stored.topic_id != topic_id:
         raise ConfigError(
             "the topic was deleted and made anew since the table was made, or is another cluster's"
-            f" table={table} topic={topic} topic_id={topic_id} its_topic_id={found.topic_id}"
+            f" table={table} topic={topic} topic_id={topic_id} its_topic_id={stored.topic_id}"
             " hint='name another table with --table'"
         )
 
 
-def check_options(found: Identity, wanted: Identity, table: str) -> None:
-    """Raise ConfigError unless a run with the options of `wanted` may go on with the table."""
+def check_options(stored: Identity, expected: Identity, table: str) -> None:
+    """Raise ConfigError unless a run with the options of `expected` may go on with the table."""
     for name, option in _OPTIONS.items():
-        before, now = getattr(found, name), getattr(wanted, name)
+        before, now = getattr(stored, name), getattr(expected, name)
         if before != now:
             raise ConfigError(
                 f"the table was made with another option, which it keeps table={table}"

@@ -144,51 +144,53 @@ def _first_type(name: str) -> ValueType:
 
 
 def decoders_of(
-    wanted: KeyValue[ValueFormat], fixed: DecodedTypes, known: DecodedTypes
+    formats: KeyValue[ValueFormat], fixed: DecodedTypes, known: DecodedTypes
 ) -> KeyValue[ValueDecoder]:
     """The decoders of keys and values. `fixed` has the types of the table's columns, which do not
     change. `known` also has fields that will be added."""
-    return KeyValue(*(_decoder_of(*each) for each in zip(wanted, fixed, known, strict=True)))
+    return KeyValue(*(_decoder_of(*each) for each in zip(formats, fixed, known, strict=True)))
 
 
-def settled_decoders(wanted: KeyValue[ValueFormat], types: DecodedTypes) -> KeyValue[ValueDecoder]:
+def settled_decoders(formats: KeyValue[ValueFormat], types: DecodedTypes) -> KeyValue[ValueDecoder]:
     """Decoders to these types, which do not grow. Other fields are left out."""
     return KeyValue(
-        *(_decoder_of(*each, may_grow=False) for each in zip(wanted, types, types, strict=True))
+        *(_decoder_of(*each, may_grow=False) for each in zip(formats, types, types, strict=True))
     )
 
 
 def _decoder_of(
-    wanted: ValueFormat, fixed: ValueType, known: ValueType, *, may_grow: bool = True
+    value_format: ValueFormat, fixed: ValueType, known: ValueType, *, may_grow: bool = True
 ) -> ValueDecoder:
-    if wanted.required:
-        optional = replace(wanted, required=False)
+    if value_format.required:
+        optional = replace(value_format, required=False)
         return RequiredDecoder(_decoder_of(optional, fixed, known, may_grow=may_grow))
-    if wanted.unwraps:
-        whole = replace(wanted, unwraps=False)
+    if value_format.unwraps:
+        whole = replace(value_format, unwraps=False)
         return EnvelopeDecoder(partial(_decoder_of, whole, may_grow=may_grow), fixed, known)
-    match wanted.name:
+    match value_format.name:
         case "raw":
             return RawDecoder()
         case "string":
             return StringDecoder()
         case "json":
             return JsonDecoder(fixed, known, may_grow=may_grow)
-    assert wanted.registry is not None, "formats has checked it"
-    if wanted.name == JSON_SCHEMA:
+    assert value_format.registry is not None, "formats has checked it"
+    if value_format.name == JSON_SCHEMA:
         from isotherm.spark.tables.json_schema_values import JsonSchemaDecoder, schema_type
 
         return JsonSchemaDecoder(
-            partial(schema_type, wanted.registry), fixed, known, may_grow=may_grow
+            partial(schema_type, value_format.registry), fixed, known, may_grow=may_grow
         )
     from isotherm.spark.tables.registry_values import RegistryDecoder, open_codec
 
     return RegistryDecoder(
-        partial(open_codec, wanted.name, wanted.registry, is_compared=wanted.compared),
+        partial(
+            open_codec, value_format.name, value_format.registry, is_compared=value_format.compared
+        ),
         fixed,
         known,
         may_grow=may_grow,
-        has_path=wanted.name == PROTOBUF,
+        has_path=value_format.name == PROTOBUF,
     )
 
 

@@ -124,57 +124,57 @@ def _unmarked_field(field: pa.Field[Any]) -> pa.Field[Any]:
     return plain if mark_of(field) is None else plain.remove_metadata()
 
 
-def merged(known: ValueType, found: ValueType, fixed: ValueType = None) -> ValueType:
-    """`known` with the fields of `found` that it lacks, except twins (see `twin`). The types in
+def merged(known: ValueType, other: ValueType, fixed: ValueType = None) -> ValueType:
+    """`known` with the fields of `other` that it lacks, except twins (see `twin`). The types in
     `fixed`, a part of `known`, do not change."""
-    if found is None or (known is not None and known.equals(found, check_metadata=True)):
+    if other is None or (known is not None and known.equals(other, check_metadata=True)):
         return known
     if known is None:
-        return _without_twins(found)
-    if isinstance(known, pa.StructType) and isinstance(found, pa.StructType):
-        return _merged_fields(known, found, fixed)
-    if isinstance(known, pa.ListType) and isinstance(found, pa.ListType):
+        return _without_twins(other)
+    if isinstance(known, pa.StructType) and isinstance(other, pa.StructType):
+        return _merged_fields(known, other, fixed)
+    if isinstance(known, pa.ListType) and isinstance(other, pa.ListType):
         inner = fixed.value_type if isinstance(fixed, pa.ListType) else None
-        return pa.list_(_merged_field(_item(known), _item(found), inner))
-    if isinstance(known, pa.MapType) and isinstance(found, pa.MapType):
+        return pa.list_(_merged_field(_item(known), _item(other), inner))
+    if isinstance(known, pa.MapType) and isinstance(other, pa.MapType):
         inner = fixed.item_type if isinstance(fixed, pa.MapType) else None
-        item = merged(known.item_type, found.item_type, inner)
+        item = merged(known.item_type, other.item_type, inner)
         assert item is not None
         return pa.map_(known.key_type, item)
-    widens = types.is_int64(known) and types.is_float64(found) and fixed is None
-    return found if widens else known
+    widens = types.is_int64(known) and types.is_float64(other) and fixed is None
+    return other if widens else known
 
 
-def _merged_field(known: pa.Field[Any], found: pa.Field[Any], fixed: ValueType) -> pa.Field[Any]:
-    marks = (mark_of(known), mark_of(found))
-    if fixed is None and types.is_int64(known.type) and types.is_float64(found.type):
+def _merged_field(known: pa.Field[Any], other: pa.Field[Any], fixed: ValueType) -> pa.Field[Any]:
+    marks = (mark_of(known), mark_of(other))
+    if fixed is None and types.is_int64(known.type) and types.is_float64(other.type):
         # A schema that declares a double may follow one that has declared a whole number.
         stays = marks[0] == NEEDED or (marks[0] == DECLARED and marks[1] != DECLARED)
-        return known if stays else marked(known.name, found.type, marks[1])
-    kind = merged(known.type, found.type, fixed)
+        return known if stays else marked(known.name, other.type, marks[1])
+    kind = merged(known.type, other.type, fixed)
     assert kind is not None
     if fixed is not None:
         return marked(known.name, kind, None)
-    if kind != found.type:
+    if kind != other.type:
         return marked(known.name, kind, marks[0])
     return marked(known.name, kind, NEEDED if NEEDED in marks else marks[0] or marks[1])
 
 
-def merged_types(known: DecodedTypes, found: DecodedTypes, fixed: DecodedTypes) -> DecodedTypes:
+def merged_types(known: DecodedTypes, other: DecodedTypes, fixed: DecodedTypes) -> DecodedTypes:
     """As `merged`, for both columns."""
-    return KeyValue(*(merged(*each) for each in zip(known, found, fixed, strict=True)))
+    return KeyValue(*(merged(*each) for each in zip(known, other, fixed, strict=True)))
 
 
-def twin(found: ValueType, known: ValueType, path: str = "") -> str | None:
-    """The first field of `found` that cannot be a column, because its name differs only in case
-    from that of a field beside it in `known` or `found`. It is the reason for a dead letter. Fields
+def twin(other: ValueType, known: ValueType, path: str = "") -> str | None:
+    """The first field of `other` that cannot be a column, because its name differs only in case
+    from that of a field beside it in `known` or `other`. It is the reason for a dead letter. Fields
     of `known` are columns."""
-    if isinstance(found, pa.StructType):
+    if isinstance(other, pa.StructType):
         columns = (
             {field.name: field.type for field in known} if isinstance(known, pa.StructType) else {}
         )
         names = {name.lower(): name for name in columns}
-        for field in found:
+        for field in other:
             inside = f"{path}/{field.name}" if path else field.name
             first = names.setdefault(field.name.lower(), field.name)
             if field.name not in columns and first != field.name:
@@ -183,12 +183,12 @@ def twin(found: ValueType, known: ValueType, path: str = "") -> str | None:
             if reason is not None:
                 return reason
         return None
-    if isinstance(found, pa.ListType):
+    if isinstance(other, pa.ListType):
         inner = known.value_type if isinstance(known, pa.ListType) else None
-        return twin(found.value_type, inner, f"{path}/[]")
-    if isinstance(found, pa.MapType):
+        return twin(other.value_type, inner, f"{path}/[]")
+    if isinstance(other, pa.MapType):
         inner = known.item_type if isinstance(known, pa.MapType) else None
-        return twin(found.item_type, inner, f"{path}/{{}}")
+        return twin(other.item_type, inner, f"{path}/{{}}")
     return None
 
 
@@ -225,13 +225,13 @@ def decoded_types(schema: pa.Schema) -> DecodedTypes:
     )
 
 
-def _merged_fields(known: StructType, found: StructType, fixed: ValueType) -> pa.DataType:
+def _merged_fields(known: StructType, other: StructType, fixed: ValueType) -> pa.DataType:
     fields: dict[str, Any] = {field.name: field for field in known}
     fixed_kinds = (
         {field.name: field.type for field in fixed} if isinstance(fixed, pa.StructType) else {}
     )
     names = {name.lower() for name in fields}
-    for field in found:
+    for field in other:
         if field.name in fields:
             fixed_kind = fixed_kinds.get(field.name)
             fields[field.name] = _merged_field(fields[field.name], field, fixed_kind)
@@ -247,12 +247,12 @@ def _item(kind: pa.ListType[Any]) -> pa.Field[Any]:
     return kind.value_field.with_name("item")
 
 
-def _without_twins(found: pa.DataType) -> pa.DataType:
-    if isinstance(found, pa.StructType):
-        return _merged_fields(pa.struct([]), found, None)
-    if isinstance(found, pa.ListType):
-        item = _item(found)
+def _without_twins(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.StructType):
+        return _merged_fields(pa.struct([]), kind, None)
+    if isinstance(kind, pa.ListType):
+        item = _item(kind)
         return pa.list_(marked(item.name, _without_twins(item.type), mark_of(item)))
-    if isinstance(found, pa.MapType):
-        return pa.map_(found.key_type, _without_twins(found.item_type))
-    return found
+    if isinstance(kind, pa.MapType):
+        return pa.map_(kind.key_type, _without_twins(kind.item_type))
+    return kind

@@ -83,11 +83,11 @@ class TopicSegmentSource:
         by_number: dict[int, set[TopicIdPartition]] = defaultdict(set)
         for partition in partitions:
             by_number[metadata_partition(partition, count)].add(partition)
-        fresh = [n for n, wanted in by_number.items() if not self._follows(n, wanted)]
+        fresh = [n for n, chosen in by_number.items() if not self._follows(n, chosen)]
         columnar = self._are_many(fresh)
         self._followed = {
-            number: self._catch_up(number, frozenset(wanted), columnar=columnar)
-            for number, wanted in sorted(by_number.items())
+            number: self._catch_up(number, frozenset(chosen), columnar=columnar)
+            for number, chosen in sorted(by_number.items())
         }
         return [
             segment
@@ -97,8 +97,8 @@ class TopicSegmentSource:
             if _is_visible(segment)
         ]
 
-    def _follows(self, number: int, wanted: AbstractSet[TopicIdPartition]) -> bool:
-        return number in self._followed and self._followed[number][0] == wanted
+    def _follows(self, number: int, partitions: AbstractSet[TopicIdPartition]) -> bool:
+        return number in self._followed and self._followed[number][0] == partitions
 
     def _are_many(self, numbers: Iterable[int]) -> bool:
         """Whether these metadata partitions together have enough records for the columnar fold. Its
@@ -107,18 +107,18 @@ class TopicSegmentSource:
         return sum(end - start for start, end in bounds) >= COLUMNAR_RECORDS_MIN
 
     def _catch_up(
-        self, number: int, wanted: frozenset[TopicIdPartition], *, columnar: bool
+        self, number: int, partitions: frozenset[TopicIdPartition], *, columnar: bool
     ) -> tuple[frozenset[TopicIdPartition], FollowedPartition]:
         # A fold for other partitions has passed over the events of these: it is made anew.
-        if not self._follows(number, wanted):
+        if not self._follows(number, partitions):
             records_min = 0 if columnar else COLUMNAR_RECORDS_MIN
             followed = FollowedPartition(
-                self._topic, number, wanted.__contains__, columnar_records_min=records_min
+                self._topic, number, partitions.__contains__, columnar_records_min=records_min
             )
         else:
             _, followed = self._followed[number]
         followed.catch_up()
-        return wanted, followed
+        return partitions, followed
 
 
 class UsersSegmentSource:
@@ -169,16 +169,21 @@ class BucketSegmentSource:
             for owner, listed in histories.items()
             if self._by_name and is_in_order(listed)
         }
-        known = self._read([each for listed in ordered.values() for each in listed[-2:]])
-        ordered = {o: listed for o, listed in ordered.items() if _ends_in_order(listed, known)}
+        segments = self._read([each for listed in ordered.values() for each in listed[-2:]])
+        ordered = {o: listed for o, listed in ordered.items() if _ends_in_order(listed, segments)}
         disordered = [listed for o, listed in histories.items() if o not in ordered]
-        known |= self._read([each for listed in disordered for each in listed])
+        segments |= self._read([each for listed in disordered for each in listed])
         # A manifest never changes, so it is read once. What is listed no more is forgotten.
-        self._known = known
+        self._known = segments
         by_manifest = [listed[-1:] for listed in ordered.values()] + disordered
         return [
             *(each for listed in ordered.values() for each in follow_one_another(listed)),
-            *(known[e.segment_id] for each in by_manifest for e in each if e.segment_id in known),
+            *(
+                segments[e.segment_id]
+                for each in by_manifest
+                for e in each
+                if e.segment_id in segments
+            ),
         ]
 
     def _committed(
@@ -192,11 +197,11 @@ class BucketSegmentSource:
                 " whole option=metadata value=bucket hint='set kafka.bootstrap.servers, and"
                 " metadata=topic'"
             )
-        wanted = None if partitions is None else frozenset(partitions)
+        chosen = None if partitions is None else frozenset(partitions)
         histories: dict[TopicIdPartition, list[SegmentObjects]] = defaultdict(list)
         for listed in list_segment_objects(self._client, self._layout, selects_topic):
             owner = listed.segment_id.topic_id_partition
-            if suffix in listed.objects and (wanted is None or owner in wanted):
+            if suffix in listed.objects and (chosen is None or owner in chosen):
                 histories[owner].append(listed)
         for history in histories.values():
             history.sort(key=lambda listed: listed.start_offset)
@@ -209,13 +214,13 @@ class BucketSegmentSource:
         out."""
 
         def read(each: SegmentObjects) -> RemoteLogSegmentMetadata | DamagedSegment | None:
-            known = self._known.get(each.segment_id)
-            return known or read_segment(self._client, self._layout, each)
+            known_segment = self._known.get(each.segment_id)
+            return known_segment or read_segment(self._client, self._layout, each)
 
         with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-manifests") as pool:
-            found = list(pool.map(read, listed))
+            segments = list(pool.map(read, listed))
         described: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
-        for outcome in found:
+        for outcome in segments:
             if isinstance(outcome, DamagedSegment):
                 self._report(outcome)
                 # It stays part of the history. Otherwise records of an older leader would be read
@@ -231,8 +236,8 @@ class BucketSegmentSource:
         log = objects.objects.get(LOG_SUFFIX)
         if log is None:
             return blank
-        found = describe_log(self._client, log.key, log.size, objects.start_offset)
-        return blank if found is None else blank.described(*found)
+        log_facts = describe_log(self._client, log.key, log.size, objects.start_offset)
+        return blank if log_facts is None else blank.described(*log_facts)
 
     def _report(self, damaged: DamagedSegment) -> None:
         partition = damaged.objects.segment_id.topic_id_partition
@@ -250,15 +255,15 @@ class BucketSegmentSource:
 
 def _ends_in_order(
     listed: Sequence[SegmentObjects],
-    known: Mapping[RemoteLogSegmentId, RemoteLogSegmentMetadata],
+    by_id: Mapping[RemoteLogSegmentId, RemoteLogSegmentMetadata],
 ) -> bool:
     """Whether the manifests of the last two segments (or of the only one) are sound and confirm the
     order of the names."""
-    found = [known.get(each.segment_id) for each in listed[-2:]]
-    last = found[-1]
-    if last is None or any(isinstance(each, BlankSegment) for each in found):
+    last_two = [by_id.get(each.segment_id) for each in listed[-2:]]
+    last = last_two[-1]
+    if last is None or any(isinstance(each, BlankSegment) for each in last_two):
         return False
-    return len(found) == 1 or (found[0] is not None and is_succeeded_by(found[0], last))
+    return len(last_two) == 1 or (last_two[0] is not None and is_succeeded_by(last_two[0], last))
 
 
 def _is_visible(segment: RemoteLogSegmentMetadata) -> bool:
@@ -277,16 +282,16 @@ class TableSegmentSource:
     def visible_segments(
         self, selects_topic: Callable[[str], bool], partitions: Collection[TopicIdPartition] | None
     ) -> list[RemoteLogSegmentMetadata]:
-        wanted = None if partitions is None else frozenset(partitions)
-        found: list[RemoteLogSegmentMetadata] = []
+        chosen_partitions = None if partitions is None else frozenset(partitions)
+        segments: list[RemoteLogSegmentMetadata] = []
         for table in read_segments(self._settings, filters=[("state", "=", _VISIBLE)]):
             names: list[Any] = pc.unique(table["topic"]).to_pylist()
             topics = [name for name in names if selects_topic(name)]
             chosen = table.filter(pc.is_in(table["topic"], pa.array(topics, pa.string())))
             for batch in chosen.to_batches():
-                found += [
+                segments += [
                     segment
                     for segment in segments_of(batch)
-                    if wanted is None or segment.topic_id_partition in wanted
+                    if chosen_partitions is None or segment.topic_id_partition in chosen_partitions
                 ]
-        return found
+        return segments

@@ -270,17 +270,17 @@ class TieredLog:
         merge_ranges: bool,
     ) -> list[ReadTask]:
         reads = []
-        for wanted in ranges:
-            view = views[wanted.topic_partition]
-            reads.append(self._reads(view.pieces, wanted, view.blanks))
+        for span in ranges:
+            view = views[span.topic_partition]
+            reads.append(self._reads(view.pieces, span, view.blanks))
         if self._transactions is not None:
             reads = self._transactions.with_aborted(reads)
         return plan_tasks(reads, self._options.target_bytes_per_task, merge_ranges=merge_ranges)
 
     def _reads(
-        self, pieces: Sequence[SegmentPiece], wanted: OffsetRange, blanks: Sequence[BlankSegment]
+        self, pieces: Sequence[SegmentPiece], span: OffsetRange, blanks: Sequence[BlankSegment]
     ) -> list[Read]:
-        reads = plan_reads(pieces, wanted)
+        reads = plan_reads(pieces, span)
         if self._options.reads_tail:
             return reads
         for read in reads:
@@ -309,21 +309,21 @@ class TieredLog:
         def find(partition: TopicPartition) -> Offset | None:
             view = views[partition]
             kept = clip_pieces(view.pieces, view.bounds)
-            found = first_offset_not_before(
+            offsets = first_offset_not_before(
                 kept, self._storage, times[partition], gaps=self._options.gaps
             )
             blank = min((each.start_offset for each in view.blanks), default=None)
-            if is_end and blank is not None and (found is None or blank < found):
+            if is_end and blank is not None and (offsets is None or blank < offsets):
                 return max(blank, view.bounds.start)
-            return found
+            return offsets
 
         with ThreadPoolExecutor(_LOOKUP_THREADS, thread_name_prefix="isotherm-lookup") as pool:
-            found = dict(zip(times, pool.map(find, times), strict=True))
-        missing = {p: times[p] for p, offset in found.items() if offset is None}
+            offsets = dict(zip(times, pool.map(find, times), strict=True))
+        missing = {p: times[p] for p, offset in offsets.items() if offset is None}
         # Only the rest: the bucket has the older records, so what is found there is the first.
         if missing and self._tail_brokers is not None:
-            found |= self._tail_brokers.offsets_for_times(missing)
-        return found
+            offsets |= self._tail_brokers.offsets_for_times(missing)
+        return offsets
 
     def read_again(self, read: SegmentRead) -> list[Read] | None:
         """The reads that replace a read whose segment is deleted, from the current metadata.
@@ -345,22 +345,22 @@ class TieredLog:
         pieces = lineage_pieces(segments)
         if self._options.reads_committed:
             self._transactions = self._committed({partition: pieces})
-        wanted = OffsetRange(partition, read.start_offset, read.end_offset)
-        found = self._reads(pieces, wanted, blanks_of(segments))
-        return found if self._transactions is None else self._transactions.with_aborted([found])[0]
+        span = OffsetRange(partition, read.start_offset, read.end_offset)
+        reads = self._reads(pieces, span, blanks_of(segments))
+        return reads if self._transactions is None else self._transactions.with_aborted([reads])[0]
 
     def read_elsewhere(self, read: SegmentRead) -> list[Read] | None:
         """The reads that replace a read whose segment lacks its offsets. They are of other segments
         of the lineage; None unless these have all of the offsets."""
         unreadable = {read.segment.segment_id.id}
         pieces = lineage_pieces(self._segments_now(read), unreadable)
-        wanted = OffsetRange(read.topic_partition, read.start_offset, read.end_offset)
-        found: list[Read] = []
-        for each in plan_reads(pieces, wanted):
+        span = OffsetRange(read.topic_partition, read.start_offset, read.end_offset)
+        reads: list[Read] = []
+        for each in plan_reads(pieces, span):
             if not isinstance(each, SegmentRead):
                 return None
-            found.append(replace(each, aborted=read.aborted, beside=_alone(read, each)))
-        return found
+            reads.append(replace(each, aborted=read.aborted, beside=_alone(read, each)))
+        return reads
 
     def report_data_loss(self, problem: str) -> None:
         """Raise OffsetOutOfRangeError, or log a warning with failOnDataLoss=false."""
@@ -461,14 +461,14 @@ def _found_topics(options: SourceOptions, met: Sequence[str]) -> str:
     return f" found={','.join(met[:10])}{_nearest(options.named_topics, met)}"
 
 
-def _nearest(wanted: Iterable[str], met: Collection[str]) -> str:
-    found = {
+def _nearest(names: Iterable[str], met: Collection[str]) -> str:
+    nearest = {
         name
-        for topic in wanted
+        for topic in names
         if topic not in met
         for name in difflib.get_close_matches(topic, list(met), n=1)
     }
-    return f" nearest={','.join(sorted(found))}" if found else ""
+    return f" nearest={','.join(sorted(nearest))}" if nearest else ""
 
 
 _NOTHING_FOUND = (

@@ -33,10 +33,10 @@ class UsersStorage(CheckedStorageManager):
                 f" not have class={self._calls.class_name} method='{_LIST}()'"
                 " hint='add the method, or name the metadata topic where the command can read it'"
             )
-        found: list[Any] = self._calls.call(
+        segments: list[Any] = self._calls.call(
             _LIST, "the tier", lambda: list(manager.list_log_segments())
         )
-        for each in found:
+        for each in segments:
             is_right = isinstance(each, RemoteLogSegmentMetadata) and each.state in _STORED
             self._calls.check(
                 _LIST,
@@ -45,4 +45,4 @@ class UsersStorage(CheckedStorageManager):
                 getattr(each, "state", type(each)),
                 is_right=is_right,
             )
-        return found
+        return segments

@@ -113,9 +113,9 @@ class RemoteLogMetadataManagerConformance:
         assert assigned.remote_log_segment_metadata(PARTITION, 0, 50) is None
         update = make_update(segment, FINISHED, b"custom")
         assigned.update_remote_log_segment_metadata(update).result(WAIT_S)
-        found = assigned.remote_log_segment_metadata(PARTITION, 0, 50)
-        assert found is not None
-        assert without_leader(found) == segment.updated(update)
+        stored = assigned.remote_log_segment_metadata(PARTITION, 0, 50)
+        assert stored is not None
+        assert without_leader(stored) == segment.updated(update)
 
     def test_each_state_shows_in_the_reads_it_should(
         self, assigned: RemoteLogMetadataManager
@@ -147,13 +147,13 @@ class RemoteLogMetadataManagerConformance:
         segment = make_segment(1, {0: 0, 3: 60}, 99)
         self.add(assigned, segment)
         self.move(assigned, segment, FINISHED)
-        found = {
+        offsets = {
             (epoch, offset)
             for epoch in (0, 1, 3)
             for offset in (0, 59, 60, 99, 100)
             if assigned.remote_log_segment_metadata(PARTITION, epoch, offset) is not None
         }
-        assert found == {(0, 0), (0, 59), (3, 60), (3, 99)}
+        assert offsets == {(0, 0), (0, 59), (3, 60), (3, 99)}
         assert assigned.highest_offset_for_epoch(PARTITION, 0) == 59
         assert assigned.highest_offset_for_epoch(PARTITION, 3) == 99
 
@@ -180,9 +180,9 @@ class RemoteLogMetadataManagerConformance:
         for segment in (empty, indexed):
             self.add(assigned, segment)
             self.move(assigned, segment, FINISHED)
-        found = assigned.next_segment_with_txn_index(PARTITION, 0, 5)
-        assert found is not None
-        assert found.segment_id == indexed.segment_id
+        following = assigned.next_segment_with_txn_index(PARTITION, 0, 5)
+        assert following is not None
+        assert following.segment_id == indexed.segment_id
         assert assigned.next_segment_with_txn_index(PARTITION, 0, 20) is None
 
     def test_custom_metadata_is_replaced_by_each_update(

@@ -116,8 +116,8 @@ class RemoteStorageManagerConformance:
         segment = maker.segment(size=20_000)
         metadata = copied(store, segment)
         end = None if end_inclusive is None else end_inclusive + 1
-        found = store.manager.fetch_log_segment(metadata, start, end_inclusive)
-        assert found == segment.log_bytes()[start:end]
+        stream = store.manager.fetch_log_segment(metadata, start, end_inclusive)
+        assert stream == segment.log_bytes()[start:end]
 
     @pytest.mark.parametrize("end_inclusive", [20_000, 2**31 - 1])
     def test_range_beyond_the_end_is_cut(
@@ -125,8 +125,8 @@ class RemoteStorageManagerConformance:
     ) -> None:
         segment = maker.segment(size=20_000)
         metadata = copied(store, segment)
-        found = store.manager.fetch_log_segment(metadata, 19_990, end_inclusive)
-        assert found == segment.log_bytes()[19_990:]
+        stream = store.manager.fetch_log_segment(metadata, 19_990, end_inclusive)
+        assert stream == segment.log_bytes()[19_990:]
 
     @pytest.mark.parametrize(
         ("start", "end_inclusive"), [(-1, 5), (20_000, None), (20_000, 20_001), (6, 5), (0, -1)]
@@ -223,8 +223,8 @@ class RemoteStorageManagerConformance:
         """Two copies of the same offsets, as after a change of leader, are separate segments."""
         partition = maker.partition()
         segments = [maker.segment(partition, start_offset=0) for _ in range(2)]
-        known = [copied(store, segment) for segment in segments]
-        for metadata, segment in zip(known, segments, strict=True):
+        copies = [copied(store, segment) for segment in segments]
+        for metadata, segment in zip(copies, segments, strict=True):
             assert store.manager.fetch_log_segment(metadata, 0) == segment.log_bytes()
 
     # -- deleting
@@ -343,9 +343,9 @@ def copied(store: StoreUnderTest, segment: MadeSegment) -> RemoteLogSegmentMetad
 
 def assert_names_the_records(message: str, metadata: RemoteLogSegmentMetadata) -> None:
     partition = metadata.topic_id_partition
-    for wanted in (
+    for needed in (
         f"topic={partition.topic}",
         f"partition={partition.partition}",
         f"offsets={metadata.start_offset}-{metadata.end_offset_inclusive}",
     ):
-        assert wanted in message, message
+        assert needed in message, message

@@ -100,11 +100,13 @@ class ColumnarFold:
         identities = zip(*(events[name][firsts].tolist() for name in _PLACE_FIELDS), strict=True)
         # Partitions open in the order of their first records: a tombstone has no topic name and
         # refers to the latest partition with its id.
-        found = [
+        found_places = [
             self._place(run, identity, number)
             for identity, number in zip(identities, firsts.tolist(), strict=True)
         ]
-        places[rows] = np.repeat(np.array(found, np.int64), np.diff(starts, append=len(rows)))
+        places[rows] = np.repeat(
+            np.array(found_places, np.int64), np.diff(starts, append=len(rows))
+        )
         return places
 
     def _place(self, run: DecodedRun, identity: tuple[int, ...], number: int) -> int:

@@ -156,8 +156,8 @@ def _runs(
     with ThreadPoolExecutor(1, thread_name_prefix="isotherm-metadata-read") as reader:
         reading = reader.submit(read, position)
         # A read without progress ends the fold: a replica is behind `end`.
-        while position < end and (found := reading.result())[1] > position:
-            _, position = found
+        while position < end and (run := reading.result())[1] > position:
+            _, position = run
             if position < end:
                 reading = reader.submit(read, position)
-            yield found
+            yield run

@@ -208,14 +208,14 @@ def _split_keys(
 
 
 def _owners(segments: pa.Table) -> Iterator[TopicIdPartition]:
-    known: dict[tuple[str, str, int], TopicIdPartition] = {}
+    owners: dict[tuple[str, str, int], TopicIdPartition] = {}
     columns = (_texts(segments, "topic_id"), _texts(segments, "topic"))
     partitions: list[Any] = segments["partition"].to_pylist()
     for topic_id, topic, partition in zip(*columns, partitions, strict=True):
         place = (topic_id, topic, partition)
-        if place not in known:
-            known[place] = TopicIdPartition(uuid_from_text(topic_id), topic, partition)
-        yield known[place]
+        if place not in owners:
+            owners[place] = TopicIdPartition(uuid_from_text(topic_id), topic, partition)
+        yield owners[place]
 
 
 def _texts(segments: pa.Table, name: str) -> list[str]:

@@ -96,13 +96,13 @@ class RemoteLogMetadataCache:
             )
         segment = metadata.segment_id.id.bytes
         with self._lock:
-            known = self._rows.get(segment)
-            if not self._may_follow(metadata.segment_id, known, metadata.state):
+            row_before = self._rows.get(segment)
+            if not self._may_follow(metadata.segment_id, row_before, metadata.state):
                 return
-            if known is not None:
+            if row_before is not None:
                 # A repeated start may name other epochs. An epoch must not keep the id of a segment
                 # that it no longer has.
-                for span in row_spans(known):
+                for span in row_spans(row_before):
                     self._epoch_state(span.epoch).forget(segment)
             for epoch in metadata.segment_leader_epochs:
                 self._epoch_state(epoch).add_unreferenced(segment)
@@ -121,16 +121,16 @@ class RemoteLogMetadataCache:
             )
         segment = update.segment_id.id.bytes
         with self._lock:
-            known = self._rows.get(segment)
-            if known is None:
+            row_before = self._rows.get(segment)
+            if row_before is None:
                 if self.is_initialized:
                     raise RemoteResourceNotFoundError(
                         "update of a segment that is not known"
                         f" segment={update.segment_id} state={update.state.name}"
                     )
                 return
-            if self._may_follow(update.segment_id, known, update.state):
-                self._advance(segment, update_row(known, update))
+            if self._may_follow(update.segment_id, row_before, update.state):
+                self._advance(segment, update_row(row_before, update))
 
     def put(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Apply the whole state of a segment under its key (level 1). Compaction may have removed
@@ -278,8 +278,8 @@ class RemoteLogMetadataCache:
         """The finished segment whose part of `leader_epoch` holds `offset`. O(log n)."""
         with self._lock:
             state = self._epochs.get(leader_epoch)
-            found = state.find(offset) if state is not None else None
-            return self._recent_segment(found) if found is not None else None
+            place = state.find(offset) if state is not None else None
+            return self._recent_segment(place) if place is not None else None
 
     def find_with_txn_index(
         self, leader_epoch: LeaderEpoch, offset: Offset
@@ -289,10 +289,10 @@ class RemoteLogMetadataCache:
         `read_committed` fetch asks, and a partition may have thousands."""
         with self._lock:
             state = self._epochs.get(leader_epoch)
-            while state is not None and (found := state.next_marked(offset)) is not None:
-                row = self._rows[found]
+            while state is not None and (place := state.next_marked(offset)) is not None:
+                row = self._rows[place]
                 if row_has_txn_index(row):
-                    return self._recent_segment(found)
+                    return self._recent_segment(place)
                 end, _ = row_key(row)
                 offset = end + 1
             return None
@@ -327,16 +327,16 @@ class RemoteLogMetadataCache:
 
     def _recent_segment(self, segment: bytes) -> RemoteLogSegmentMetadata:
         row = self._rows[segment]
-        known = self._recent.get(segment)
+        recent = self._recent.get(segment)
         # Every change makes a new row, so the same row means that the decoded object is current.
-        if known is not None and known[0] is row:
-            return known[1]
-        found = self._unpack(segment, row)
-        self._recent[segment] = row, found
+        if recent is not None and recent[0] is row:
+            return recent[1]
+        metadata = self._unpack(segment, row)
+        self._recent[segment] = row, metadata
         self._recent.move_to_end(segment)
         if len(self._recent) > _RECENT_MAX:
             self._recent.popitem(last=False)
-        return found
+        return metadata
 
     def _segment(self, segment: bytes) -> RemoteLogSegmentMetadata:
         return self._unpack(segment, self._rows[segment])
@@ -368,13 +368,13 @@ class RemoteLogMetadataCache:
         else:
             self._rows[segment] = row
 
-    def _replace(self, segment: bytes, known: bytes | None, row: bytes) -> None:
+    def _replace(self, segment: bytes, row_before: bytes | None, row: bytes) -> None:
         target = row_state(row)
         # `_advance` moves a segment within the epochs that it is in. A new start, or other epochs,
         # need a new entry.
-        if known is not None and (
+        if row_before is not None and (
             target is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-            or row_spans(known) != row_spans(row)
+            or row_spans(row_before) != row_spans(row)
         ):
             self._forget(segment)
         if target is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
@@ -382,7 +382,7 @@ class RemoteLogMetadataCache:
                 self._epoch_state(span.epoch).add_unreferenced(segment)
             self._rows[segment] = row
         # The end of a deletion of an unknown segment would only add leader epochs.
-        elif target is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED or known is not None:
+        elif target is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED or row_before is not None:
             self._advance(segment, row)
 
     def _last_state(self, segment: bytes, end: Offset) -> RemoteLogSegmentState | None:
@@ -404,9 +404,9 @@ class RemoteLogMetadataCache:
         del self._rows[segment]
 
     def _may_follow(
-        self, segment_id: RemoteLogSegmentId, known: bytes | None, target: RemoteLogSegmentState
+        self, segment_id: RemoteLogSegmentId, row: bytes | None, target: RemoteLogSegmentState
     ) -> bool:
-        source = row_state(known) if known is not None else None
+        source = row_state(row) if row is not None else None
         if is_valid_transition(source, target):
             return True
         _log_dropped(segment_id, source, target)

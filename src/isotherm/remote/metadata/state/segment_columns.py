@@ -119,10 +119,10 @@ def epoch_starts_of_rows(rows: Iterable[bytes]) -> dict[int, int]:
     sizes = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
     counts = heads_of_rows(parts)["epochs"].astype(np.int64)
     starts = positions(np.cumsum(sizes) - sizes + HEAD.size, counts, EPOCH.size)
-    found = gather(np.frombuffer(b"".join(parts), dtype=np.uint8), starts, ROW_EPOCH)
-    epochs, places = np.unique(found["epoch"], return_inverse=True)
+    entries = gather(np.frombuffer(b"".join(parts), dtype=np.uint8), starts, ROW_EPOCH)
+    epochs, places = np.unique(entries["epoch"], return_inverse=True)
     first = np.full(len(epochs), np.iinfo(np.int64).max)
-    np.minimum.at(first, places, found["start_offset"].astype(np.int64))
+    np.minimum.at(first, places, entries["start_offset"].astype(np.int64))
     return dict(zip(epochs.tolist(), first.tolist(), strict=True))
 
 

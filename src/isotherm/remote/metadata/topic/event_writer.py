@@ -217,12 +217,12 @@ class MetadataEventWriter:
         if end in (start, settled.audit):
             return LastAudited(end, settled.state)
         # The audit topic is not compacted, so its last offset has a record.
-        found = topic.read(number, end - 1, _READ_MAX_BYTES)
-        if not found:
+        records = topic.read(number, end - 1, _READ_MAX_BYTES)
+        if not records:
             raise RemoteStorageNotReadyError(
                 f"the audit topic is still being replicated metadata_partition={number} end={end}"
             )
-        last = found[0]
+        last = records[0]
         state_end = max(settled.state, last.decided_at or 0)
         try:
             event = decode_event(last.value or b"")
@@ -258,10 +258,10 @@ def is_unapplied(
         case RemoteLogSegmentMetadata():
             return cache.get(event.segment_id) is None
         case RemoteLogSegmentMetadataUpdate():
-            known = cache.get(event.segment_id)
+            segment = cache.get(event.segment_id)
             if event.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
-                return known is not None
-            return known is not None and known.state is not event.state
+                return segment is not None
+            return segment is not None and segment.state is not event.state
         case RemotePartitionDeleteMetadata():
             if event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
                 return deletion is not None

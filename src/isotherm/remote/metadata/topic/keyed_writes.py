@@ -93,9 +93,9 @@ def key_of_start(metadata: RemoteLogSegmentMetadata) -> SegmentKey:
 def _plan_start(
     started: RemoteLogSegmentMetadata, cache: RemoteLogMetadataCache
 ) -> KeyedWrite | None:
-    known = cache.get(started.segment_id)
-    if known is not None and known.state is not STARTED:
-        _log_dropped(started.segment_id, known.state, started.state)
+    current = cache.get(started.segment_id)
+    if current is not None and current.state is not STARTED:
+        _log_dropped(started.segment_id, current.state, started.state)
         return None
     key = key_of_start(started)
     state = replace(started, broker_leader_epoch=key.broker_leader_epoch)
@@ -149,11 +149,12 @@ def refuse_finish_of_deleted(event: KeyedEvent, cache: RemoteLogMetadataCache) -
     deleted: neither the copier nor local retention may count on it."""
     if not isinstance(event, RemoteLogSegmentMetadataUpdate) or event.state is not FINISHED:
         return
-    known = cache.get(event.segment_id)
-    if known is None or not is_valid_transition(known.state, FINISHED):
+    segment = cache.get(event.segment_id)
+    if segment is None or not is_valid_transition(segment.state, FINISHED):
         raise RemoteResourceNotFoundError(
             "the copy of a segment that is deleted or being deleted cannot be finished"
-            f" segment={event.segment_id} state={known.state.name if known is not None else None}"
+            f" segment={event.segment_id}"
+            f" state={segment.state.name if segment is not None else None}"
         )
 
 
@@ -161,25 +162,25 @@ def _plan_update(
     update: RemoteLogSegmentMetadataUpdate, cache: RemoteLogMetadataCache
 ) -> KeyedWrite | None:
     refuse_finish_of_deleted(update, cache)
-    known = cache.get(update.segment_id)
-    source = known.state if known is not None else None
-    if known is None and update.state is DELETE_FINISHED:
+    current = cache.get(update.segment_id)
+    source = current.state if current is not None else None
+    if current is None and update.state is DELETE_FINISHED:
         _logger.info("segment is deleted already segment=%s", update.segment_id)
         return None
-    if known is None or not is_valid_transition(source, update.state):
+    if current is None or not is_valid_transition(source, update.state):
         _log_dropped(update.segment_id, source, update.state)
         return None
     published_under = update.broker_leader_epoch
     if published_under == NO_LEADER_EPOCH:
-        published_under = known.broker_leader_epoch
+        published_under = current.broker_leader_epoch
     state = replace(
-        known.updated(update),
-        broker_leader_epoch=_epoch_of_key(known, update.state, published_under, cache),
+        current.updated(update),
+        broker_leader_epoch=_epoch_of_key(current, update.state, published_under, cache),
     )
     event = replace(
         update,
         broker_leader_epoch=published_under,
-        end_offset_inclusive=known.end_offset_inclusive,
+        end_offset_inclusive=current.end_offset_inclusive,
     )
     key = key_of(state)
     if update.state is not DELETE_FINISHED:
@@ -193,15 +194,15 @@ def _plan_update(
 
 
 def _epoch_of_key(
-    known: RemoteLogSegmentMetadata,
+    segment: RemoteLogSegmentMetadata,
     target: RemoteLogSegmentState,
     published_under: LeaderEpoch,
     cache: RemoteLogMetadataCache,
 ) -> LeaderEpoch:
-    own = known.broker_leader_epoch
+    own = segment.broker_leader_epoch
     if target in (STARTED, FINISHED) or published_under <= own:
         return own
-    taken = {epoch for epoch, _ in cache.keys_at(known.end_offset_inclusive)}
+    taken = {epoch for epoch, _ in cache.keys_at(segment.end_offset_inclusive)}
     return own if published_under in taken else published_under
 
 

@@ -227,8 +227,8 @@ def _writes_of(
             yield KeyedState(segment_key(partition, end, epoch), None)
         return
     for state in _keyed_states(cache):
-        known = keyed_cache.get(state.segment_id) if keyed_cache is not None else None
-        if known != state:
+        keyed_state = keyed_cache.get(state.segment_id) if keyed_cache is not None else None
+        if keyed_state != state:
             yield KeyedState(_key_of(state), state)
     for end, epoch, _ in cache.stale_keys():
         yield KeyedState(segment_key(partition, end, epoch), None)
@@ -284,8 +284,8 @@ def _answers(segment: RemoteLogSegmentMetadata, cache: RemoteLogMetadataCache) -
         return False
     for epoch, start, end in epoch_spans(segment):
         for offset in (start, end):
-            found = cache.find(epoch, offset)
-            if found is not None and found.segment_id == segment.segment_id:
+            segment_found = cache.find(epoch, offset)
+            if segment_found is not None and segment_found.segment_id == segment.segment_id:
                 return True
     return False
 
@@ -298,14 +298,14 @@ def _differences_of(
         if keyed_cache is not None and len(keyed_cache):
             yield f"a deleted partition has live segments partition={partition}"
         return
-    known = keyed_cache.segments() if keyed_cache is not None else []
+    keyed_segments = keyed_cache.segments() if keyed_cache is not None else []
     expected = {segment.segment_id: segment for segment in cache.segments()}
-    found = {segment.segment_id: segment for segment in known}
-    for segment_id in expected.keys() | found.keys():
-        if expected.get(segment_id) != found.get(segment_id):
+    by_id = {segment.segment_id: segment for segment in keyed_segments}
+    for segment_id in expected.keys() | by_id.keys():
+        if expected.get(segment_id) != by_id.get(segment_id):
             yield (
                 f"a segment is not the same partition={partition}"
-                f" all={expected.get(segment_id)} keyed={found.get(segment_id)}"
+                f" all={expected.get(segment_id)} keyed={by_id.get(segment_id)}"
             )
     for segment in expected.values():
         for epoch, start, end in epoch_spans(segment):

@@ -176,11 +176,11 @@ class AivenLayout:
     def _custom_metadata(
         self, metadata: RemoteLogSegmentMetadata, remote_size: int
     ) -> bytes | None:
-        wanted = self._custom_metadata_fields
+        fields = self._custom_metadata_fields
         return AivenCustomMetadata(
-            remote_size if REMOTE_SIZE in wanted else None,
-            self._key_prefix if OBJECT_PREFIX in wanted else None,
-            _object_key(metadata) if OBJECT_KEY in wanted else None,
+            remote_size if REMOTE_SIZE in fields else None,
+            self._key_prefix if OBJECT_PREFIX in fields else None,
+            _object_key(metadata) if OBJECT_KEY in fields else None,
         ).encode()
 
 

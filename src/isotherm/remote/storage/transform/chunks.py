@@ -111,8 +111,8 @@ class ChunkReader:
         except CorruptObjectError as error:
             raise CorruptObjectError(f"{error} chunk={chunk}") from error
         at = max(position, self._start) - self._start
-        wanted = memoryview(original)[self._start + at - position :][: len(self._buffer) - at]
-        self._buffer[at : at + len(wanted)] = wanted
+        part = memoryview(original)[self._start + at - position :][: len(self._buffer) - at]
+        self._buffer[at : at + len(part)] = part
 
 
 def _undo_all(
