@@ -10,7 +10,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
 from isotherm.errors import InvalidTimestampError, RejectedError, RequestTimedOutError
 from isotherm.spark.plan.planning import BrokerRead
-from isotherm.spark.reading import consumed_tail, message_columns
+from isotherm.spark.reading import consumed_tail
 from isotherm.spark.rows import arrow_schema, full_schema, schema_of
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
@@ -107,7 +107,7 @@ def test_header_that_the_client_cannot_give_names_its_record(
                 raise SystemError("returned a result with an exception set")
             return None
 
-    monkeypatch.setattr(message_columns, "Message", Odd)
+    monkeypatch.setattr(consumed_tail, "Message", Odd)
     schema = arrow_schema(full_schema(include_headers=True))
     with pytest.raises(RejectedError, match="not UTF-8 partition=a-1 offset=6"):
         read([message(5), message(6), message(7)], schema=schema)
