@@ -151,7 +151,7 @@ class RemoteLogMetadataCache:
             self._keys.set(end, leader, segment)
             # The key stays set: its record is in the topic, and needs a tombstone all the same.
             if source is not None and metadata.state < source:
-                _log_dropped(metadata.segment_id, source, metadata.state)
+                log_dropped(metadata.segment_id, source, metadata.state)
                 return
             self._replace(segment, self._rows.get(segment), pack_segment(metadata))
 
@@ -409,7 +409,7 @@ class RemoteLogMetadataCache:
         source = row_state(row) if row is not None else None
         if is_valid_transition(source, target):
             return True
-        _log_dropped(segment_id, source, target)
+        log_dropped(segment_id, source, target)
         return False
 
     def _epoch_state(self, epoch: LeaderEpoch) -> RemoteLogLeaderEpochState:
@@ -417,7 +417,7 @@ class RemoteLogMetadataCache:
         return self._epochs.setdefault(epoch, RemoteLogLeaderEpochState())
 
 
-def _log_dropped(
+def log_dropped(
     segment_id: RemoteLogSegmentId,
     source: RemoteLogSegmentState | None,
     target: RemoteLogSegmentState,

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from isotherm.errors import RemoteResourceNotFoundError, SegmentKeyTakenError
-from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache, log_dropped
 from isotherm.remote.metadata.state.lifecycle import is_valid_transition
 from isotherm.remote.metadata.wire.keys import (
     MetadataKey,
@@ -95,7 +95,7 @@ def _plan_start(
 ) -> KeyedWrite | None:
     current = cache.get(started.segment_id)
     if current is not None and current.state is not STARTED:
-        _log_dropped(started.segment_id, current.state, started.state)
+        log_dropped(started.segment_id, current.state, started.state)
         return None
     key = key_of_start(started)
     state = replace(started, broker_leader_epoch=key.broker_leader_epoch)
@@ -168,7 +168,7 @@ def _plan_update(
         _logger.info("segment is deleted already segment=%s", update.segment_id)
         return None
     if current is None or not is_valid_transition(source, update.state):
-        _log_dropped(update.segment_id, source, update.state)
+        log_dropped(update.segment_id, source, update.state)
         return None
     published_under = update.broker_leader_epoch
     if published_under == NO_LEADER_EPOCH:
@@ -221,14 +221,3 @@ def _keys_of_partition(
     partition: TopicIdPartition, cache: RemoteLogMetadataCache
 ) -> list[SegmentKey]:
     return [segment_key(partition, end, epoch) for end, epoch in sorted(cache.keys())]
-
-
-def _log_dropped(
-    segment_id: object, source: RemoteLogSegmentState | None, target: RemoteLogSegmentState
-) -> None:
-    _logger.error(
-        "metadata event dropped: invalid transition segment=%s from=%s to=%s",
-        segment_id,
-        source.name if source is not None else None,
-        target.name,
-    )
