@@ -64,7 +64,7 @@ from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, schema_of
 from isotherm.spark.source_task import TaskPartition, uncollected
-from isotherm.spark.tier.sources_of_metadata import (
+from isotherm.spark.tier.segment_list_sources import (
     BucketSegmentSource,
     SegmentSource,
     TopicSegmentSource,

@@ -84,7 +84,7 @@ COLUMNAR_FOLD = (
     "tests/property/remote/test_columnar_fold.py",
 )
 STALE_DECISIONS = ("tests/unit/remote/tasks/test_stale_decisions.py",)
-TABLE_UPKEEP = ("tests/unit/spark/tables/test_table_upkeep.py",)
+TABLE_UPKEEP = ("tests/unit/spark/tables/test_upkeep_plan.py",)
 
 # Module -> its tests. Modules that decide or delete come first.
 TESTS: dict[str, tuple[str, ...]] = {
@@ -128,7 +128,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/property/remote/test_several_metadata_writers.py",
     ),
     "remote/compaction/finisher.py": COMPACTION,
-    "remote/compaction/recovery.py": (
+    "remote/compaction/run_recovery.py": (
         *COMPACTION,
         "tests/unit/spark/jobs/test_compact_recovery.py",
     ),
@@ -138,8 +138,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "client/record_headers.py": ("tests/unit/client/test_record_headers.py",),
     "spark/topic_pattern.py": ("tests/unit/spark/test_topic_pattern.py",),
-    "spark/reading/consumed_tail.py": ("tests/unit/spark/reading/test_consumed_tail.py",),
-    "spark/reading/message_columns.py": (
+    "spark/reading/consumed_tail.py": (
         "tests/unit/spark/reading/test_message_columns.py",
         "tests/unit/spark/reading/test_consumed_tail.py",
     ),
@@ -309,7 +308,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/compaction/journal.py": COMPACT_PLAN,
     "remote/compaction/newest_keys.py": COMPACT_PLAN,
     "remote/compaction/pieces.py": COMPACT_PLAN,
-    "remote/compaction/rewrite.py": COMPACT_PLAN,
+    "remote/compaction/segment_rewrite.py": COMPACT_PLAN,
     "remote/compaction/staging.py": COMPACT_PLAN,
     "remote/metadata/topic/kafka_topic.py": (
         "tests/unit/remote/metadata/topic/test_kafka_topic.py",

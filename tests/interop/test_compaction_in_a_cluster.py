@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from isotherm.clock import SystemClock
 from isotherm.errors import IsothermError
 from isotherm.remote.compaction.journal import CompactionJournals
-from isotherm.remote.compaction.rewrite import CompactionRules
+from isotherm.remote.compaction.segment_rewrite import CompactionRules
 from isotherm.remote.metadata.folding.fold import fold_metadata_topic
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 from isotherm.remote.segment_metadata import (

@@ -27,8 +27,8 @@ from isotherm.record.control import (
 from isotherm.record.validation import AppendOrigin
 from isotherm.spark.plan.offsets import OffsetRange
 from isotherm.spark.plan.planning import lineage_pieces, plan_reads
+from isotherm.spark.reading.committed_history import CommittedHistory
 from isotherm.spark.reading.readers import ReadSettings, read_segments
-from isotherm.spark.reading.transactions import CommittedHistory
 from isotherm.types import Offset
 from tests.support.tiered_partition import TieredPartition
 

@@ -23,7 +23,7 @@ from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_codec import decode_task, encode_task
 from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, schema_of
-from isotherm.spark.tier.sources_of_metadata import BucketSegmentSource
+from isotherm.spark.tier.segment_list_sources import BucketSegmentSource
 from isotherm.spark.tier.tiered_log import TieredLog
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker

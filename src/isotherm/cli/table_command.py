@@ -27,8 +27,8 @@ from isotherm.spark.jobs.table_runs import NextRun, TableRuns, run_name
 from isotherm.spark.jobs.table_upkeep import UpkeepDone, UpkeepSettings, keep_tables
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.tables.open_table import kept_tables
-from isotherm.spark.tables.table_upkeep import check_upkeep
 from isotherm.spark.tables.topic_table import TopicTable
+from isotherm.spark.tables.upkeep_plan import check_upkeep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

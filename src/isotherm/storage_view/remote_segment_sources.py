@@ -16,7 +16,7 @@ from isotherm.remote.metadata.wire.keys import metadata_partition
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.tier.sources_of_metadata import BucketSegmentSource
+from isotherm.spark.tier.segment_list_sources import BucketSegmentSource
 from isotherm.storage_view.remote_segments import NO_SEGMENTS, RemoteSegments
 from isotherm.types import Offset, TopicIdPartition
 

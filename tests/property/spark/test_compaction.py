@@ -20,7 +20,11 @@ from hypothesis import strategies as st
 
 from isotherm.record.batch import iterate_batches
 from isotherm.remote.compaction.newest_keys import PLACE_BITS, newest_places, relative_offsets
-from isotherm.remote.compaction.rewrite import CompactionRules, RewrittenSegment, rewrite_piece
+from isotherm.remote.compaction.segment_rewrite import (
+    CompactionRules,
+    RewrittenSegment,
+    rewrite_piece,
+)
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
 )

@@ -38,7 +38,7 @@ from isotherm.remote.compaction.journal import (
     ListedRun,
     SegmentReplacement,
 )
-from isotherm.remote.compaction.recovery import delete_staged, undo_run
+from isotherm.remote.compaction.run_recovery import delete_staged, undo_run
 from isotherm.remote.metadata.api import ReplacesSegments
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,

@@ -15,7 +15,7 @@ from isotherm.remote.compaction.journal import (
     CompactionJournals,
     SegmentReplacement,
 )
-from isotherm.remote.compaction.rewrite import RewrittenSegment
+from isotherm.remote.compaction.segment_rewrite import RewrittenSegment
 from isotherm.remote.segment_metadata import (
     IndexType,
     LogSegmentData,

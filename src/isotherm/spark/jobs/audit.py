@@ -18,7 +18,7 @@ from pyspark.sql import functions as sql
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.storage.layout.aiven_custom_metadata import read_custom_metadata
-from isotherm.spark.jobs.metadata_events import metadata_events
+from isotherm.spark.jobs.event_frame import metadata_events
 from isotherm.spark.jobs.replay import replay
 from isotherm.spark.metadata.metadata_log import MetadataLog
 from isotherm.spark.numbered_tasks import spark_schema

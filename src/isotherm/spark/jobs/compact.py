@@ -32,8 +32,8 @@ from isotherm.remote.compaction.journal import (
     FoundRun,
     JournalState,
 )
-from isotherm.remote.compaction.recovery import finish_copy, undo_run
-from isotherm.remote.compaction.rewrite import CompactionRules
+from isotherm.remote.compaction.run_recovery import finish_copy, undo_run
+from isotherm.remote.compaction.segment_rewrite import CompactionRules
 from isotherm.remote.storage.inventory import list_segment_objects, open_for_reading
 from isotherm.remote.storage.object_client import open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager

@@ -34,7 +34,7 @@ from isotherm.remote.compaction.newest_keys import (
     place_of,
 )
 from isotherm.remote.compaction.pieces import Piece
-from isotherm.remote.compaction.rewrite import CompactionRules, rewrite_piece
+from isotherm.remote.compaction.segment_rewrite import CompactionRules, rewrite_piece
 from isotherm.remote.compaction.staging import stage_segment
 from isotherm.remote.metadata.wire.serde import decode_event, encode_keyed_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata

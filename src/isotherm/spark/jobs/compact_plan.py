@@ -25,9 +25,9 @@ from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.producer_snapshot import LastRecord, read_producer_snapshot
 from isotherm.spark.plan.epoch_claims import contested_epochs
 from isotherm.spark.plan.planning import SegmentPiece, SegmentRead
+from isotherm.spark.reading.committed_history import CommittedHistory
 from isotherm.spark.reading.epoch_proof import prove_epochs
 from isotherm.spark.reading.readers import SegmentReadError
-from isotherm.spark.reading.transactions import CommittedHistory
 from isotherm.types import Offset, ProducerId, TopicIdPartition, TopicPartition
 
 

@@ -26,7 +26,7 @@ from isotherm.spark.jobs.rewritten_files import (
 from isotherm.spark.numbered_tasks import each_of
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.tables.parquet_files import Place, PutFile
-from isotherm.spark.tables.table_upkeep import DataFile
+from isotherm.spark.tables.upkeep_plan import DataFile
 from isotherm.spark.tier.open_log import open_brokers
 from isotherm.types import Offset, uuid_to_text
 

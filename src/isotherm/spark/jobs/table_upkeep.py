@@ -24,8 +24,8 @@ from isotherm.spark.jobs.table_retention import LogStarts, delete_below
 from isotherm.spark.numbered_tasks import each_of
 from isotherm.spark.tables.column_fit import as_schema
 from isotherm.spark.tables.parquet_files import ParquetFiles, Place, PutFile, attempt_name
-from isotherm.spark.tables.table_upkeep import DataFile, plan_compaction
 from isotherm.spark.tables.time_partitions import folder_of
+from isotherm.spark.tables.upkeep_plan import DataFile, plan_compaction
 from isotherm.spark.task_folder import task_folder
 from isotherm.types import Offset
 

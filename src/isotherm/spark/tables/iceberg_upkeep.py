@@ -24,8 +24,8 @@ from isotherm.spark.tables.iceberg_snapshots import (
     whole_files,
 )
 from isotherm.spark.tables.parquet_files import Place
-from isotherm.spark.tables.table_upkeep import DataFile, Expired
 from isotherm.spark.tables.topic_table import overtaken
+from isotherm.spark.tables.upkeep_plan import DataFile, Expired
 from isotherm.types import TimestampMs
 
 

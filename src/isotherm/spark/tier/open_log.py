@@ -15,7 +15,7 @@ from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.options import SourceOptions, storage_url
 from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
-from isotherm.spark.tier.sources_of_metadata import (
+from isotherm.spark.tier.segment_list_sources import (
     BucketSegmentSource,
     SegmentSource,
     TableSegmentSource,

@@ -50,11 +50,11 @@ from isotherm.spark.plan.planning import (
     split_ranges,
 )
 from isotherm.spark.reading.brokers import KafkaBrokers
+from isotherm.spark.reading.committed_history import CommittedHistory
 from isotherm.spark.reading.epoch_proof import prove_epochs
 from isotherm.spark.reading.readers import SegmentGoneError
 from isotherm.spark.reading.time_lookup import first_offset_not_before
-from isotherm.spark.reading.transactions import CommittedHistory
-from isotherm.spark.tier.sources_of_metadata import SegmentSource
+from isotherm.spark.tier.segment_list_sources import SegmentSource
 from isotherm.types import LeaderEpoch, Offset, TimestampMs, TopicIdPartition, TopicPartition
 
 _logger = logging.getLogger(__name__)

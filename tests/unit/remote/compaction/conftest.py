@@ -19,7 +19,7 @@ from isotherm.remote.compaction.journal import (
 )
 from isotherm.remote.compaction.newest_keys import PLACE_BITS, newest_places, relative_offsets
 from isotherm.remote.compaction.pieces import Piece
-from isotherm.remote.compaction.rewrite import CompactionRules, rewrite_piece
+from isotherm.remote.compaction.segment_rewrite import CompactionRules, rewrite_piece
 from isotherm.remote.compaction.staging import stage_segment
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager

@@ -14,8 +14,8 @@ import pytest
 from isotherm.errors import CorruptObjectError
 from isotherm.record.batch import build_batch
 from isotherm.remote.compaction.journal import CompactionJournals, JournalState
-from isotherm.remote.compaction.recovery import finish_copy, undo_run
-from isotherm.remote.compaction.rewrite import CompactionRules
+from isotherm.remote.compaction.run_recovery import finish_copy, undo_run
+from isotherm.remote.compaction.segment_rewrite import CompactionRules
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager

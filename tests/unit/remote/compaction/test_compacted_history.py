@@ -19,7 +19,7 @@ from isotherm.errors import OffsetOutOfRangeError, RemoteHoleError, RemoteStorag
 from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import build_batch, iterate_batches
 from isotherm.remote.compaction.pieces import Piece
-from isotherm.remote.compaction.rewrite import CompactionRules, rewrite_piece
+from isotherm.remote.compaction.segment_rewrite import CompactionRules, rewrite_piece
 from isotherm.remote.history.lineage import checkpoint_of_copy
 from isotherm.remote.reading.read_request import ReadRequest
 from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup

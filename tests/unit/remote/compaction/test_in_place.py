@@ -14,8 +14,8 @@ from isotherm.metrics.registry import Metrics
 from isotherm.record.batch import Record, build_batch, iterate_batches, read_records
 from isotherm.remote.compaction.finisher import CompactionFinisher, TierReplacementTarget
 from isotherm.remote.compaction.journal import CompactionJournals, JournalState
-from isotherm.remote.compaction.recovery import undo_run
-from isotherm.remote.compaction.rewrite import CompactionRules
+from isotherm.remote.compaction.run_recovery import undo_run
+from isotherm.remote.compaction.segment_rewrite import CompactionRules
 from isotherm.remote.metadata.folding.fold import fold_metadata_partition, fold_metadata_topic
 from isotherm.remote.metadata.wire.keys import metadata_partition
 from isotherm.remote.segment_metadata import RemoteLogSegmentState

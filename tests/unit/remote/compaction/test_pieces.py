@@ -16,7 +16,11 @@ from isotherm.record.batch import BatchHeader, build_batch, iterate_batches, rea
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.remote.compaction.newest_keys import newest_places, place_of, relative_offsets
 from isotherm.remote.compaction.pieces import Piece, read_chunks
-from isotherm.remote.compaction.rewrite import CompactionRules, RewrittenSegment, rewrite_piece
+from isotherm.remote.compaction.segment_rewrite import (
+    CompactionRules,
+    RewrittenSegment,
+    rewrite_piece,
+)
 from isotherm.remote.compaction.staging import verify_staged
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,

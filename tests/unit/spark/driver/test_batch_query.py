@@ -22,7 +22,7 @@ from isotherm.spark.driver.batch_query import BatchQuery
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.offsets import OffsetBounds
 from isotherm.spark.plan.planning import BrokerRead
-from isotherm.spark.tier.sources_of_metadata import TopicSegmentSource
+from isotherm.spark.tier.segment_list_sources import TopicSegmentSource
 from isotherm.spark.tier.tiered_log import TieredLog
 from isotherm.types import TopicIdPartition, TopicPartition
 from tests.support.memory_metadata_topic import MemoryMetadataTopic

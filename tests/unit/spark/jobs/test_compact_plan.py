@@ -14,7 +14,7 @@ import pytest
 from isotherm.errors import CorruptObjectError
 from isotherm.record.batch import build_batch, iterate_batches
 from isotherm.remote.compaction.pieces import Piece, read_chunks
-from isotherm.remote.compaction.rewrite import CompactionRules, rewrite_piece
+from isotherm.remote.compaction.segment_rewrite import CompactionRules, rewrite_piece
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings

@@ -11,9 +11,9 @@ import pytest
 from isotherm.errors import TableOvertakenError
 from isotherm.spark.jobs.table_retention import LogStarts, delete_below, plan_retention
 from isotherm.spark.tables.iceberg_table import IcebergTable
-from isotherm.spark.tables.table_upkeep import DataFile
-from tests.unit.spark.tables.test_table_upkeep import add_three, merge, opened, rows
+from isotherm.spark.tables.upkeep_plan import DataFile
 from tests.unit.spark.tables.test_topic_tables import begun
+from tests.unit.spark.tables.test_upkeep_plan import add_three, merge, opened, rows
 
 
 def file(partitions: tuple[int, int] | None, offsets: tuple[int, int] | None) -> DataFile:

@@ -15,7 +15,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from isotherm.spark.tier.sources_of_metadata import TopicSegmentSource
+from isotherm.spark.tier.segment_list_sources import TopicSegmentSource
 from isotherm.types import TopicIdPartition
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
@@ -27,7 +27,7 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 def test_many_events_in_small_partitions_of_the_metadata_topic_are_folded_by_columns(
     segment: SegmentFactory, owner: TopicIdPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isotherm.spark.tier.sources_of_metadata.COLUMNAR_RECORDS_MIN", 8)
+    monkeypatch.setattr("isotherm.spark.tier.segment_list_sources.COLUMNAR_RECORDS_MIN", 8)
     topic = MemoryMetadataTopic(8)
     owners = [owner._replace(partition=number) for number in range(6)]
     for number in range(6):

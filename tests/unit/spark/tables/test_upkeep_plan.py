@@ -21,14 +21,14 @@ from isotherm.errors import ConfigError, TableOvertakenError
 from isotherm.spark.jobs.table_upkeep import merged_batches
 from isotherm.spark.tables.iceberg_table import IcebergTable
 from isotherm.spark.tables.iceberg_upkeep import IcebergKept
-from isotherm.spark.tables.table_upkeep import (
+from isotherm.spark.tables.topic_table import TableCommit
+from isotherm.spark.tables.upkeep_plan import (
     GROUP_FILES_MAX,
     SMALL_FILE_BYTES,
     DataFile,
     check_upkeep,
     plan_compaction,
 )
-from isotherm.spark.tables.topic_table import TableCommit
 from tests.unit.spark.tables.test_topic_tables import begun, catalog_of, offsets_of, staged
 
 NEVER_MS, EVER_MS = 0, 2**60
