@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from examples.multi_bucket.storage import MultiBucketStorageManager
 from isotherm.errors import ConfigError, CorruptMetadataError
+from isotherm.testing.conformance.random_histories import RandomHistoriesConformance
 from isotherm.testing.conformance.remote_storage import (
     FolderAccess,
     RemoteStorageManagerConformance,
@@ -34,7 +35,7 @@ def store_of(folder: Path, *names: str, **more: str) -> StoreUnderTest:
     return StoreUnderTest(manager, FolderAccess(folder))
 
 
-class TestMultiBucket(RemoteStorageManagerConformance):
+class TestMultiBucket(RandomHistoriesConformance, RemoteStorageManagerConformance):
     topic_length_max = LOCAL_TOPIC_LENGTH_MAX
 
     @pytest.fixture

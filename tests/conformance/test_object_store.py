@@ -12,6 +12,7 @@ from obstore.store import MemoryStore
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.conformance.fills_buffers import FillsBuffersConformance
+from isotherm.testing.conformance.random_histories import RandomHistoriesConformance
 from isotherm.testing.conformance.remote_storage import (
     FolderAccess,
     RemoteStorageManagerConformance,
@@ -50,7 +51,9 @@ def in_folder(folder: Path, **config: str) -> StoreUnderTest:
     return StoreUnderTest(ObjectStoreRemoteStorageManager(settings), FolderAccess(folder))
 
 
-class TestLocalFolderAivenLayout(FillsBuffersConformance, RemoteStorageManagerConformance):
+class TestLocalFolderAivenLayout(
+    RandomHistoriesConformance, FillsBuffersConformance, RemoteStorageManagerConformance
+):
     topic_length_max = LOCAL_TOPIC_LENGTH_MAX
 
     @pytest.fixture
@@ -69,7 +72,7 @@ class TestLocalFolderAivenLayoutWithPrefix(
 
 
 class TestLocalFolderLocalTieredStorageLayout(
-    FillsBuffersConformance, RemoteStorageManagerConformance
+    RandomHistoriesConformance, FillsBuffersConformance, RemoteStorageManagerConformance
 ):
     topic_length_max = LOCAL_TOPIC_LENGTH_MAX
 
@@ -152,7 +155,7 @@ class TestMemoryAivenLayoutEncrypted(EncryptedConformance):
         return in_memory(**encryption, **{"chunk.size": CHUNK_SIZE})
 
 
-class TestMemoryAivenLayoutCompressedAndEncrypted(EncryptedConformance):
+class TestMemoryAivenLayoutCompressedAndEncrypted(RandomHistoriesConformance, EncryptedConformance):
     @pytest.fixture
     def store(self, encryption: dict[str, str]) -> StoreUnderTest:
         return in_memory(**encryption, **{"chunk.size": CHUNK_SIZE, "compression.enabled": "true"})

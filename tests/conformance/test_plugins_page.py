@@ -14,6 +14,7 @@ from isotherm.remote.metadata.checked import checked_metadata, load_metadata_man
 from isotherm.remote.storage.checked import checked_storage, load_storage_manager
 from isotherm.spark.tier.users_storage import UsersStorage
 from isotherm.testing.conformance.lists_segments import ListsSegmentsConformance
+from isotherm.testing.conformance.random_histories import RandomHistoriesConformance
 from isotherm.testing.conformance.remote_metadata import RemoteLogMetadataManagerConformance
 from isotherm.testing.conformance.remote_storage import (
     FolderAccess,
@@ -41,7 +42,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         sys.modules.pop(name, None)
 
 
-class TestStorage(RemoteStorageManagerConformance):
+class TestStorage(RandomHistoriesConformance, RemoteStorageManagerConformance):
     @pytest.fixture
     def store(self, tmp_path: Path) -> StoreUnderTest:
         folder = tmp_path / "store"
@@ -50,7 +51,9 @@ class TestStorage(RemoteStorageManagerConformance):
         return StoreUnderTest(checked_storage(manager, SimClock()), FolderAccess(folder))
 
 
-class TestListedStorage(ListsSegmentsConformance, RemoteStorageManagerConformance):
+class TestListedStorage(
+    RandomHistoriesConformance, ListsSegmentsConformance, RemoteStorageManagerConformance
+):
     @pytest.fixture
     def store(self, tmp_path: Path) -> StoreUnderTest:
         folder = tmp_path / "store"
