@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from isotherm.config.bounded_tls import BoundedTlsContext
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Listener, SecurityProtocol
 from isotherm.config.security import LISTENER_PREFIX, SecurityConfig
@@ -62,7 +63,7 @@ def listener_tls(config: BrokerConfig, listener: Listener) -> ListenerTls | None
     if listener.protocol not in _WITH_TLS:
         return None
     security = config.security_of(listener.name)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = BoundedTlsContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         material = _key_material(security)
         _load_key(context, material)

@@ -9,7 +9,6 @@ import errno
 import gc
 import itertools
 import logging
-import shutil
 import socket
 import ssl
 import struct
@@ -30,11 +29,13 @@ from isotherm.config.listener_tls import listener_tls
 from isotherm.config.server_properties import parse_broker_config
 from tests.support.certificates import issue
 from tests.support.conditions import until
+from tests.support.tls_records import APPLICATION_DATA, HANDSHAKE, RecordingClient
 
 # Ends a test that hangs. No assertion depends on it.
 TIMEOUT_S = 300
 # The beginning of a ClientHello.
 BEGUN = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+SIZE_MAX = 65_536
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -341,26 +342,21 @@ def test_connections_wait_while_there_is_no_room_for_another(
     assert caplog.text.count("connections wait to be accepted listener=CLIENTS") == 3
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl command")
-def test_second_handshake_in_a_connection_is_refused(run: Run, keystore: Path) -> None:
+def test_second_handshake_ends_its_connection(run: Run, keystore: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with serving(keystore) as (server, port):
-            client = await asyncio.create_subprocess_exec(
-                *("openssl", "s_client", "-tls1_2", "-connect", f"127.0.0.1:{port}"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
-            assert client.stdin is not None
-            assert client.stdout is not None
-            # It writes what it has agreed on when the handshake has ended, and takes the line R for
-            # the command to begin another.
-            await client.stdout.readuntil(b"Verify return code")
-            assert server.connection_count == 1
-            client.stdin.write(b"R\n")
-            _, errors = await client.communicate()
-            assert b"RENEGOTIATING" in errors
-            assert b"no renegotiation" in errors
+        async with (
+            serving(keystore) as (server, port),
+            connected(port, with_tls=False) as (reader, writer),
+        ):
+            client = RecordingClient(ssl.TLSVersion.TLSv1_2, tmp_path / "secrets")
+            sent, has_ended = client.shake_hands(b"")
+            while not has_ended:
+                writer.write(sent)
+                sent, has_ended = client.shake_hands(await reader.read(SIZE_MAX))
+            records = client.records()
+            writer.write(records.record(APPLICATION_DATA, struct.pack(">i", 5) + b"hello"))
+            assert await reader.read(SIZE_MAX)
+            writer.write(records.record(HANDSHAKE, client.hello))
             await until(lambda: server.connection_count == 0)
 
     run(scenario)
