@@ -33,12 +33,14 @@ from isotherm.broker.coordinators.groups.consumer_member import (
 )
 from isotherm.broker.coordinators.groups.topic_selection import Viewer
 from isotherm.broker.error_mapping import error_code as code_of
+from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.server.requests.access_checks import Check, on_group
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import InvalidRegularExpressionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
+from isotherm.protocol.entities import entity_of, item_class
 
 NO_THROTTLE = datetime.timedelta()
 ONE_MS = datetime.timedelta(milliseconds=1)
@@ -60,14 +62,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
             beat = await coordinator.consumer.with_selections(
                 request.group_id, beat, viewer, context.services.authorizer
             )
-            result = coordinator.consumer.heartbeat(request.group_id, beat)
+            result = await coordinator.consumer.heartbeat(request.group_id, beat)
         if (waiting := coordinator.uncommitted(request.group_id)) is not None:
             await waiting
     except MemberRejectedError as error:
         return _error(context, error.code, str(error))
     except InvalidRegularExpressionError as error:
         return _error(context, code_of(error), str(error))
-    return _response(context, request.group_id, result)
+    return await _response(context, request.group_id, result)
 
 
 def _check(context: RequestContext, request: Any) -> None:
@@ -133,16 +135,20 @@ def _heartbeat(context: RequestContext, request: Any) -> MemberHeartbeat:
     )
 
 
-def _response(context: RequestContext, group_id: str, result: HeartbeatResult) -> Any:
+async def _response(context: RequestContext, group_id: str, result: HeartbeatResult) -> Any:
     interval_ms = context.services.group_coordinator.consumer.heartbeat_interval_ms(group_id)
     assignment = None
     if result.assigned is not None:
-        assignment = {
-            "topic_partitions": [
-                {"topic_id": topic_id, "partitions": tuple(partitions)}
-                for topic_id, partitions in by_topic(result.assigned)
-            ]
-        }
+        topics_type = item_class(
+            item_class(context.response_type, "assignment"), "topic_partitions"
+        )
+        turns = AnswerTurns()
+        topics = []
+        for topic_id, partitions in by_topic(result.assigned):
+            await turns.take()
+            fields = {"topic_id": topic_id, "partitions": tuple(partitions)}
+            topics.append(entity_of(topics_type, fields))
+        assignment = {"topic_partitions": topics}
     return _entity(
         context,
         {

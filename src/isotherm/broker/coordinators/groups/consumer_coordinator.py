@@ -2,7 +2,13 @@
 
 A request is applied to a copy of its group. The copy's records are appended as one batch, and then
 the copy replaces the group. So a request that fails changes nothing.
-Event loop thread only. Source: Kafka GroupCoordinatorService, GroupMetadataManager.
+
+A heartbeat whose step goes through many things is applied to its copy in a thread. The copy
+replaces the group only if that is still the one that was copied; otherwise the step is made again,
+with the group as it is now. Heartbeats that change the group wait for such a step, others do not.
+
+Event loop thread only, but for that step.
+Source: Kafka GroupCoordinatorService, GroupMetadataManager.
 """
 
 from __future__ import annotations
@@ -12,7 +18,8 @@ import logging
 import random
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -25,6 +32,7 @@ from isotherm.broker.coordinators.groups.classic_protocol import (
     SyncResult,
 )
 from isotherm.broker.coordinators.groups.consumer_group import (
+    LOOP_STEP_THINGS_MAX,
     ConsumerGroup,
     HeartbeatResult,
     MemberHeartbeat,
@@ -38,13 +46,19 @@ from isotherm.broker.coordinators.groups.group_migration import (
     downgraded,
     upgraded,
 )
-from isotherm.broker.coordinators.groups.group_records import GroupMetadataKey, GroupRecord
+from isotherm.broker.coordinators.groups.group_records import (
+    EncodedRecord,
+    GroupMetadataKey,
+    GroupRecord,
+    encoded_records,
+)
 from isotherm.broker.coordinators.groups.group_shard import GroupShard, GroupTimer
 from isotherm.broker.coordinators.groups.group_snapshot import group_value
 from isotherm.broker.coordinators.groups.shards import GroupShards
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 from isotherm.broker.coordinators.groups.topic_selection import NO_SELECTIONS, TopicSelector, Viewer
 from isotherm.broker.metadata.image import MetadataImage
+from isotherm.broker.shared_futures import shared_result
 from isotherm.errors import IsothermError
 from isotherm.remote.outages import log_failure
 from isotherm.types import TimestampMs, uuid_to_text
@@ -58,6 +72,9 @@ logger = logging.getLogger(__name__)
 EXPIRY_RETRY_MS = 1000
 # The first member bumps it, so members start at epoch 2, as in Kafka 4.3.
 FIRST_EPOCH = 1
+# One, so that costly assignments take the time of one core at most. Small groups, and heartbeats
+# that change nothing, do not wait for it.
+STEP_THREADS = 1
 
 
 class ClassicGroups(Protocol):
@@ -71,6 +88,18 @@ class ClassicGroups(Protocol):
 
     def adopt(self, shard: GroupShard, group: ClassicGroup, *, rebalances: bool) -> None:
         """Take over a group that was downgraded. The log already has its record."""
+
+
+class _Step(NamedTuple):
+    """A heartbeat, and the copy of its group to which it is applied. `creation_records` come first
+    if the group is new."""
+
+    group: ConsumerGroup
+    beat: MemberHeartbeat
+    catalog: TopicCatalog
+    now_ms: TimestampMs
+    wall_ms: int
+    creation_records: Sequence[GroupRecord]
 
 
 class ConsumerGroupCoordinator:
@@ -91,9 +120,13 @@ class ConsumerGroupCoordinator:
         self._loop = loop
         self._catalog: TopicCatalog | None = None
         self._selector = TopicSelector(find_image)
+        self._executor = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="isotherm-groups")
+        # Groups with a step in the thread. Done when the step has been applied, or has failed.
+        self._long_steps: dict[str, asyncio.Future[None]] = {}
 
     def close(self) -> None:
         self._selector.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         return self._shards.consumer_settings(group_id).heartbeat_interval_ms
@@ -122,20 +155,59 @@ class ConsumerGroupCoordinator:
         )
         return beat._replace(selections=selected)
 
-    def heartbeat(self, group_id: str, beat: MemberHeartbeat) -> HeartbeatResult:
+    async def heartbeat(self, group_id: str, beat: MemberHeartbeat) -> HeartbeatResult:
         """Apply a heartbeat. Raises MemberRejectedError, and what `of_group` raises."""
-        shard = self._shards.of_group(group_id)
-        creation_records: list[GroupRecord] = []
-        group = shard.consumer_groups.get(group_id)
-        if group is None:
-            group, creation_records = self._new_group(shard, group_id, beat)
-        changed = group.copy()
-        # Read at each heartbeat, so a changed setting of the group holds from the next one on.
-        changed.settings = self._shards.consumer_settings(group_id)
-        now_ms, wall_ms = self._now()
-        result, records = changed.heartbeat(beat, self._current_catalog(), now_ms, wall_ms)
-        self._replace(shard, group, changed, creation_records + records)
-        return result
+        while True:
+            shard = self._shards.of_group(group_id)
+            group = shard.consumer_groups.get(group_id)
+            catalog = self._current_catalog()
+            if group is not None:
+                # Read at each heartbeat, so a changed setting of the group holds from the next on.
+                group.settings = self._shards.consumer_settings(group_id)
+                result = group.keep_alive(beat, catalog, self._shards.now_ms())
+                if result is not None:
+                    self._schedule(shard, group)
+                    return result
+            running = self._long_steps.get(group_id)
+            if running is not None:
+                await shared_result(running)
+                continue
+            classic = shard.groups.get(group_id)
+            creation_records: list[GroupRecord] = []
+            before = group
+            if group is None:
+                group, creation_records = self._new_group(shard, group_id, beat)
+            step = _Step(group.copy(), beat, catalog, *self._now(), creation_records)
+            # A classic group with members changes in place, so its upgrade stays here.
+            is_upgrade = before is None and not _is_free(classic)
+            if is_upgrade or group.things_of(beat, catalog) <= LOOP_STEP_THINGS_MAX:
+                result, records = _applied(step)
+                self._replace(shard, group, step.group, records)
+                return result
+            result, records = await self._applied_in_thread(group_id, step)
+            if (
+                self._shards.of_group(group_id) is not shard
+                or shard.consumer_groups.get(group_id) is not before
+                or (before is None and not _is_free(shard.groups.get(group_id)))
+            ):
+                continue
+            if before is None and classic is None:
+                self._shards.check_room(group_id)
+            step.group.keep_sessions_of(group)
+            self._replace(shard, group, step.group, records)
+            return result
+
+    async def _applied_in_thread(
+        self, group_id: str, step: _Step
+    ) -> tuple[HeartbeatResult, list[EncodedRecord]]:
+        """As `_applied`. The caller must use the result at once, before others see the group."""
+        loop = asyncio.get_running_loop()
+        done = self._long_steps[group_id] = loop.create_future()
+        try:
+            return await loop.run_in_executor(self._executor, _applied, step)
+        finally:
+            del self._long_steps[group_id]
+            done.set_result(None)
 
     def _new_group(
         self, shard: GroupShard, group_id: str, beat: MemberHeartbeat
@@ -170,7 +242,7 @@ class ConsumerGroupCoordinator:
         group = self.find(group_id)
         changed = group.copy()
         result, records = changed.leave(member_id, instance_id, epoch)
-        self._replace(shard, group, changed, records)
+        self._replace(shard, group, changed, encoded_records(records))
         return result
 
     # ---- members that use the classic protocol
@@ -191,7 +263,7 @@ class ConsumerGroupCoordinator:
             result, records = hosted_members.join(changed, request, catalog, now_ms, wall_ms)
         except MemberRejectedError as error:
             return JoinResult(error.code, request.member_id)
-        self._replace(shard, group, changed, records)
+        self._replace(shard, group, changed, encoded_records(records))
         return result
 
     def sync_classic(self, shard: GroupShard, group_id: str, request: SyncRequest) -> SyncResult:
@@ -231,7 +303,7 @@ class ConsumerGroupCoordinator:
         group = shard.consumer_groups[group_id]
         changed = group.copy()
         codes, records = hosted_members.leave(changed, members)
-        self._replace(shard, group, changed, records)
+        self._replace(shard, group, changed, encoded_records(records))
         return codes
 
     # ---- groups
@@ -274,7 +346,7 @@ class ConsumerGroupCoordinator:
         shard: GroupShard,
         group: ConsumerGroup,
         changed: ConsumerGroup,
-        records: Sequence[GroupRecord],
+        records: Sequence[EncodedRecord],
     ) -> None:
         settings = self._shards.settings
         if not group.is_classic and can_downgrade(changed, self._policy, settings):
@@ -283,7 +355,7 @@ class ConsumerGroupCoordinator:
             self._downgrade(shard, changed, records, rebalances=has_fewer)
             return
         if records:
-            self._shards.append(shard, records)
+            self._shards.append_encoded(shard, records)
             group_log.consumer_group_changed(group, changed)
         classic = shard.groups.get(changed.group_id)
         shard.consumer_groups[changed.group_id] = changed
@@ -297,7 +369,7 @@ class ConsumerGroupCoordinator:
         self,
         shard: GroupShard,
         group: ConsumerGroup,
-        records: Sequence[GroupRecord],
+        records: Sequence[EncodedRecord],
         *,
         rebalances: bool,
     ) -> None:
@@ -309,7 +381,8 @@ class ConsumerGroupCoordinator:
         tombstones = consumer_records.group_tombstones(group.group_id, group.members)
         # In one batch, since a crash between the tombstones and the new record would lose the
         # group.
-        self._shards.append(shard, [*records, *tombstones, stored])
+        encoded = encoded_records([*tombstones, stored])
+        self._shards.append_encoded(shard, [*records, *encoded])
         shard.consumer_groups.pop(group.group_id, None)
         self._classic_groups.adopt(shard, classic, rebalances=rebalances)
 
@@ -347,10 +420,24 @@ class ConsumerGroupCoordinator:
         now_ms = self._shards.now_ms()
         records = changed.expire(now_ms)
         try:
-            self._replace(shard, group, changed, records)
+            self._replace(shard, group, changed, encoded_records(records))
         except IsothermError as error:
             log_failure(logger, error, f"members are not removed yet group_id={group_id}")
             self._set_timer(shard, group_id, now_ms + EXPIRY_RETRY_MS)
+
+
+def _applied(step: _Step) -> tuple[HeartbeatResult, list[EncodedRecord]]:
+    """The answer and the records of the step, which is now applied to its group. Any thread.
+
+    Raises MemberRejectedError, and what `encoded_records` raises.
+    """
+    result, records = step.group.heartbeat(step.beat, step.catalog, step.now_ms, step.wall_ms)
+    return result, encoded_records([*step.creation_records, *records])
+
+
+def _is_free(classic: ClassicGroup | None) -> bool:
+    """Whether a consumer group may take the id, without members of the classic group."""
+    return classic is None or classic.is_empty
 
 
 def _no_such_group(group_id: str) -> MemberRejectedError:

@@ -5,7 +5,7 @@ Invariants
 - At most one member owns a partition: `owners` is the inverse of the members' `held`.
 - target_epoch <= group_epoch, and no member's epoch exceeds the target's.
 - Methods change the object. The coordinator calls them on a `copy`, appends the records, and only
-  then replaces the original with the copy.
+  then replaces the original with the copy. `keep_alive` has no records and needs no copy.
 
 Source: Kafka ConsumerGroup.java, GroupMetadataManager.consumerGroupHeartbeat.
 """
@@ -50,6 +50,8 @@ ASSIGNORS: Mapping[str, Assignor] = {
     range_assignor.NAME: range_assignor.assign,
 }
 DEFAULT_ASSIGNOR = uniform.NAME
+# A step of more things takes 10 ms or more, and is computed in a thread.
+LOOP_STEP_THINGS_MAX = 2_000
 
 
 class MemberRejectedError(RejectedError):
@@ -207,6 +209,53 @@ class ConsumerGroup:
         return selection is None or selection.viewer is None or topic in selection.names
 
     # ---- heartbeats
+
+    def keep_alive(
+        self, beat: MemberHeartbeat, catalog: TopicCatalog, now_ms: TimestampMs
+    ) -> HeartbeatResult | None:
+        """The answer to a heartbeat that changes nothing but its session's deadline.
+
+        None if it may change more; nothing has changed then.
+        """
+        member = self.members.get(beat.member_id)
+        if (
+            member is None
+            or beat.epoch != member.epoch
+            or beat.selections
+            or catalog.version != self.catalog_version
+            or self.group_epoch != self.target_epoch
+            or not member.is_reconciled(self.target_epoch)
+            or member.member_id in self.rebalance_deadlines
+            or self._updated(member, beat) != member
+        ):
+            return None
+        self.reset_session_timeout(member, now_ms)
+        return HeartbeatResult(
+            member.member_id, member.epoch, member.assigned if beat.is_full else None
+        )
+
+    def things_of(self, beat: MemberHeartbeat, catalog: TopicCatalog) -> int:
+        """How many things the step of a heartbeat goes through, by order of magnitude: topics of
+        members, and members to which a partition may be assigned."""
+        subscriptions = [
+            *(member.topic_names for member in self.members.values()),
+            *(selection.names for selection in self.selections.values()),
+            *(selection.names for selection in beat.selections.values()),
+            beat.topic_names or frozenset(),
+        ]
+        names_count = sum(map(len, subscriptions))
+        if names_count > LOOP_STEP_THINGS_MAX:
+            return names_count
+        topics = map(catalog.find, frozenset().union(*subscriptions))
+        partitions_count = sum(len(topic.partitions) for topic in topics if topic is not None)
+        return names_count + partitions_count * (len(self.members) + 1)
+
+    def keep_sessions_of(self, other: ConsumerGroup) -> None:
+        """Take later deadlines of sessions from the group of which this is a changed copy."""
+        for member_id, deadline_ms in other.session_deadlines.items():
+            if member_id in self.members:
+                own_ms = self.session_deadlines.get(member_id, deadline_ms)
+                self.session_deadlines[member_id] = max(own_ms, deadline_ms)
 
     def heartbeat(
         self, beat: MemberHeartbeat, catalog: TopicCatalog, now_ms: TimestampMs, wall_ms: int

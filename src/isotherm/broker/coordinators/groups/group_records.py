@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 import typing
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -265,6 +266,10 @@ class ConsumerGroupRegularExpressionValue(GroupValue):
     timestamp: int = field(metadata=_INT64)
 
 
+# The key and the value.
+EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
+
+
 class GroupRecord(NamedTuple):
     """A record. A value of None is a tombstone."""
 
@@ -312,6 +317,11 @@ def encode_key(key: Any) -> bytes:
 
 def encode_value(value: Any) -> bytes | None:
     return None if value is None else _encode(int(value.__version__), value)
+
+
+def encoded_records(records: Iterable[GroupRecord]) -> list[EncodedRecord]:
+    """Any thread. Raises InvalidRequestError like `encode_value`."""
+    return [(encode_key(key), encode_value(value)) for key, value in records]
 
 
 def _encode(version: int, entity: Any) -> bytes:

@@ -16,10 +16,10 @@ from isotherm.broker.coordinators.coordinator_shards import CoordinatorShards
 from isotherm.broker.coordinators.groups.classic_group import ClassicGroup, ClassicGroupSettings
 from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroupSettings
 from isotherm.broker.coordinators.groups.group_records import (
+    EncodedRecord,
     GroupMetadataKey,
     GroupRecord,
-    encode_key,
-    encode_value,
+    encoded_records,
 )
 from isotherm.broker.coordinators.groups.group_shard import GroupShard, ShardFold
 from isotherm.broker.coordinators.groups.group_snapshot import group_value
@@ -181,14 +181,16 @@ class GroupShards:
 
     def append(self, shard: GroupShard, records: Sequence[GroupRecord]) -> None:
         """Append records. The caller applies them to the shard afterwards."""
-        encoded = [(encode_key(key), encode_value(value)) for key, value in records]
-        self._topic.append(shard, encoded)
+        self.append_encoded(shard, encoded_records(records))
+
+    def append_encoded(self, shard: GroupShard, records: Sequence[EncodedRecord]) -> None:
+        self._topic.append(shard, records)
 
     def write_offsets(
         self, shard: GroupShard, records: Sequence[GroupRecord], producer: Producer = NO_PRODUCER
     ) -> None:
         """Append offset records, including tombstones, and apply them."""
-        encoded = [(encode_key(key), encode_value(value)) for key, value in records]
+        encoded = encoded_records(records)
         first_offset = self._topic.append(shard, encoded, producer)
         for index, (key, _) in enumerate(records):
             _, value = encoded[index]

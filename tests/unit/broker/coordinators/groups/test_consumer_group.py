@@ -66,10 +66,14 @@ class Driver:
         self.records: list[Any] = []
 
     def beat(self, member_id: str, epoch: int, **fields: Any) -> Any:
-        changed = self.group.copy()
-        result, records = changed.heartbeat(
-            MemberHeartbeat(member_id, epoch, **fields), self.catalog, self.now_ms, 77
-        )
+        sent = MemberHeartbeat(member_id, epoch, **fields)
+        kept_alive, changed = self.group.copy(), self.group.copy()
+        kept = kept_alive.keep_alive(sent, self.catalog, self.now_ms)
+        result, records = changed.heartbeat(sent, self.catalog, self.now_ms, 77)
+        if kept is not None:
+            # The short way has the same effects.
+            assert (kept, []) == (result, records)
+            assert vars(kept_alive) == vars(changed)
         self.group = changed
         self.records = records
         return result

@@ -229,7 +229,7 @@ def test_groups_of_a_coordinator_are_bounded_however_they_are_created() -> None:
             await coordinator.join(joining()._replace(group_id="c"))
         beat = MemberHeartbeat("m", JOIN_EPOCH, topic_names=frozenset({"t"}))
         with pytest.raises(PolicyViolationError, match=named):
-            coordinator.consumer.heartbeat("c", beat)
+            await coordinator.consumer.heartbeat("c", beat)
         # Those that exist go on.
         assert coordinator.offsets.commit("b", Committer(), offset) == {T0: E.none}
 

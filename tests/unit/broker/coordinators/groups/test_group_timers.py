@@ -90,11 +90,11 @@ def test_timer_of_a_consumer_group_is_kept_while_it_does_not_fire_too_late(
 ) -> None:
     async def scenario(cluster: Cluster) -> None:
         consumer = cluster.coordinators[0].consumer
-        epoch = consumer.heartbeat("g", beat("a")).epoch
+        epoch = (await consumer.heartbeat("g", beat("a"))).epoch
         (timer,) = noted.of_groups()
         assert timer.delay_s == (SESSION_MS + 1) / 1000
         cluster.clock.advance(1000)
-        consumer.heartbeat("g", beat("a", epoch))
+        await consumer.heartbeat("g", beat("a", epoch))
         assert noted.of_groups() == [timer]
         # It fires before the member's new deadline, and is set again.
         cluster.clock.advance(SESSION_MS - 999)
@@ -114,9 +114,9 @@ def test_timer_that_would_fire_too_late_is_replaced(noted: NotedTimers) -> None:
     async def scenario(cluster: Cluster) -> None:
         consumer = cluster.coordinators[0].consumer
         cluster.group_texts["consumer.session.timeout.ms"] = "60000"
-        consumer.heartbeat("g", beat("a"))
+        await consumer.heartbeat("g", beat("a"))
         cluster.group_texts["consumer.session.timeout.ms"] = "45000"
-        consumer.heartbeat("g", beat("b"))
+        await consumer.heartbeat("g", beat("b"))
         first, second = noted.of_groups()
         assert (first.is_cancelled, second.is_cancelled) == (True, False)
         assert (first.delay_s, second.delay_s) == (60.001, 45.001)
@@ -130,10 +130,10 @@ def test_members_stay_until_the_log_takes_their_removal(
     async def scenario(cluster: Cluster) -> None:
         caplog.set_level(logging.INFO)
         consumer = cluster.coordinators[0].consumer
-        consumer.heartbeat("g", beat("a"))
+        await consumer.heartbeat("g", beat("a"))
         cluster.move(1, is_known=False)
         with pytest.raises(NotCoordinatorError):
-            consumer.heartbeat("g", beat("b"))
+            await consumer.heartbeat("g", beat("b"))
         assert list(consumer.find("g").members) == ["a"]
         cluster.clock.advance(SESSION_MS)
         noted.of_groups()[0].fire()
@@ -150,11 +150,13 @@ def test_missing_consumer_group_is_reported(noted: NotedTimers) -> None:
         for request in (
             lambda: consumer.find("g"),
             lambda: consumer.leave("g", "a", None, -1),
-            lambda: consumer.heartbeat("g", beat("a", 1)),
         ):
             with pytest.raises(MemberRejectedError) as refused:
                 request()
             assert refused.value.code is E.group_id_not_found
+        with pytest.raises(MemberRejectedError) as refused:
+            await consumer.heartbeat("g", beat("a", 1))
+        assert refused.value.code is E.group_id_not_found
         assert noted.of_groups() == []
 
     run(scenario, noted)
@@ -239,7 +241,7 @@ def test_coordinator_that_resigns_removes_nobody_afterwards(noted: NotedTimers) 
         coordinator = cluster.coordinators[0]
         join = asyncio.ensure_future(coordinator.join(joining()))
         await turns()
-        coordinator.consumer.heartbeat("modern", beat("a"))
+        await coordinator.consumer.heartbeat("modern", beat("a"))
         timers = noted.of_groups()
         assert [timer.is_cancelled for timer in timers] == [False, False]
         cluster.partition.replicate()
