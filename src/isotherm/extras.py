@@ -6,6 +6,9 @@ when it runs, so a missing one is found there.
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 from isotherm.errors import ConfigError
 
 TIER = "tier"
@@ -33,5 +36,20 @@ def missing_extra(error: ModuleNotFoundError, extra: str | None = None) -> Confi
         return None
     wanted = extra or EXTRA_OF_MODULE[module]
     return ConfigError(
-        f"this needs {module}, which is not installed: run pip install 'isotherm[{wanted}]'"
+        f"this needs {module}, which is not installed: run {install_command(wanted)}"
     )
+
+
+def install_command(extra: str) -> str:
+    """The command that installs the packages of an extra. In a checkout it names the checkout's
+    folder: pip would look for a release of this version elsewhere."""
+    checkout = _checkout()
+    place = "isotherm" if checkout is None else str(checkout)
+    return f"pip install {'' if checkout is None else '-e '}{shlex.quote(f'{place}[{extra}]')}"
+
+
+def _checkout() -> Path | None:
+    """The folder of the checkout that this module is in; None if it was installed from a wheel."""
+    folder = Path(__file__).resolve().parents[2]
+    is_checkout = (folder / "pyproject.toml").is_file() and (folder / "src/isotherm").is_dir()
+    return folder if is_checkout else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,8 +14,16 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from isotherm import pytest_plugin
-from isotherm.extras import BROKER, CONSOLE, EXTRA_OF_MODULE, SPARK, TIER, missing_extra
+from isotherm import extras, pytest_plugin
+from isotherm.extras import (
+    BROKER,
+    CONSOLE,
+    EXTRA_OF_MODULE,
+    SPARK,
+    TIER,
+    install_command,
+    missing_extra,
+)
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 # Extras include others. A package belongs to the first of these that lists it.
@@ -49,9 +58,18 @@ def test_each_has_what_reads_a_tier(extra: str) -> None:
 
 def test_a_submodule_names_the_package_and_the_extra_that_was_asked_for() -> None:
     error = ModuleNotFoundError("No module named 'numpy'", name="numpy.typing")
-    by_module = "this needs numpy, which is not installed: run pip install 'isotherm[tier]'"
+    by_module = f"this needs numpy, which is not installed: run {install_command(TIER)}"
     assert str(missing_extra(error)) == by_module
-    assert str(missing_extra(error, BROKER)) == by_module.replace("tier", "broker")
+    assert str(missing_extra(error, BROKER)) == by_module.replace("[tier]", "[broker]")
+
+
+def test_a_checkout_is_installed_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(__file__).parents[2]
+    assert install_command(SPARK) == f"pip install -e '{root}[spark]'"
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "site-packages/isotherm/extras.py"))
+    assert install_command(SPARK) == "pip install 'isotherm[spark]'"
 
 
 @pytest.mark.parametrize("module", ["isotherm.gone", "json.gone", None])
@@ -67,7 +85,7 @@ def test_modules_exist(module: str) -> None:
 def test_fixture_of_a_broker_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "isotherm.testing.embedded_broker", raising=False)
     monkeypatch.setitem(sys.modules, "uvloop", None)
-    with pytest.raises(pytest.UsageError, match=r"run pip install 'isotherm\[broker\]'"):
+    with pytest.raises(pytest.UsageError, match=re.escape(install_command(BROKER))):
         pytest_plugin._embedded_broker()
 
 
@@ -80,4 +98,4 @@ def test_spark_still_finds_the_source_which_says_what_to_install() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.stdout == "isotherm\n"
-    assert done.stderr.splitlines()[-1].endswith("run pip install 'isotherm[spark]'")
+    assert done.stderr.splitlines()[-1].endswith(install_command(SPARK))

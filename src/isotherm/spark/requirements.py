@@ -13,8 +13,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 from isotherm.errors import ConfigError
+from isotherm.extras import SPARK, install_command
 
-_INSTALL = "run pip install 'isotherm[spark]'"
+_INSTALL = f"run {install_command(SPARK)}"
 _STREAMS_SINCE = (4, 2)
 
 
@@ -92,8 +93,8 @@ def _check_packages(name: str, extra: str, packages: Iterable[str]) -> None:
     for package in packages:
         if _version(package) is None:
             raise ConfigError(
-                f"{name} tables need {package}, which is not installed: run pip install"
-                f" 'isotherm[{extra}]', or choose --to parquet"
+                f"{name} tables need {package}, which is not installed: run"
+                f" {install_command(extra)}, or choose --to parquet"
             )
 
 
@@ -103,8 +104,8 @@ def check_registry_packages(value_format: str) -> None:
     for package in ("authlib", *_DECODERS.get(value_format, ())):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(
-                f"values of {value_format} need {package}, which is not installed: run pip install"
-                " 'isotherm[registry]'"
+                f"values of {value_format} need {package}, which is not installed: run"
+                f" {install_command('registry')}"
             )
 
 

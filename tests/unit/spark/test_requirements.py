@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from isotherm.cli.main import app
 from isotherm.errors import ConfigError
+from isotherm.extras import SPARK, install_command
 from isotherm.spark import requirements, session
 from isotherm.spark.requirements import (
     SPARK_VERSIONS,
@@ -42,21 +43,22 @@ def test_job_without_pyspark_says_what_to_run(job: str, monkeypatch: pytest.Monk
     installed(monkeypatch)
     done = CliRunner().invoke(app, ["pipeline", job, *NEEDED[job]])
     assert isinstance(done.exception, ConfigError)
-    assert str(done.exception).endswith("run pip install 'isotherm[spark]'")
+    assert str(done.exception).endswith(install_command(SPARK))
     assert CliRunner().invoke(app, ["pipeline", job, "--help"]).exit_code == 0
 
 
 def test_session_without_pyspark_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch)
     with pytest.raises(
-        ConfigError, match=r"needs PySpark, which is not installed.*isotherm\[spark\]"
+        ConfigError,
+        match="needs PySpark, which is not installed.*" + re.escape(install_command(SPARK)),
     ):
         session()
 
 
 def test_missing_pandas_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, pyspark="4.3.0")
-    with pytest.raises(ConfigError, match=r"pandas.*isotherm\[spark\]"):
+    with pytest.raises(ConfigError, match="pandas.*" + re.escape(install_command(SPARK))):
         check_requirements()
     installed(monkeypatch, pyspark="4.3.0", pandas="2.2.0")
     check_requirements()
