@@ -39,8 +39,8 @@ from isotherm.cli.serve import (
 from isotherm.clock import Clock, SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.remote import NATIVE_STORAGE_MANAGER
-from isotherm.errors import IsothermError, RemoteStorageError
-from isotherm.extras import BROKER, EXTRA_OF_MODULE, TIER
+from isotherm.errors import ConfigError, IsothermError, RemoteStorageError
+from isotherm.extras import BROKER, EXTRA_OF_MODULE, TIER, install_command
 from isotherm.kernels import machine_code
 from isotherm.segment.file_names import LOCK_NAME
 
@@ -50,7 +50,9 @@ FREE_BYTES_MIN = 1024**3
 # S3 refuses requests if the clocks differ by 15 minutes.
 CLOCK_OFFSET_MAX_MS = 60_000
 
-_INSTALL_BROKER = f"pip install 'isotherm[{BROKER}]'"
+_EXIT_FAILED = 1
+_EXIT_CONFIGURATION = 2
+_INSTALL_BROKER = install_command(BROKER)
 _RIGHTS = (
     "the broker needs the rights to put, get, list and delete objects; on S3: s3:PutObject,"
     " s3:GetObject, s3:DeleteObject, s3:AbortMultipartUpload, s3:ListBucket"
@@ -84,12 +86,14 @@ class Outcome(enum.StrEnum):
 
 
 class Finding(NamedTuple):
-    """The result of a check. `advice` says what to do, and is empty if nothing is to be done."""
+    """The result of a check. `advice` says what to do, and is empty if nothing is to be done.
+    `exit_code` is that of the command if this is the worst: see docs/exit-codes.md."""
 
     check: str
     outcome: Outcome
     found: str
     advice: str = ""
+    exit_code: int = 0
 
 
 class _Broker(NamedTuple):
@@ -127,7 +131,8 @@ def doctor(
 
     isotherm doctor --config server.properties
 
-    Exit code 1 if a check failed; a warning alone is 0.
+    Exit codes: 0 nothing failed, a warning alone is 0 · 1 a check failed · 2 a check failed because
+    the configuration is wrong.
     """
     clock = SystemClock()
     broker = None if bootstrap_server is None else _Broker(bootstrap_server, command_config)
@@ -135,8 +140,13 @@ def doctor(
     for finding in _examine(config, override, data_dir, broker, clock):
         findings.append(finding)
         _print(finding, as_json=as_json)
-    if any(each.outcome is Outcome.FAILED for each in findings):
-        raise typer.Exit(1)
+    if status := max(each.exit_code for each in findings):
+        raise typer.Exit(status)
+
+
+def _failed(check: str, error: Exception, advice: str = "") -> Finding:
+    status = _EXIT_CONFIGURATION if isinstance(error, ConfigError) else _EXIT_FAILED
+    return Finding(check, Outcome.FAILED, str(error), advice, status)
 
 
 def _examine(
@@ -154,7 +164,7 @@ def _examine(
     try:
         settings = parsed(broker_settings(config, override, data_dir))
     except IsothermError as error:
-        yield Finding("configuration", Outcome.FAILED, str(error), "correct the key it names")
+        yield _failed("configuration", error, "correct the key it names")
     else:
         yield Finding("configuration", Outcome.OK, str(config or "the embedded defaults"))
         checks += [
@@ -169,7 +179,7 @@ def _examine(
         try:
             yield from check()
         except (IsothermError, OSError) as error:
-            yield Finding(name, Outcome.FAILED, str(error))
+            yield _failed(name, error)
         except ModuleNotFoundError as error:
             found = f"not checked: {error.name} is not installed"
             yield Finding(name, Outcome.WARNING, found, _INSTALL_BROKER)
@@ -219,8 +229,12 @@ def check_folder(check: str, path: Path) -> Finding:
     existing = _nearest_existing(path)
     free = shutil.disk_usage(existing).free
     if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
-        advice = f"chown -R {os.getuid()} {existing}"
-        return Finding(check, Outcome.FAILED, f"{existing} cannot be written to", advice)
+        is_folder = existing.is_dir()
+        advice = (
+            f"chown -R {os.getuid()} {existing}" if is_folder else "it is a file: name a folder"
+        )
+        reason = f"{existing} cannot be written to"
+        return Finding(check, Outcome.FAILED, reason, advice, _EXIT_FAILED)
     if free < FREE_BYTES_MIN:
         advice = "free some, or set local.retention.bytes for tiered topics"
         return Finding(check, Outcome.WARNING, f"{human_size(free)} free", advice)
@@ -244,7 +258,8 @@ def check_listeners(config: BrokerConfig) -> Iterator[Finding]:
                 yield Finding(check, Outcome.OK, found)
                 continue
             advice = f"which process has it? ss -ltnp 'sport = :{listener.port}'"
-            yield Finding(check, Outcome.FAILED, error.strerror or str(error), advice)
+            reason = error.strerror or str(error)
+            yield Finding(check, Outcome.FAILED, reason, advice, _EXIT_FAILED)
         else:
             yield Finding(check, Outcome.OK, "free")
 
@@ -271,7 +286,7 @@ def check_remote_tier(config: BrokerConfig, clock: Clock) -> Iterator[Finding]:
     try:
         stored_at_ms = check_store(settings, writes=True)
     except IsothermError as error:
-        yield Finding(check, Outcome.FAILED, str(error), bucket_advice(error))
+        yield _failed(check, error, bucket_advice(error))
         return
     yield Finding(check, Outcome.OK, "usable")
     if stored_at_ms is not None:

@@ -133,7 +133,7 @@ def test_advice_is_for_the_reason(reason: str, words: str) -> None:
 
 def test_wrong_setting_is_named_and_the_machine_is_examined_all_the_same() -> None:
     result = run("-o", "num.partitions=many", "--json")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     found = findings(result)
     assert "num.partitions" in found["configuration"]["found"]
     assert "java" in found
