@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 import pyarrow as pa
 from pyarrow import types
-from pyiceberg.catalog import Catalog, infer_catalog_type, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchTableError,
@@ -37,11 +36,8 @@ from pyiceberg.partitioning import (
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform, Transform
-from pyiceberg.utils.config import Config
-from sqlalchemy.engine import URL
 
 from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
-from isotherm.spark.options import storage_url
 from isotherm.spark.tables.iceberg_snapshots import (
     DEAD_LETTERS,
     OF_SNAPSHOT,
@@ -72,78 +68,6 @@ from isotherm.spark.tables.topic_table import (
 from isotherm.spark.tables.value_formats import first_types
 from isotherm.spark.tables.value_types import DecodedTypes, KeyValue, decoded_types
 from isotherm.types import Offset
-
-_REST = "rest"
-
-
-def open_catalog(name: str | None, properties: Mapping[str, str], warehouse: str | None) -> Catalog:
-    """The catalog `name` of PyIceberg's configuration, whose properties `properties` override.
-    Without both, a SQLite catalog inside the warehouse, which must be a local folder.
-
-    `warehouse` is a path or a URL. For a REST catalog it is a name that the server knows, and is
-    passed on unchanged. None means the warehouse of the catalog's configuration.
-    """
-    if name is None and not properties:
-        return _embedded(warehouse or "")
-    given = dict(properties)
-    uri = properties.get("uri")
-    place = f"catalog={name}" if uri is None else f"uri={_without_login(uri)}"
-    with translated(f"the catalog cannot be opened {place}"):
-        try:
-            if warehouse is not None:
-                is_rest = _type_of(name, properties) == _REST
-                given.setdefault("warehouse", warehouse if is_rest else _location(warehouse))
-            return load_catalog(name or "isotherm", **given)
-        except ValueError as error:
-            raise ConfigError(f"no such catalog catalog={name} reason={str(error)!r}") from error
-
-
-def _embedded(warehouse: str) -> Catalog:
-    location = _location(warehouse)
-    if not location.startswith("file://"):
-        raise ConfigError(
-            "a warehouse that is no local folder needs a catalog"
-            f" warehouse={location} hint='--catalog or --to-option'"
-        )
-    folder = Path(location.removeprefix("file://"))
-    with translated("the warehouse cannot be made"):
-        folder.mkdir(parents=True, exist_ok=True)
-    file = URL.create("sqlite", database=str(folder / "catalog.db"))
-    with translated(f"the catalog cannot be opened file={folder / 'catalog.db'}"):
-        return load_catalog("isotherm", warehouse=location, type="sql", uri=file.render_as_string())
-
-
-def _without_login(uri: str) -> str:
-    """A URI of a database may have a password in it."""
-    parts = urlsplit(uri)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
-
-
-def _type_of(name: str | None, properties: Mapping[str, str]) -> str | None:
-    """The type of the catalog. Raises ValueError as PyIceberg does if nothing determines it."""
-    configured = Config().get_catalog_config(name or "isotherm") or {}
-    merged = {**configured, **properties}
-    if "type" in merged:
-        return str(merged["type"]).lower()
-    if "py-catalog-impl" in merged:
-        return None
-    kind = infer_catalog_type(name or "isotherm", merged)
-    return None if kind is None else kind.value
-
-
-def _location(warehouse: str) -> str:
-    """The warehouse as an Iceberg location, which is not escaped like a URL."""
-    url = storage_url(warehouse)
-    if not url.startswith("file://"):
-        return url
-    location = f"file://{unquote(url.removeprefix('file://'))}"
-    if marks := sorted(set("?#") & set(location)):
-        raise ConfigError(
-            "the path of an Iceberg warehouse cannot have these characters"
-            f" warehouse={location} characters={''.join(marks)}"
-        )
-    return location
-
 
 # Each commit writes a metadata file, of which the last hundred stay.
 _OF_METADATA = {

@@ -65,7 +65,8 @@ def open_table(topic: str, place: TablePlace, *, writes: bool) -> TopicTable:
 
         return ParquetTable(settings, place.name or topic)
     check_iceberg()
-    from isotherm.spark.tables.iceberg_table import IcebergTable, open_catalog
+    from isotherm.spark.tables.iceberg_catalogs import open_catalog
+    from isotherm.spark.tables.iceberg_table import IcebergTable
 
     has_catalog = place.catalog is not None or bool(place.properties)
     warehouse = place.warehouse or (None if has_catalog else DEFAULT_WAREHOUSE)

@@ -235,14 +235,14 @@ class TieredLog:
             topics = [name for name in self._brokers.topic_names() if options.selects_topic(name)]
         try:
             partitions = self._brokers.partitions(topics)
-        except UnknownTopicOrPartitionError as error:
+        except UnknownTopicOrPartitionError:
             if not may_lack_topics:
                 met = self._brokers.topic_names()
                 missing = ",".join(sorted(set(topics) - set(met)))
                 raise UnknownTopicOrPartitionError(
                     f"nothing to read: the brokers have no such topic missing={missing}"
                     f"{_nearest(topics, met)}"
-                ) from error
+                ) from None
             partitions = self._brokers.partitions(set(topics) & set(self._brokers.topic_names()))
         assigned = options.assigned
         return [p for p in partitions if p.topic_partition in assigned] if assigned else partitions

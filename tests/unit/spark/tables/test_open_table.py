@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.errors import ConfigError
-from isotherm.spark.tables.iceberg_table import open_catalog
+from isotherm.spark.tables.iceberg_catalogs import open_catalog
 from isotherm.spark.tables.open_table import TablePlace, iceberg_name, open_table
 from isotherm.spark.tables.topic_table import Identity, TopicTable, check_topic
 

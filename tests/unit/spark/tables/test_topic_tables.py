@@ -30,7 +30,8 @@ from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.tables.delta_table import DeltaPlace, DeltaTopicTable, storage_options
-from isotherm.spark.tables.iceberg_table import IcebergTable, open_catalog
+from isotherm.spark.tables.iceberg_catalogs import open_catalog
+from isotherm.spark.tables.iceberg_table import IcebergTable
 from isotherm.spark.tables.parquet_table import ParquetTable
 from isotherm.spark.tables.topic_table import (
     FilePlaces,
@@ -423,7 +424,9 @@ class TestIceberg:
 
     def test_warehouse_and_catalog_that_fail_are_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("no folder")
-        with pytest.raises(RemoteStorageError, match="the warehouse cannot be made"):
+        with pytest.raises(
+            ConfigError, match=r"the warehouse cannot be made .*file is not a folder"
+        ):
             open_catalog(None, {}, (tmp_path / "file").as_uri())
         (tmp_path / "lake").mkdir()
         (tmp_path / "lake" / "catalog.db").write_text("no database, but long enough for a header")
