@@ -20,7 +20,7 @@ from isotherm.cli import (
     pipeline_table,
     pipeline_verify,
 )
-from isotherm.cli.output import error_console
+from isotherm.cli.spark_interruption import Interruption, interruption, own_sigint_handler
 
 _AGAIN = "the same command may be run again"
 _WRITES_NOTHING = f"nothing is written, {_AGAIN}"
@@ -51,11 +51,13 @@ def _checked(job: Callable[..., None], written: str) -> Callable[..., None]:
         from isotherm.spark.requirements import check_requirements
 
         check_requirements()
+        running = Interruption(f"isotherm: interrupted: {written}")
+        interruption.set(running)
         try:
-            job(*args, **options)
+            with own_sigint_handler():
+                job(*args, **options)
         except KeyboardInterrupt:
-            line = f"isotherm: interrupted: {written}"
-            error_console().print(line, soft_wrap=True)
+            running.say()
             raise
 
     return run

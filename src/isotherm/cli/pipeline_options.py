@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from rich.progress import (
@@ -24,7 +26,7 @@ from rich.text import Text
 from isotherm.cli.options import parse_pairs
 from isotherm.cli.output import console, error_console, print_json, print_rows
 from isotherm.cli.spark_interruption import end_spark, own_sigint_handler
-from isotherm.errors import ConfigError
+from isotherm.errors import ConfigError, SparkJobError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 # The exit code if the job found damage, or a difference between two sides that should be equal.
 EXIT_FOUND = 3
 _MASTERS = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
+_STANDALONE = "spark://"
+_MASTER_PORT = 7077
+_MASTER_TIMEOUT_S = 5.0
+"""For all masters of an address together."""
 # Whether the running command has `isotherm pipeline --debug`.
 debugging: ContextVar[bool] = ContextVar("debugging", default=False)
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -139,6 +145,7 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     debug = debugging.get()
+    check_master(master)
     config = parse_pairs(options.spark_config)
     if master.startswith("local"):
         config.setdefault(_SHUFFLE_PARTITIONS, str(_SHUFFLE_PARTITIONS_LOCAL))
@@ -165,6 +172,32 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
             spark.stop()
         raise
     spark.stop()
+
+
+def check_master(master: str) -> None:
+    """Raise SparkJobError unless one of a standalone cluster's masters takes a connection. Spark
+    itself would try for minutes, and print nothing."""
+    if not master.startswith(_STANDALONE):
+        return
+    reasons = []
+    for address in master.removeprefix(_STANDALONE).split(","):
+        try:
+            parts = urlsplit(f"//{address}")
+            place = (parts.hostname or "", parts.port or _MASTER_PORT)
+        except ValueError as error:
+            raise ConfigError(
+                f"not the address of a Spark cluster key=master value={master!r} reason='{error}'"
+                " hint='spark://HOST:PORT'"
+            ) from None
+        try:
+            socket.create_connection(place, _MASTER_TIMEOUT_S / len(master.split(","))).close()
+        except OSError as error:
+            reasons.append(error.strerror or "it does not answer")
+        else:
+            return
+    raise SparkJobError(
+        f"no Spark master answers key=master value={master!r} reason={'; '.join(reasons)!r}"
+    )
 
 
 @contextmanager

@@ -7,17 +7,59 @@ Java print traces, and an orderly stop waits for tasks whose results nobody want
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any
+
+from isotherm.cli.output import error_console
 
 JAVA_QUIET_S_MAX = 0.8
 JAVA_END_S_MAX = 1.5
 """Java's time to delete its temporary files before it is killed."""
+
+
+END_S_MAX = 2.7
+"""Time after SIGINT in which a job ends in order. A library that swallows the interrupt, or a call
+that does not return, must not keep the user waiting."""
+_EXIT_SIGINT = 130
+
+
+class Interruption:
+    """What an interrupted job says, once: by its main thread, or after END_S_MAX by another
+    one, which then ends the process and Java."""
+
+    def __init__(self, line: str) -> None:
+        self._line = line
+        self._saying = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def say(self) -> None:
+        if self._saying.acquire(blocking=False):
+            error_console().print(self._line, soft_wrap=True)
+
+    def begin(self) -> None:
+        if self._timer is None:
+            self._timer = threading.Timer(END_S_MAX, self._end)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _end(self) -> None:
+        self.say()
+        process = _java_process()
+        if process is not None:
+            process.kill()
+        os._exit(_EXIT_SIGINT)
+
+
+interruption: ContextVar[Interruption | None] = ContextVar("interruption", default=None)
+"""That of the running job."""
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
@@ -25,6 +67,9 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     that is interrupted."""
     del number, frame
     logging.disable(logging.CRITICAL)
+    running = interruption.get()
+    if running is not None:
+        running.begin()
     raise KeyboardInterrupt
 
 
@@ -53,7 +98,7 @@ def end_spark() -> None:
     if server is not None:
         server.handle_error = _ignored
     gateway: Any = SparkContext._gateway
-    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    process = _java_process()
     if process is None:
         return
     # The calls of this thread were interrupted, and another thread has a connection of its own.
@@ -67,6 +112,16 @@ def end_spark() -> None:
     # Java that does not even answer would print traces while it ends.
     process.kill()
     process.wait()
+
+
+def _java_process() -> subprocess.Popen[bytes] | None:
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    return process
 
 
 def _ignored(*_: object) -> None:
