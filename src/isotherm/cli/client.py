@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from isotherm.client.broker_probe import check_brokers
@@ -78,6 +78,9 @@ def wait_for_all(futures: Mapping[str, Future[Any]]) -> None:
         try:
             future.result(REQUEST_TIMEOUT_S)
         except KafkaException as error:
+            code = error.args[0].code() if hasattr(error.args[0], "code") else None
+            if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise UnknownTopicOrPartitionError(f"no such topic topic={name}") from None
             words = _first_words(error)
             # Isotherm's own messages already name the topic, with quotes if it has spaces.
             is_named = f"topic={name}" in words.split() or f"topic={name!r}" in words

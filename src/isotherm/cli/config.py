@@ -58,6 +58,9 @@ def list_keys(
     as_json: AsJson = False,
 ) -> None:
     """List the keys with type, default and meaning."""
+    scopes = [name for name, _, _ in _GROUPS]
+    if scope not in (None, *scopes):
+        raise typer.BadParameter(f"one of {', '.join(scopes)}: {scope}", param_hint="SCOPE")
     rows = [row for row in _rows() if scope in (None, row["scope"])]
     print_rows(["scope", "key", "type", "default", "documentation"], rows, as_json=as_json)
 

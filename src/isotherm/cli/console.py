@@ -48,7 +48,7 @@ DEFAULT_PORT = 8585
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
-_Port = Annotated[int, typer.Option(help="The port of the pages.")]
+_Port = Annotated[int, typer.Option(min=0, max=65535, help="The port of the pages.")]
 _Host = Annotated[
     str,
     typer.Option(
@@ -166,7 +166,6 @@ def console(
     from isotherm.storage_view.segment_facts import named_layout
 
     extra = client.properties
-    check_address_is_free(host, port)
     clock = SystemClock()
     addresses = metrics_addresses(metrics or (), metrics_login)
     watched_metrics = WatchedMetrics(addresses, clock, interval_s)
@@ -181,6 +180,7 @@ def console(
         clock,
         _registered_values(registry, registry_option, clock),
     )
+    check_address_is_free(host, port)
     with_tls = _has_identity(tls_certificate, tls_key)
     if settings.credentials is not None and not with_tls and not _is_loopback(host):
         error_console().print("passwords are sent in clear text; --tls-certificate encrypts them")
@@ -340,9 +340,17 @@ def _has_identity(certificate: str | None, key: str | None) -> bool:
         raise ConfigError("a certificate needs its key key=--tls-certificate,--tls-key")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-    except OSError as error:  # an SSLError is one
+    except ssl.SSLError as error:
+        # OpenSSL says of most faults only where in its code it is.
+        reason = "they do not match" if "MISMATCH" in (error.reason or "") else "they are not PEM"
         raise ConfigError(
-            f"a certificate cannot be used certificate={certificate} key={key} reason='{error}'"
+            "a certificate and its key cannot be used key=--tls-certificate,--tls-key"
+            f" certificate={certificate} private_key={key} reason='{reason}'"
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            "a certificate and its key cannot be read key=--tls-certificate,--tls-key"
+            f" certificate={certificate} private_key={key} reason={error.strerror!r}"
         ) from error
     return True
 

@@ -7,7 +7,7 @@ import datetime
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, BinaryIO, TypeAlias
 
 import typer
@@ -32,14 +32,18 @@ from isotherm.cli.output import error_console, json_text
 from isotherm.cli.shown_bytes import json_fields, json_headers, terminal_text
 from isotherm.cli.stop_signals import HeldSignals, held_signals
 from isotherm.client.record_headers import HeaderReader, Headers
-from isotherm.clock import SystemClock
+from isotherm.clock import Clock, SystemClock
 from isotherm.errors import RejectedError
 from isotherm.types import Offset, TimestampMs
 
 _POLL_S = 0.5
+WAIT_NOTICE_S = 5.0
+_WAITS_SHOWN = 10
 _BATCH_COUNT_MAX = 1000
 _MARK = re.compile(rb"%[tpoTks%]|\\[tn]")
 _ESCAPES = {rb"\t": b"\t", rb"\n": b"\n", b"%%": b"%"}
+_INT64_MAX = 2**63 - 1
+_INT64_DIGITS_MAX = len(str(_INT64_MAX))
 _NAMED_OFFSETS = {"beginning": OFFSET_BEGINNING, "end": OFFSET_END}
 
 LineOf: TypeAlias = Callable[[Any], bytes]
@@ -62,10 +66,12 @@ def consume(
         ),
     ] = "beginning",
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", help="One partition; all if not given.")
+        int | None,
+        typer.Option("--partition", "-p", min=0, help="One partition; all if not given."),
     ] = None,
     max_records: Annotated[
-        int | None, typer.Option("--max-records", "-n", help="Stop after this many records.")
+        int | None,
+        typer.Option("--max-records", "-n", min=1, help="Stop after this many records."),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for new records at the end.")
@@ -93,6 +99,7 @@ def consume(
     base64 for bytes that are not UTF-8. Headers are a list of objects with key, value and encoding,
     as several may have one name.
     """
+    check_format(record_format)
     is_time = offset.startswith("@")
     start = start_time_ms(offset[1:]) if is_time else _start_offset(offset)
     with one_line_errors(bootstrap_server), held_signals() as signals:
@@ -112,14 +119,18 @@ def consume(
                 if partition is None or found.partition == partition
             ]
             if not wanted:
-                raise typer.BadParameter(f"no partition {partition}", param_hint="--partition")
+                count = len(partitions_of(reader, topic))
+                raise typer.BadParameter(
+                    f"no partition {partition}: {topic} has 0 to {count - 1}",
+                    param_hint="--partition",
+                )
             check_led(reader, topic, [each.partition for each in wanted])
             if is_time:
                 wanted = reader.offsets_for_times(wanted, timeout=REQUEST_TIMEOUT_S)
             elif start >= 0:
                 wanted = [_within_log(reader, each) for each in wanted]
             reader.assign(wanted)
-            _print_records(reader, len(wanted), max_records, follow, line_of, signals)
+            _print_records(reader, wanted, max_records, follow, line_of, signals)
         except KeyboardInterrupt:
             raise typer.Exit(signals.exit_code) from None
         finally:
@@ -129,18 +140,26 @@ def consume(
 def _start_offset(text: str) -> int:
     if text in _NAMED_OFFSETS:
         return _NAMED_OFFSETS[text]
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise typer.BadParameter(
             f"beginning, end, a number or @TIME: {text}", param_hint="--offset"
         )
-    return int(text)
+    return _int64(text)
+
+
+def _int64(text: str) -> int:
+    """A number of digits alone. Raises BadParameter for one that no offset and no timestamp has."""
+    number = int(text) if len(text) <= _INT64_DIGITS_MAX else _INT64_MAX + 1
+    if number > _INT64_MAX:
+        raise typer.BadParameter(f"at most {_INT64_MAX}: {text}", param_hint="--offset")
+    return number
 
 
 def start_time_ms(text: str) -> TimestampMs:
     """Parse milliseconds or a date with a time, which is in UTC unless it has an offset. Raises
     BadParameter for any other text."""
-    if text.isdigit():
-        return int(text)
+    if text.isascii() and text.isdigit():
+        return _int64(text)
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -151,6 +170,18 @@ def start_time_ms(text: str) -> TimestampMs:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return int(moment.timestamp() * 1000)
+
+
+def check_format(record_format: str) -> None:
+    """Raise BadParameter for a mark that has no meaning: it would be printed as it is."""
+    rest = _MARK.sub(b"", os.fsencode(record_format))
+    at = rest.find(b"%")
+    if at >= 0:
+        mark = os.fsdecode(rest[at : at + 2])
+        raise typer.BadParameter(
+            f"no such mark: {mark} (%t %p %o %T %k %s, and %% for a percent sign)",
+            param_hint="--format",
+        )
 
 
 def _within_log(reader: Consumer, wanted: Assignment) -> Assignment:
@@ -178,7 +209,7 @@ def nearest_offset(offset: Offset, first: Offset, end: Offset) -> Offset:
 
 def _print_records(
     reader: Consumer,
-    partition_count: int,
+    starts: Sequence[Assignment],
     max_records: int | None,
     follow: bool,
     line_of: LineOf,
@@ -190,13 +221,17 @@ def _print_records(
     """
     ended: set[int] = set()
     printed = 0
-    while follow or len(ended) < partition_count:
+    wait = WaitNotice(SystemClock(), starts)
+    while follow or len(ended) < len(starts):
         room = _BATCH_COUNT_MAX if max_records is None else max_records - printed
         if room <= 0:
             return
         lines = []
+        if not follow:
+            wait.look(reader, ended)
         for message in reader.consume(min(room, _BATCH_COUNT_MAX), _POLL_S):
             error = message.error()
+            wait.end()
             if error is None:
                 lines.append(line_of(message))
             elif error.code() == KafkaError._PARTITION_EOF:
@@ -205,6 +240,52 @@ def _print_records(
                 raise _failed(message, error)
         signals.released(_write, sys.stdout.buffer, lines)
         printed += len(lines)
+
+
+class WaitNotice:
+    """Prints one line, which says where the client waits, if the broker sends nothing for
+    WAIT_NOTICE_S. A client asks for ever for records that the broker cannot read from the bucket.
+    """
+
+    def __init__(self, clock: Clock, starts: Sequence[Assignment]) -> None:
+        self._clock = clock
+        self._starts = starts
+        self._since_s = clock.monotonic_s()
+        self._is_said = False
+
+    def end(self) -> None:
+        """Something has come. The next silence has a line of its own."""
+        self._since_s = self._clock.monotonic_s()
+        self._is_said = False
+
+    def look(self, reader: Consumer, ended: Collection[int]) -> None:
+        waited_s = self._clock.monotonic_s() - self._since_s
+        if self._is_said or waited_s < WAIT_NOTICE_S:
+            return
+        self._is_said = True
+        waiting = [each for each in self._starts if each.partition not in ended]
+        # Without a record of it, the client has no position in a partition.
+        positions = [
+            now if now.offset >= 0 else start
+            for now, start in zip(reader.position(waiting), waiting, strict=True)
+        ]
+        for text in wait_lines(positions, waited_s):
+            error_console().print(text, soft_wrap=True)
+
+
+def wait_lines(positions: Iterable[Assignment], waited_s: float) -> Iterator[str]:
+    """A line for each topic, with the partitions and the offsets that are waited for."""
+    by_topic: dict[str, list[str]] = {}
+    for each in sorted(positions, key=lambda each: (each.topic, each.partition)):
+        where = str(each.offset) if each.offset >= 0 else "its start"
+        by_topic.setdefault(each.topic, []).append(f"{each.partition} at {where}")
+    for topic, places in by_topic.items():
+        shown = ", ".join(places[:_WAITS_SHOWN]) + (", ..." if len(places) > _WAITS_SHOWN else "")
+        yield (
+            f"isotherm: no answer from the broker for {waited_s:.0f} s, still waiting topic={topic}"
+            f" partitions={shown!r} hint='if these records are in the remote tier, the bucket may"
+            " not answer: the log of the broker has the reason'"
+        )
 
 
 def _write(out: BinaryIO, lines: Iterable[bytes]) -> None:

@@ -92,7 +92,7 @@ def _dump_file(path: Path, with_records: bool, decode: str | None, as_json: bool
     try:
         rows = reader(path) if reader else _leader_epoch_rows(path)
     except CorruptDataError as error:
-        raise type(error)(f"{error} file={path}") from error
+        raise type(error)(f"{error} file={path}") from None
     print_rows(list(rows[0]) if rows else ["empty"], rows, as_json=as_json)
     return False
 

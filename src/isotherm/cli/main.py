@@ -251,14 +251,44 @@ def main() -> None:
         # Commands but `serve` set up no logging: warnings of jobs go to standard error.
         logging.lastResort.setFormatter(LineFormatter())
     try:
-        app()
+        status = app(prog_name="isotherm", standalone_mode=False)
+    except _UsageError as error:
+        _print_usage_error(error)
+        sys.exit(EXIT_USAGE)
     except IsothermError as error:
-        error_console().print(f"isotherm: {printable(str(error))}", style="red", soft_wrap=True)
-        for cause in causes_of(error):
-            error_console().print(f"  caused by: {printable_lines(cause)}", soft_wrap=True)
+        _print_error(error)
         sys.exit(_exit_code(error))
     except KeyboardInterrupt:
         sys.exit(130)
+    # Typer returns the code of a typer.Exit, and None of a command that has ended.
+    sys.exit(status or 0)
+
+
+# Typer gives the base of its errors no public name.
+_UsageError: Any = typer.BadParameter.__base__
+
+
+def _print_usage_error(error: Any) -> None:
+    """Print what is wrong with the command line as one line, with the command whose help says more.
+    A command without arguments has printed its help already."""
+    text = " ".join(error.format_message().split()).removesuffix(".")
+    if text:
+        hint = "" if error.ctx is None else f" hint='{error.ctx.command_path} -h'"
+        error_console().print(f"isotherm: {printable(text)}{hint}", style="red", soft_wrap=True)
+
+
+def _print_error(error: IsothermError) -> None:
+    """Print an error and its causes as one line. With `pipeline --debug` each cause has its
+    own lines."""
+    from isotherm.cli.pipeline_options import debugging
+
+    text, causes = printable(str(error)), causes_of(error)
+    if causes and not debugging.get():
+        text += f" caused_by={printable('; '.join(causes))!r}"
+        causes = []
+    error_console().print(f"isotherm: {text}", style="red", soft_wrap=True)
+    for cause in causes:
+        error_console().print(f"  caused by: {printable_lines(cause)}", soft_wrap=True)
 
 
 def causes_of(error: BaseException) -> list[str]:
@@ -266,24 +296,28 @@ def causes_of(error: BaseException) -> list[str]:
     shows whole traces."""
     from isotherm.cli.pipeline_options import debugging
 
-    causes = []
+    causes: list[str] = []
     cause = error.__cause__
     while cause is not None:
         text = str(cause) if debugging.get() else str(cause).partition("\n")[0]
         line = f"{type(cause).__name__}: {text}"
-        # A library may raise its own error again. Of librdkafka's, the error often has the words.
-        words = _own_words(cause)
-        if line not in causes and not (words and words in str(error)):
+        # A library may raise its own error again, and a line that is said has often its words.
+        said = [str(error), *causes]
+        if not any(words in each for words in _own_words(cause, text) for each in said):
             causes.append(line)
         cause = cause.__cause__
     return causes
 
 
-def _own_words(cause: BaseException) -> str:
-    """The words of an error of confluent-kafka, whose text also has its code and its name; "" of
-    any other."""
+def _own_words(cause: BaseException, text: str) -> list[str]:
+    """What an error says beyond the codes and names that its text may have around it."""
+    words = [text]
+    if isinstance(cause, OSError):
+        words.append(cause.strerror or "")
     first: Any = cause.args[0] if cause.args else None
-    return str(first.str()) if hasattr(first, "str") else ""
+    if hasattr(first, "str"):  # of confluent-kafka
+        words.append(str(first.str()))
+    return [each for each in words if each]
 
 
 def _exit_code(error: IsothermError) -> int:

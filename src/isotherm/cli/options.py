@@ -65,6 +65,15 @@ RegistryOption = Annotated[
     ),
 ]
 
+# Client properties of librdkafka that name a file, or a folder of certificates.
+_FILE_NAMES = (
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.keystore.location",
+)
+_SYSTEM_TRUST = "probe"
+
 DEFAULT_BOOTSTRAP_SERVER = "localhost:9092"
 
 
@@ -108,11 +117,17 @@ def _check_names(properties: Properties) -> None:
     from confluent_kafka import Consumer, KafkaException
 
     translated = librdkafka_properties(properties)
+    for name in _FILE_NAMES:
+        # librdkafka's own message has OpenSSL's words, and not the name of the file.
+        path = str(translated.get(name, ""))
+        if path not in ("", _SYSTEM_TRUST) and not Path(path).exists():
+            raise ConfigError(f"there is no such file path={path} key={name} {properties.place}")
     translated.pop("bootstrap.servers", None)
     try:
         # A client without brokers connects to nothing, but checks its properties.
         Consumer({"group.id": "isotherm-cli", **translated, "log_level": 0}).close()
     except KafkaException as error:
         raise ConfigError(
-            f"the client refuses a property {properties.place} reason={error.args[0].str()!r}"
+            f"the client refuses a property {properties.place}"
+            f" reason={error.args[0].str().strip()!r}"
         ) from None

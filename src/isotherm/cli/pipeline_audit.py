@@ -111,6 +111,8 @@ def audit(
     Exit codes: 0 clean · 1 failed · 2 wrong options · 3 leftovers, gaps, overlaps, segments beyond
     retention, or damage of the topic.
     """
+    if report is not None:
+        _check_report_place(report)
     prices = price_list(price)
     properties = client.properties
     place = MetadataPlace(bootstrap_server, properties, log_dir, dump, option)
@@ -201,13 +203,24 @@ def _write_report(
         raise ConfigError(f"the report cannot be written path={path}") from error
 
 
+def _check_report_place(path: Path) -> None:
+    """Raise ConfigError now for what would fail after the job."""
+    if path.is_dir() or not path.parent.is_dir():
+        reason = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise ConfigError(
+            f"the report cannot be written option=--report path={path} reason={reason!r}"
+        )
+
+
 def _limits(texts: list[str] | None) -> dict[str, Retention]:
     from isotherm.spark.jobs.audit import Retention
 
     try:
         return {topic: Retention(ms=int(text)) for topic, text in parse_pairs(texts).items()}
-    except ValueError as error:
-        raise ConfigError(f"not milliseconds option=--retention-ms value={texts}") from error
+    except ValueError:
+        raise ConfigError(
+            f"not TOPIC=MILLISECONDS option=--retention-ms value={','.join(texts or ())}"
+        ) from None
 
 
 def _retentions(bootstrap_server: str, extra: dict[str, str]) -> dict[str, Retention]:

@@ -130,8 +130,8 @@ def share_of(text: str) -> float:
     """Parse a share such as `0.05` or `5%`."""
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError as error:
-        raise ConfigError(f"not a share value={text!r} hint='0.05 or 5%'") from error
+    except ValueError:
+        raise ConfigError(f"not a share value={text!r} hint='0.05 or 5%'") from None
 
 
 def is_bucket(store: ObjectStoreSettings | SourceOptions) -> TypeIs[ObjectStoreSettings]:

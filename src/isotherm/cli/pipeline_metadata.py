@@ -108,6 +108,8 @@ def metadata_log(
     if audit:
         topic = REMOTE_LOG_METADATA_AUDIT_TOPIC
     log: MetadataLog
+    if dump is None and store_option:
+        raise ConfigError("only a bucket has settings: -o goes with --dump option=--option")
     if bootstrap_server is not None:
         log = TopicMetadataLog({"bootstrap.servers": bootstrap_server, **client}, topic)
     else:
@@ -148,8 +150,8 @@ def time_ms(text: str) -> int:
         return int(text)
     try:
         time = datetime.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(f"not a time value={text!r} hint='2026-03-01T12:00:00Z'") from error
+    except ValueError:
+        raise ConfigError(f"not a time value={text!r} hint='2026-03-01T12:00:00Z'") from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=datetime.UTC)
     return int(time.timestamp() * 1000)

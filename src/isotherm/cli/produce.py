@@ -38,6 +38,7 @@ STOP_WAIT_S_MAX = 10.0
 """After a signal: how long the lines that were sent may take to be acknowledged."""
 _LINE_BYTES_MAX = 1_048_576
 """The client's largest record, as with Kafka's tools (max.request.size)."""
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 
@@ -57,7 +58,7 @@ def produce(
         ),
     ] = None,
     partition: Annotated[
-        int, typer.Option("--partition", "-p", help="Partition; -1 is chosen by the key.")
+        int, typer.Option("--partition", "-p", min=-1, help="Partition; -1 is chosen by the key.")
     ] = -1,
     compression: Annotated[
         str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")
@@ -73,6 +74,10 @@ def produce(
 
     Exit codes: 0 all lines are acknowledged · 1 some are not · 2 wrong options · 130 interrupted.
     """
+    if compression not in _CODECS:
+        raise typer.BadParameter(
+            f"one of {', '.join(_CODECS)}: {compression}", param_hint="--compression"
+        )
     separator = None if key_separator is None else separator_bytes(key_separator)
     properties = {
         "compression.type": compression,
@@ -314,6 +319,8 @@ def refusal_lines(refusals: Iterable[_Refusal]) -> Iterator[str]:
 def _reason(error: KafkaError, *, is_own: bool = False) -> str:
     if is_own and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return "MSG_SIZE_TOO_LARGE: it is larger than the client's limit, -X message.max.bytes=N"
+    if error.code() == KafkaError._UNKNOWN_PARTITION:
+        return "UNKNOWN_TOPIC_OR_PARTITION: the topic has no such partition, see --partition"
     return f"{error.name()}: {error.str()}"
 
 

@@ -138,6 +138,12 @@ def _broker_texts(log_dirs: list[Path] | None, config: Path | None) -> dict[str,
     if config is not None:
         return read_properties(config)
     assert log_dirs
+    for each in log_dirs:
+        if not (each / _META_PROPERTIES).is_file():
+            raise ConfigError(
+                f"not a broker's log directory: it has no {_META_PROPERTIES} option=--log-dir"
+                f" dir={each}"
+            )
     texts = read_properties(log_dirs[0] / _META_PROPERTIES)
     return {
         "node.id": texts.get("node.id", "1"),

@@ -38,6 +38,10 @@ from isotherm.cli.topic_storage import describe_storage
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
 app.command(name="describe-storage")(describe_storage)
 
+PARTITIONS_MAX = 100_000
+"""librdkafka sends no request for more."""
+REPLICAS_MAX = 10_000
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")]
 
 
@@ -48,10 +52,20 @@ def create(
     name: Name,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     partitions: Annotated[
-        int, typer.Option(help="Number of partitions; -1 is the broker's default.")
+        int,
+        typer.Option(
+            min=-1,
+            max=PARTITIONS_MAX,
+            help="Number of partitions; -1 is the broker's default.",
+        ),
     ] = -1,
     replication_factor: Annotated[
-        int, typer.Option(help="Replicas of each partition; -1 is the broker's default.")
+        int,
+        typer.Option(
+            min=-1,
+            max=REPLICAS_MAX,
+            help="Replicas of each partition; -1 is the broker's default.",
+        ),
     ] = -1,
     config: Annotated[
         list[str] | None,

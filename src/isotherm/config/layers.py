@@ -37,8 +37,14 @@ def read_properties(path: Path) -> dict[str, str]:
     """The entries of a file. Raises ConfigError, which names the file, if it cannot be read."""
     try:
         return parse_properties(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the configuration file path={path}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the configuration file path={path} reason={error.strerror!r}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"cannot read the configuration file path={path} reason='not UTF-8: byte {error.start}'"
+        ) from None
 
 
 def environment_properties(environment: Mapping[str, str]) -> dict[str, str]:
@@ -75,7 +81,7 @@ def parse_override(text: str) -> tuple[str, str]:
     """Split `key=value`. Raises ConfigError if there is no `=`."""
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
-        raise ConfigError(f"an override is written key=value text={text!r}")
+        raise ConfigError(f"not of the form KEY=VALUE text={text!r}")
     return name.strip(), value.strip()
 
 

@@ -88,7 +88,8 @@ class ConsoleProtocol(H11Protocol):
 
 def check_address_is_free(host: str, port: int) -> None:
     """Raises ConfigError if another server listens at the address. Called before the address of the
-    pages is printed. Any other fault of it is found by `serve`."""
+    pages is printed, or if the address is none of this machine. Any other fault of it is found by
+    `serve`."""
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -99,6 +100,13 @@ def check_address_is_free(host: str, port: int) -> None:
                 bound.bind(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
+            raise _not_free(host, port, f" reason={error.strerror!r}") from None
+        if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+            raise ConfigError(
+                f"the console cannot listen there host={host} reason={error.strerror!r}"
+                " hint='--host with an address of this machine'"
+            ) from None
+        if error.errno == errno.EACCES:
             raise _not_free(host, port, f" reason={error.strerror!r}") from None
 
 

@@ -62,6 +62,14 @@ def _is_key_prefix(prefix: str | None) -> bool:
 _KEY_PREFIX = Check(_is_key_prefix, "no empty, . or .. path segment and no leading slash")
 
 
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, or above 65535
+        return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ObjectStoreSettings:
     """Plain values: hashable, and picklable for Spark's executors."""
@@ -201,6 +209,12 @@ class ObjectStoreSettings:
                 f" known={','.join(URL_SCHEMES)}"
             )
 
+        endpoint = self.s3_endpoint_url
+        if endpoint is not None and not _is_web_address(endpoint):
+            raise ConfigError(
+                "not the address of a store key=s3.endpoint.url"
+                f" value={without_passwords(endpoint)!r} hint='http://HOST:PORT, or https://'"
+            )
         if self.encryption_enabled and self.encryption_key_pair_id not in self._key_pairs:
             raise ConfigError(
                 "encryption needs an active key pair that is configured"
