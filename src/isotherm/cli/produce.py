@@ -39,6 +39,12 @@ STOP_WAIT_S_MAX = 10.0
 _LINE_BYTES_MAX = 1_048_576
 """The client's largest record, as with Kafka's tools (max.request.size)."""
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+DELIVERY_TIMEOUT = "message.timeout.ms"
+DELIVERY_TIMEOUT_MS = 120_000
+"""As Kafka's delivery.timeout.ms: a line that no broker stores in this time is refused. A broker
+whose disk has failed asks for another try, again and again."""
+NOTICE_S = 5.0
+"""After this time without an acknowledgement a line says that lines are waiting."""
 _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 
@@ -83,6 +89,7 @@ def produce(
         "compression.type": compression,
         "acks": "all",
         "message.max.bytes": str(_LINE_BYTES_MAX),
+        DELIVERY_TIMEOUT: str(DELIVERY_TIMEOUT_MS),
         **client.properties,
     }
     # Each record of this client has a batch of its own.
@@ -194,6 +201,8 @@ class LineDelivery:
         self._refusals: list[_Refusal] = []
         self._print_at_s = clock.monotonic_s() + _PRINT_EVERY_S
         self._too_large: list[tuple[int, bytes | None, bytes]] = []
+        self._settled_s = clock.monotonic_s()
+        self._is_wait_said = False
         self.lines = 0
         self.acknowledged = 0
 
@@ -253,6 +262,7 @@ class LineDelivery:
                 # The client's queue is full (queue.buffering.max.messages). Wait until some are
                 # sent.
                 client.poll(_BUFFER_FULL_WAIT_S)
+                self._say_wait()
             except KafkaException as error:
                 self._refusals.append(_Refusal(line, _reason(error.args[0], is_own=True)))
                 return
@@ -260,6 +270,8 @@ class LineDelivery:
                 return
 
     def _delivered(self, line: int, error: KafkaError | None, message: Any) -> None:
+        self._settled_s = self._clock.monotonic_s()
+        self._is_wait_said = False
         if error is None:
             self.acknowledged += 1
         elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
@@ -280,8 +292,22 @@ class LineDelivery:
             self._send_alone()
         if self._single is not None:
             self._single.poll(0)
+        self._say_wait()
         if self._refusals and self._clock.monotonic_s() >= self._print_at_s:
             self._print_refusals()
+
+    def _say_wait(self) -> None:
+        """Print one line if no broker has settled a line for NOTICE_S."""
+        now_s = self._clock.monotonic_s()
+        if not self._waiting():
+            self._settled_s = now_s
+        elif not self._is_wait_said and now_s - self._settled_s >= NOTICE_S:
+            self._is_wait_said = True
+            self._print_line(
+                f"isotherm: no line was acknowledged for {NOTICE_S:g} s, still trying"
+                f" waiting={self._waiting()} topic={self._topic} key={DELIVERY_TIMEOUT}"
+                " hint='the log of the broker may have the reason, such as a full disk'"
+            )
 
     def _print_refusals(self) -> None:
         for text in refusal_lines(self._refusals):
@@ -321,6 +347,11 @@ def _reason(error: KafkaError, *, is_own: bool = False) -> str:
         return "MSG_SIZE_TOO_LARGE: it is larger than the client's limit, -X message.max.bytes=N"
     if error.code() == KafkaError._UNKNOWN_PARTITION:
         return "UNKNOWN_TOPIC_OR_PARTITION: the topic has no such partition, see --partition"
+    if error.code() == KafkaError._MSG_TIMED_OUT:
+        return (
+            f"_MSG_TIMED_OUT: no broker has stored it within -X {DELIVERY_TIMEOUT}=N, the log of"
+            " the broker may have the reason"
+        )
     return f"{error.name()}: {error.str()}"
 
 

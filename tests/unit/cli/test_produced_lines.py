@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isotherm.cli.produce import (
+    NOTICE_S,
     STOP_WAIT_S_MAX,
     LineDelivery,
     _Refusal,
@@ -285,3 +286,24 @@ def test_signal_is_raised_within_released_calls_only() -> None:
             signals.released(signal.raise_signal, signal.SIGTERM)
         assert (signals.count, signals.exit_code) == (1, 130)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_silence_is_said_once_and_ends_with_what_is_not_stored() -> None:
+    clock = SimClock()
+    client = ScriptedClient(lambda value: WAITS if value == b"late" else None)
+    run = Run(client, clock=clock)
+    said: list[list[str]] = []
+
+    def turn() -> None:
+        clock.advance(int(NOTICE_S * 500))
+        said.append(list(run.printed))
+        if len(said) == 4:
+            client.verdict = lambda _: KafkaError._MSG_TIMED_OUT
+
+    client.on_flush = turn
+    run.delivery.send([b"early", b"late"], None)
+    run.delivery.finish()
+    assert (run.delivery.lines, run.delivery.acknowledged) == (2, 1)
+    waiting, refused = run.printed
+    assert "no line was acknowledged for 5 s, still trying waiting=1 topic=t" in waiting
+    assert "not acknowledged line=2 reason='_MSG_TIMED_OUT: no broker has stored it" in refused
