@@ -1,0 +1,65 @@
+"""What a job says before Spark runs: of a master that is not there, and after Ctrl+C."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from isotherm.cli.pipeline_options import check_master
+from isotherm.errors import ConfigError, SparkJobError
+from isotherm.testing.local_servers import free_ports
+
+TIMEOUT_S = 300
+# A library that swallows each interrupt.
+_PROGRAM = """
+import time
+from isotherm.cli import pipeline
+from isotherm.cli.main import COMMANDS, main
+
+def job() -> None:
+    print("begun", flush=True)
+    while True:
+        try:
+            time.sleep(3600)
+        except KeyboardInterrupt:
+            pass
+
+COMMANDS["pipeline"] = lambda: pipeline._checked(job, pipeline._WRITES_NOTHING)
+main()
+"""
+
+
+def test_one_master_of_several_is_enough() -> None:
+    (closed,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        check_master(f"spark://127.0.0.1:{closed},127.0.0.1:{port}")
+    with pytest.raises(SparkJobError, match=r"no Spark master answers .*'Connection refused; Conn"):
+        check_master(f"spark://127.0.0.1:{closed},127.0.0.1:{port}")
+
+
+def test_address_of_a_master_is_checked() -> None:
+    with pytest.raises(ConfigError, match="hint='spark://HOST:PORT'"):
+        check_master("spark://host:port")
+    check_master("local[2]")
+    check_master("yarn")
+
+
+def test_interrupt_that_is_swallowed_ends_the_job_all_the_same() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, "pipeline"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
+    line = "isotherm: interrupted: nothing is written, the same command may be run again\n"
+    assert (process.returncode, stderr) == (130, line)
