@@ -113,6 +113,8 @@ Row = Mapping[str, Any]
 Tables = Mapping[str, Sequence[Row]]
 
 ROWS_MAX = 200
+# Counters of the partitions' table that are shown in red.
+_FAILURES = {"failed_uploads": "failed uploads", "retried_uploads": "retried uploads"}
 _ROWS_OPEN = 20
 _PROBLEMS = "problems"
 _TITLES = {
@@ -200,6 +202,13 @@ def _verdict(tables: Tables) -> str:
     counts = {text: len(tables.get(name, ())) for name, text in _FAULTS.items()}
     shown = ", ".join(f"{count:,} {text}" for text, count in counts.items() if count)
     total = sum(counts.values())
+    failures = ", ".join(
+        f"{words}: {count:,}"
+        for name, words in _FAILURES.items()
+        if (count := sum(row[name] for row in tables.get("partitions", ())))
+    )
+    if not total and failures:
+        return f'<p class="verdict bad">Nothing is left over, but there were {failures}.</p>'
     if not total:
         return '<p class="verdict">Clean: there is nothing to deal with.</p>'
     findings = "1 finding" if total == 1 else f"{total:,} findings"
@@ -218,7 +227,7 @@ def _facts(tables: Tables) -> str:
         ("uploads", f"{sum(row['uploads'] for row in partitions):,}", False),
         *(
             (name.replace("_", " "), f"{count:,}", count > 0)
-            for name in ("failed_uploads", "retried_uploads")
+            for name in _FAILURES
             for count in [sum(row[name] for row in partitions)]
         ),
     ]

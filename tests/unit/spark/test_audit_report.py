@@ -115,6 +115,21 @@ def test_page_of_a_clean_tier_says_so() -> None:
     assert "<table" not in page
 
 
+@pytest.mark.parametrize(
+    ("failed", "retried", "verdict"),
+    [
+        (2, 3, "Nothing is left over, but there were failed uploads: 2, retried uploads: 3."),
+        (0, 1, "Nothing is left over, but there were retried uploads: 1."),
+    ],
+)
+def test_page_is_not_clean_above_failed_uploads(failed: int, retried: int, verdict: str) -> None:
+    (row, *_) = tables()["partitions"]
+    counts = {"failed_uploads": failed, "retried_uploads": retried}
+    page = render("Failed", MADE_MS, {"partitions": [{**row, **counts}]})
+    assert "Clean" not in page
+    assert verdict in page
+
+
 def test_page_counts_what_is_to_be_dealt_with_and_says_what_each_cause_means() -> None:
     damaged = [{"metadata_partition": 1, "offset": 5, "kind": "head missing", "text": "cut"}]
     page = render("<x>", MADE_MS, tables(), damaged)
