@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 import re
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _LATER_CONTROLS = re.compile(r"[\x7f-\x9f]")
+_DURATIONS = ((86_400, "d"), (3600, "h"), (60, "min"))
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -36,16 +38,80 @@ def print_rows(
 
     table = Table(title=title, title_justify="left", header_style="bold", show_edge=False)
     settled = list(rows)
-    for column in columns:
-        numeric = all(isinstance(row.get(column), int | float | None) for row in settled)
+    numeric = {
+        column: all(isinstance(row.get(column), int | float | None) for row in settled)
+        for column in columns
+    }
+    out = console()
+    widths = {
+        column: _least_width(
+            column, [_cell(row.get(column)) for row in settled], is_number=numeric[column]
+        )
+        for column in columns
+    }
+    shown = fitting_columns(widths, out.width)
+    for column in shown:
         table.add_column(
             column.replace("_", " "),
-            justify="right" if numeric and settled else "left",
+            justify="right" if numeric[column] and settled else "left",
             overflow="fold",
+            min_width=widths[column],
         )
     for row in settled:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    console().print(table)
+        table.add_row(*(_cell(row.get(column)) for column in shown))
+    out.print(table)
+    if left_out := [each.replace("_", " ") for each in columns if each not in shown]:
+        out.print(f"The terminal is too narrow for: {', '.join(left_out)}. --json has them.")
+
+
+_SEPARATOR_WIDTH = 3
+_FOLDED_WIDTH = 16
+"""A text that is longer is folded into several lines rather than its column left out."""
+
+
+def fitting_columns(widths: Mapping[str, int], room: int) -> list[str]:
+    """The columns that fit side by side, with their least widths. The first are the most important:
+    the last ones are left out, and the first one never is."""
+    shown: list[str] = []
+    for column, width in widths.items():
+        room -= width + (_SEPARATOR_WIDTH if shown else 1)
+        if shown and room < 0:
+            break
+        shown.append(column)
+    return shown
+
+
+def _least_width(column: str, cells: Sequence[str], *, is_number: bool) -> int:
+    """Neither a word of the header nor a number is ever broken."""
+    longest = max(map(len, cells), default=0)
+    header = max(map(len, column.split("_")))
+    return max(header, longest if is_number else min(longest, _FOLDED_WIDTH))
+
+
+def human_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row for people: sizes, times and durations with units, by the ends of their names."""
+    return {name: _human_value(name, value) for name, value in row.items()}
+
+
+def _human_value(name: str, value: Any) -> Any:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return value
+    if name == "bytes" or name.endswith(("_bytes", "bytes_so_far")):
+        return human_size(value)
+    if name.endswith("timestamp_ms"):
+        moment = datetime.datetime.fromtimestamp(value / 1000, datetime.UTC)
+        return f"{moment:%Y-%m-%d %H:%M:%S}"
+    if name.endswith("_ms"):
+        return duration(value / 1000)
+    return value
+
+
+def duration(seconds: float) -> str:
+    """0.25 -> '250 ms', 90 -> '1.5 min'."""
+    if abs(seconds) < 1:
+        return f"{seconds * 1000:.3g} ms"
+    found = next((each for each in _DURATIONS if abs(seconds) >= each[0]), (1, "s"))
+    return f"{seconds / found[0]:.1f}".removesuffix(".0") + f" {found[1]}"
 
 
 _SETTLED_ROWS = 200

@@ -15,7 +15,7 @@ from isotherm.cli.options import (
     ClientOptions,
     parse_pairs,
 )
-from isotherm.cli.output import console, dollars, print_json, print_rows
+from isotherm.cli.output import console, dollars, human_row, print_json, print_rows
 from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_metadata import (
     DEFAULT_TOPIC,
@@ -153,7 +153,7 @@ def print_tables(tables: dict[str, list[dict[str, Any]]], *, as_json: bool) -> N
         if not rows:
             console().print(f"\n{name}: nothing")
             continue
-        rows = _in_dollars(rows)
+        rows = [human_row(row) for row in _in_dollars(rows)]
         # Days are sorted oldest first: show the newest.
         shown = rows[-_DAYS_SHOWN:] if name == "growth" else rows[:TABLE_ROWS_MAX]
         columns = [each for each in rows[0] if not _ONLY_JSON.fullmatch(each)]

@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.text import Text
 
 from isotherm.cli.options import parse_pairs
-from isotherm.cli.output import console, error_console, print_json, print_rows
+from isotherm.cli.output import console, error_console, human_row, print_json, print_rows
 from isotherm.cli.spark_interruption import end_spark, own_sigint_handler
 from isotherm.errors import ConfigError, SparkJobError
 
@@ -282,6 +282,6 @@ def print_frame(
             print_json(row.asDict(recursive=True))
         return
     rows: list[dict[str, Any]] = [row.asDict(recursive=True) for row in frame.take(limit + 1)]
-    print_rows(columns, rows[:limit], as_json=False, title=title)
+    print_rows(columns, [human_row(row) for row in rows[:limit]], as_json=False, title=title)
     if len(rows) > limit:
         console().print(f"\n{limit} of {frame.count()} rows; --json prints them all.")
