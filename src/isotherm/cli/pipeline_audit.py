@@ -24,6 +24,7 @@ from isotherm.cli.pipeline_metadata import (
     MetadataPlace,
     MetadataTopicName,
     StoreOption,
+    is_small_metadata,
     metadata_log,
     time_ms,
 )
@@ -32,6 +33,7 @@ from isotherm.cli.pipeline_options import (
     TABLE_ROWS_MAX,
     OptionalBootstrapServer,
     SparkOptions,
+    job_session,
     progress,
     spark_session,
 )
@@ -125,10 +127,11 @@ def audit(
     if bootstrap_server is not None:
         limits = _retentions(bootstrap_server, properties) | limits
     settings = AuditSettings(now_ms, grace_ms, limits)
+    is_small = is_small_metadata(log) if past is None else is_small_metadata(log, past)
     with (
-        spark_session(spark_options) as spark,
+        spark_session(spark_options, is_small=is_small) as spark,
         progress("reading metadata") as show_step,
-        Audit(spark, log, settings, past) as job,
+        Audit(job_session(spark, spark_options, is_small=is_small), log, settings, past) as job,
     ):
         findings = [row.asDict() for row in job.replay.findings.collect()]
         tables: dict[str, list[dict[str, Any]]] = {}

@@ -105,14 +105,30 @@ def print_cost(cost: Cost, *, as_json: bool) -> None:
 
 
 def list_with_cost(
-    spark: SparkSession, store: ObjectStoreSettings, *, everywhere: bool, as_json: bool
+    spark: SparkSession,
+    store: ObjectStoreSettings,
+    *,
+    everywhere: bool,
+    as_json: bool,
+    small: SparkSession | None = None,
 ) -> DataFrame:
-    """The bucket's objects (bucket_listing). Prints the cost of the LIST requests first."""
-    from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
+    """The bucket's objects (bucket_listing). Prints the cost of the LIST requests first. The frame
+    belongs to `small` if the listing is small too, and then the driver has listed it."""
+    from isotherm.spark.jobs.bucket_listing import (
+        LISTING_ARROW,
+        list_bucket,
+        list_small_bucket,
+        plan_listing,
+    )
     from isotherm.spark.jobs.cost import cost_of_listing, parallel_tasks
+    from isotherm.spark.small_input import is_small, local_frame
 
     plan = plan_listing(store, everywhere=everywhere)
     print_cost(cost_of_listing(0, len(plan.directories), parallel_tasks(spark)), as_json=as_json)
+    if small is not None and is_small(small):
+        listed = list_small_bucket(store, plan)
+        if listed is not None:
+            return local_frame(small, listed.to_batches(), LISTING_ARROW)
     return list_bucket(spark, store, plan)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from isotherm.cli.options import parse_pairs
+from isotherm.cli.pipeline_options import progress
 from isotherm.errors import ConfigError
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
 
@@ -118,6 +119,15 @@ def metadata_log(
     if max_bytes is not None:
         check_cost(cost_of_log(log), max_bytes)
     return log
+
+
+def is_small_metadata(*logs: MetadataLog) -> bool:
+    """Whether a job that reads these logs has a small input (isotherm.spark.small_input)."""
+    from isotherm.spark.jobs.replay import cost_of_log
+    from isotherm.spark.small_input import SMALL_INPUT_BYTES_MAX
+
+    with progress("looking at the metadata"):
+        return sum(cost_of_log(log).bytes_read for log in logs) <= SMALL_INPUT_BYTES_MAX
 
 
 def store_settings(

@@ -125,16 +125,24 @@ def source_texts(
     return texts
 
 
+def job_session(spark: SparkSession, options: SparkOptions, *, is_small: bool) -> SparkSession:
+    """`spark`, or for a small input the session that small_input.py describes."""
+    from isotherm.spark.small_input import small_session
+
+    return small_session(spark, parse_pairs(options.spark_config)) if is_small else spark
+
+
 @contextmanager
-def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
+def spark_session(options: SparkOptions, *, is_small: bool = False) -> Iterator[SparkSession]:
     """Isotherm's Spark session. It is stopped at the end, unless it existed before. After Ctrl+C it
-    ends at once.
+    ends at once. With `is_small` its JVM is started for a short life.
 
     Errors of Spark and its tasks become Isotherm's errors, and Spark logs nothing. With `isotherm
     pipeline --debug` the error has the trace as its cause, and Spark logs errors. Raises
     ConfigError for an invalid master, and without Java.
     """
     from isotherm.spark.session import session
+    from isotherm.spark.small_input import SHORT_JVM_OPTIONS
 
     master = options.master
     if _MASTERS.fullmatch(master) is None:
@@ -149,6 +157,8 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
     config = parse_pairs(options.spark_config)
     if master.startswith("local"):
         config.setdefault(_SHUFFLE_PARTITIONS, str(_SHUFFLE_PARTITIONS_LOCAL))
+        if is_small:
+            config[_JAVA_OPTIONS] = f"{SHORT_JVM_OPTIONS} {config.get(_JAVA_OPTIONS, '')}".strip()
     if debug:
         config = {_JAVA_TRACE: "true", _PYTHON_TRACE: "false", **config}
     else:
@@ -160,7 +170,8 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
     spark: SparkSession | None = None
     try:
         with own_sigint_handler(), spark_errors():
-            spark = session("isotherm-pipeline", master=master, config=config)
+            with progress("starting Spark"):
+                spark = session("isotherm-pipeline", master=master, config=config)
             # Again: PySpark has installed a handler of its own.
             with own_sigint_handler():
                 yield spark

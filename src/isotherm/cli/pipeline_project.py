@@ -22,6 +22,7 @@ from isotherm.cli.pipeline_metadata import (
     MetadataPlace,
     MetadataTopicName,
     StoreOption,
+    is_small_metadata,
     metadata_log,
     store_settings,
 )
@@ -29,6 +30,7 @@ from isotherm.cli.pipeline_options import (
     EXIT_FOUND,
     OptionalBootstrapServer,
     SparkOptions,
+    job_session,
     progress,
     spark_session,
 )
@@ -110,10 +112,14 @@ def project(
         # A projection to a topic reads the whole history in each run.
         check_cost(cost if to_topic is None else cost + cost_of_log(log), max_bytes)
     written = None
-    with spark_session(spark_options) as spark, progress("reading metadata") as show_step:
+    is_small = is_small_metadata(log)
+    with (
+        spark_session(spark_options, is_small=is_small) as spark,
+        progress("reading metadata") as show_step,
+    ):
         if table_format is not None:
             job.check_table_format(spark, table_format)
-        done = job.project(spark, log, target)
+        done = job.project(job_session(spark, spark_options, is_small=is_small), log, target)
         if table_format is not None and table is not None:
             show_step("writing the table")
             job.write_table(spark, target, table_format, table)

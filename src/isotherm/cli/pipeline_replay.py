@@ -21,12 +21,14 @@ from isotherm.cli.pipeline_metadata import (
     MetadataTopicName,
     StoreOption,
     as_of,
+    is_small_metadata,
     metadata_log,
 )
 from isotherm.cli.pipeline_options import (
     EXIT_FOUND,
     OptionalBootstrapServer,
     SparkOptions,
+    job_session,
     print_frame,
     progress,
     spark_session,
@@ -86,9 +88,12 @@ def replay(
     point = as_of(as_of_time, as_of_offsets)
     from isotherm.spark.jobs.replay import replay as run
 
+    is_small = is_small_metadata(log)
     with (
-        spark_session(spark_options) as spark,
-        run(spark, log, as_of=point, spread=spread) as replayed,
+        spark_session(spark_options, is_small=is_small) as spark,
+        run(
+            job_session(spark, spark_options, is_small=is_small), log, as_of=point, spread=spread
+        ) as replayed,
     ):
         with progress("reading metadata"):
             findings = [row.asDict() for row in replayed.findings.collect()]

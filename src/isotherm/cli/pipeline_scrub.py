@@ -20,13 +20,19 @@ from isotherm.cli.pipeline_bucket import (
     storage_of,
     topics_chosen,
 )
-from isotherm.cli.pipeline_metadata import Dump, LogDirs, MetadataPlace
+from isotherm.cli.pipeline_metadata import (
+    Dump,
+    LogDirs,
+    MetadataPlace,
+    is_small_metadata,
+)
 from isotherm.cli.pipeline_options import (
     EXIT_FOUND,
     OptionalBootstrapServer,
     SourceOption,
     SparkOptions,
     TierPath,
+    job_session,
     print_frame,
     progress,
     spark_session,
@@ -109,7 +115,9 @@ def scrub(
 
     settings = ScrubSettings(share_of(sample), seed, may_have_gaps=compacted, with_records=records)
     with ExitStack() as kept:
-        spark = kept.enter_context(spark_session(spark_options))
+        is_small = log is not None and is_small_metadata(log)
+        spark = kept.enter_context(spark_session(spark_options, is_small=is_small))
+        spark = job_session(spark, spark_options, is_small=is_small)
         with progress("listing segments"):
             segments, damage, listing_findings = _segments(kept, spark, store, log)
             segments = segments.where(topics_chosen(options))

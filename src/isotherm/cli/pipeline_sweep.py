@@ -22,13 +22,20 @@ from isotherm.cli.pipeline_bucket import (
     print_cost,
     storage_of,
 )
-from isotherm.cli.pipeline_metadata import Audit, Dump, LogDirs, MetadataPlace
+from isotherm.cli.pipeline_metadata import (
+    Audit,
+    Dump,
+    LogDirs,
+    MetadataPlace,
+    is_small_metadata,
+)
 from isotherm.cli.pipeline_options import (
     EXIT_FOUND,
     OptionalBootstrapServer,
     SourceOption,
     SparkOptions,
     TierPath,
+    job_session,
     print_frame,
     progress,
     spark_session,
@@ -135,16 +142,21 @@ def sweep(
     from isotherm.spark.jobs.sweep import sweep as run
 
     with ExitStack() as kept:
-        spark = kept.enter_context(spark_session(spark_options))
+        # The size of an inventory, or of a shared bucket, is not that of the metadata.
+        is_small = inventory is None and not everywhere and is_small_metadata(log)
+        spark = kept.enter_context(spark_session(spark_options, is_small=is_small))
         at_ms = SystemClock().now_ms()
         with progress("listing the bucket") as show_step:
+            small = job_session(spark, spark_options, is_small=is_small)
             listing, at_ms = _listing(
-                spark, store, inventory, at_ms, everywhere=everywhere, as_json=as_json
+                spark, small, store, inventory, at_ms, everywhere=everywhere, as_json=as_json
             )
-            # Persisted before the metadata is read: sweep.py explains why the order matters.
-            listing = listing.persist()
-            listing.count()
-            kept.callback(listing.unpersist)
+            spark = listing.sparkSession
+            if spark is not small or not is_small:
+                # Persisted before the metadata is read: sweep.py explains why the order matters.
+                listing = listing.persist()
+                listing.count()
+                kept.callback(listing.unpersist)
             show_step("reading metadata")
             replayed = kept.enter_context(replay(spark, log))
             completeness = _completeness(replayed.findings, bootstrap_server, properties)
@@ -196,6 +208,7 @@ def _check_goes_with(
 
 def _listing(
     spark: SparkSession,
+    small: SparkSession,
     store: ObjectStoreSettings | SourceOptions,
     inventory: str | None,
     at_ms: int,
@@ -211,7 +224,8 @@ def _listing(
     if inventory is not None:
         found = read_inventory_manifest(store, inventory)
         return list_from_inventory(spark, store, found), found.created_ms
-    return list_with_cost(spark, store, everywhere=everywhere, as_json=as_json), at_ms
+    listing = list_with_cost(spark, store, everywhere=everywhere, as_json=as_json, small=small)
+    return listing, at_ms
 
 
 def _print_cost_of_sizes(

@@ -20,6 +20,7 @@ from isotherm.cli.pipeline_metadata import (
     MetadataPlace,
     MetadataTopicName,
     StoreOption,
+    is_small_metadata,
     metadata_log,
     store_settings,
 )
@@ -27,6 +28,7 @@ from isotherm.cli.pipeline_options import (
     EXIT_FOUND,
     OptionalBootstrapServer,
     SparkOptions,
+    job_session,
     print_frame,
     progress,
     spark_session,
@@ -101,24 +103,28 @@ def verify(
     from isotherm.spark.jobs.replay import AsOf, replay
     from isotherm.spark.jobs.verify import KeyedRecordsOf, projected_point
     from isotherm.spark.jobs.verify import verify as compare
+    from isotherm.spark.small_input import kept as kept_rows
 
     with ExitStack() as kept:
-        spark = kept.enter_context(spark_session(spark_options))
+        other: MetadataLog = KeyedRecordsOf(log)
+        if against_topic is not None:
+            other = metadata_log(place, against_topic, max_bytes=max_bytes)
+        elif against_dump is not None:
+            copy = MetadataPlace(None, {}, None, against_dump, option)
+            other = metadata_log(copy, topic, max_bytes=max_bytes)
+        # A projection has a row for each live segment, so it is small if the history is.
+        is_small = is_small_metadata(log, other) if against is None else is_small_metadata(log)
+        spark = kept.enter_context(spark_session(spark_options, is_small=is_small))
+        spark = job_session(spark, spark_options, is_small=is_small)
         if against is not None:
             target = store_settings(against, option)
             # Read this before the history, so that records projected in between are not compared.
             found, point = projected_segments(spark, target), projected_point(target, log)
         else:
-            other: MetadataLog = KeyedRecordsOf(log)
-            if against_topic is not None:
-                other = metadata_log(place, against_topic, max_bytes=max_bytes)
-            elif against_dump is not None:
-                copy = MetadataPlace(None, {}, None, against_dump, option)
-                other = metadata_log(copy, topic, max_bytes=max_bytes)
             found, point = kept.enter_context(replay(spark, other)).segments, AsOf()
         history = kept.enter_context(replay(spark, log, as_of=point))
         with progress("reading both sides"):
-            differences = compare(history.segments, found).persist()
+            differences = kept_rows(compare(history.segments, found))
             count = differences.count()
             findings = [row.asDict() for row in history.findings.collect()]
         if count or as_json:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from isotherm.spark.small_input import is_small, local_frame
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -18,7 +20,11 @@ def each_of(
     work: Callable[[int], Iterator[pa.RecordBatch]],
     schema: pa.Schema,
 ) -> DataFrame:
-    """The batches of `work(0)` to `work(count - 1)`, each in a task of its own."""
+    """The batches of `work(0)` to `work(count - 1)`, each in a task of its own. In a small session
+    (small_input.py) all run now, in the driver."""
+    if is_small(spark):
+        batches = (batch for number in range(count) for batch in work(number))
+        return local_frame(spark, batches, schema)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

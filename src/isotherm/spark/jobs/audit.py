@@ -21,7 +21,7 @@ from isotherm.remote.storage.layout.aiven_custom_metadata import read_custom_met
 from isotherm.spark.jobs.event_frame import metadata_events
 from isotherm.spark.jobs.replay import replay
 from isotherm.spark.metadata.metadata_log import MetadataLog
-from isotherm.spark.numbered_tasks import spark_schema
+from isotherm.spark.small_input import kept, map_batches
 from isotherm.types import TimestampMs
 
 DAY_MS = 86_400_000
@@ -77,9 +77,9 @@ class Audit:
     ) -> None:
         self._spark = spark
         self._settings = settings
-        self.events = metadata_events(spark, history or log).persist()
+        self.events = kept(metadata_events(spark, history or log))
         self.replay = replay(spark, log)
-        self._lives = self._segment_lives().persist()
+        self._lives = kept(self._segment_lives())
 
     def __enter__(self) -> Self:
         return self
@@ -240,11 +240,9 @@ class Audit:
     def sizes(self) -> DataFrame:
         """Per topic, the bytes of its finished segments: of their logs, and of all their objects if
         custom metadata contains that size."""
-        sized = (
-            self._finished()
-            .select("topic", "topic_id", "partition", "size_in_bytes", "custom_metadata")
-            .mapInArrow(_with_remote_size, spark_schema(pa.schema(_SIZES)))
-        )
+        columns = ["topic", "topic_id", "partition", "size_in_bytes", "custom_metadata"]
+        finished = self._finished().select(*columns)
+        sized = map_batches(finished, _with_remote_size, pa.schema(_SIZES))
         return (
             sized.groupBy("topic", "topic_id")
             .agg(

@@ -13,6 +13,7 @@ The driver itself lists only folders, down to those of topics and partitions.
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from isotherm.remote.storage.layout.object_names import parse_segment_file, spli
 from isotherm.remote.storage.layout.segment_layout import Layout
 from isotherm.remote.storage.object_client import StoredObject
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.small_input import SMALL_INPUT_ROWS_MAX
 from isotherm.types import TopicIdPartition, uuid_to_text
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ _NOT_OF_TOPICS = (QUARANTINE_PREFIX.rstrip("/"), JOURNALS_FOLDER)
 _ROWS_PER_BATCH = 10_000
 _DEPTH_MAX = 6
 _TASKS_PER_SLOT = 4
+# Each is a request, one after the other.
+_SMALL_DIRECTORIES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,22 @@ def _is_topics(directory: str, layout: Layout, *, everywhere: bool) -> bool:
     if layout.directory_topic(directory) is not None:
         return True
     return everywhere and split_trailing_uuid(directory.rpartition("/")[2]) is not None
+
+
+def list_small_bucket(settings: ObjectStoreSettings, plan: ListingPlan) -> pa.Table | None:
+    """The listing as a table, made in the driver, or None for a bucket with more than
+    SMALL_INPUT_ROWS_MAX objects or _SMALL_DIRECTORIES_MAX folders."""
+    if len(plan.directories) > _SMALL_DIRECTORIES_MAX:
+        return None
+    client, layout = open_for_reading(settings), settings.create_layout()
+    rest = itertools.chain.from_iterable(
+        client.list_objects(directory + "/") for directory in plan.directories
+    )
+    objects = itertools.chain(plan.objects, rest)
+    first = list(itertools.islice(objects, SMALL_INPUT_ROWS_MAX + 1))
+    if len(first) > SMALL_INPUT_ROWS_MAX:
+        return None
+    return pa.Table.from_batches(listing_batches(first, layout), schema=LISTING_ARROW)
 
 
 def list_bucket(spark: SparkSession, settings: ObjectStoreSettings, plan: ListingPlan) -> DataFrame:

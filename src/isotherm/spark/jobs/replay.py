@@ -27,6 +27,7 @@ from isotherm.spark.metadata.metadata_log import (
 )
 from isotherm.spark.metadata.slice_fold import FOLDED, POSITION, SEGMENT, fold_slice
 from isotherm.spark.numbered_tasks import each_of
+from isotherm.spark.small_input import is_small, kept
 from isotherm.types import Offset, TimestampMs
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Replay:
     """The result of a replay. A context manager: Spark persists the result until it ends."""
 
     def __init__(self, folded: DataFrame) -> None:
-        self._folded = folded.persist()
+        self._folded = kept(folded)
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +114,7 @@ def replay(
     """
     slices = [as_of.cut(each) for each in log.slices()]
     count = partition_count(slices)
-    if spread:
+    if spread and not is_small(spark):
         return Replay(folded_by_place(spark, log, slices, count, as_of.timestamp_ms))
 
     def fold(number: int) -> Iterator[pa.RecordBatch]:

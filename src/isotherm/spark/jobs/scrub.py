@@ -33,6 +33,7 @@ from isotherm.spark.metadata.segment_frames import (
 )
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
+from isotherm.spark.small_input import is_small, kept, map_groups
 from isotherm.spark.tier.storage import storage_of_job
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ _FINDING_FIELDS: dict[str, pa.DataType] = {
 }
 FINDINGS = pa.schema(_FINDING_FIELDS)
 _SEGMENT = pa.struct(list(SEGMENT_ARROW))
+_OF_PARTITION = ("topic_id", "partition")
 # A segment, the segment that ends where it starts (or null), and earlier segments that have some of
 # its offsets.
 _PAIRED = SEGMENT_ARROW.append(pa.field("previous", _SEGMENT)).append(
@@ -65,6 +67,8 @@ _SCRUBBED = pa.schema(_FINDING_FIELDS | {"bytes_read": pa.int64(), "batches": pa
 # GETs besides the log: manifest and five indexes; manifest and producer snapshot of the segment
 # before.
 _SMALL_OBJECTS = 8
+# Below this many bytes of logs a second task costs more than it saves.
+_TASK_BYTES_MIN = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,22 +139,32 @@ def scrub(
                 yield pa.RecordBatch.from_pylist(rows, schema=_SCRUBBED)
 
     chosen = chosen_segments(_with_previous(segments), settings)
-    tasks = spread_over(segments.sparkSession)
     # There are several tasks per core, and the hash of the id mixes segments of all partitions, so
     # that large segments do not meet in one task.
-    spread = chosen.repartition(tasks, "segment_id")
-    scrubbed = spread.mapInArrow(read, from_arrow_schema(_SCRUBBED)).persist()
+    spread = chosen.repartition(_reading_tasks(chosen), "segment_id")
+    scrubbed = kept(spread.mapInArrow(read, from_arrow_schema(_SCRUBBED)))
     totals = scrubbed.where(sql.col("kind").isNull()).agg(
         sql.count(sql.lit(1)), sql.sum("bytes_read"), sql.sum("batches")
     )
     count, size, batches = totals.first() or (0, 0, 0)
     of_data = scrubbed.where(sql.col("kind").isNotNull()).select(*FINDING_COLUMNS)
-    findings = of_data.unionByName(check_histories(segments)).persist()
-    # Compute the findings now, while `scrubbed` is persisted. Otherwise every segment would be read
-    # again.
-    findings.count()
+    findings = kept(of_data.unionByName(check_histories(segments)))
+    if not is_small(segments.sparkSession):
+        # Compute the findings now, while `scrubbed` is persisted. Otherwise every segment would be
+        # read again.
+        findings.count()
     scrubbed.unpersist()
     return ScrubReport(findings, int(count), int(size or 0), int(batches or 0))
+
+
+def _reading_tasks(chosen: DataFrame) -> int:
+    """The number of tasks that read the segments' logs. The metadata of a job in a small session is
+    small, but the logs need not be."""
+    tasks = spread_over(chosen.sparkSession)
+    if not is_small(chosen.sparkSession):
+        return tasks
+    size = chosen.agg(sql.sum(sql.col("size_in_bytes").cast("long"))).collect()[0][0] or 0
+    return max(1, min(tasks, -(-int(size) // _TASK_BYTES_MIN)))
 
 
 def _open_scrubber(
@@ -169,7 +183,8 @@ def _with_previous(segments: DataFrame) -> DataFrame:
     segments."""
 
     def pair(group: pa.Table) -> pa.Table:
-        found = [segment for batch in group.to_batches() for segment in segments_of(batch)]
+        batches = group.combine_chunks().to_batches()
+        found = [segment for batch in batches for segment in segments_of(batch)]
         before = previous_segments(found)
         beside = overlapping_segments(found)
         rows = [
@@ -182,10 +197,7 @@ def _with_previous(segments: DataFrame) -> DataFrame:
                 row["previous"] = segment_row(before[each.segment_id.id])
         return pa.Table.from_pylist(rows, schema=_PAIRED)
 
-    by_partition = _finished(segments).groupBy("topic_id", "partition")
-    return by_partition.applyInArrow(
-        lambda group: pair(group.combine_chunks()), from_arrow_schema(_PAIRED)
-    )
+    return map_groups(_finished(segments), _OF_PARTITION, pair, _PAIRED)
 
 
 def previous_segments(
@@ -225,15 +237,12 @@ def check_histories(segments: DataFrame) -> DataFrame:
     def check(group: pa.Table) -> pa.Table:
         found = [
             each._asdict()
-            for batch in group.to_batches()
+            for batch in group.combine_chunks().to_batches()
             for each in history_findings(list(segments_of(batch)))
         ]
         return pa.Table.from_pylist(found, schema=FINDINGS)
 
-    by_partition = _finished(segments).groupBy("topic_id", "partition")
-    return by_partition.applyInArrow(
-        lambda group: check(group.combine_chunks()), from_arrow_schema(FINDINGS)
-    )
+    return map_groups(_finished(segments), _OF_PARTITION, check, FINDINGS)
 
 
 def history_findings(segments: list[RemoteLogSegmentMetadata]) -> Iterator[Finding]:

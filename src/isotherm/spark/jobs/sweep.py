@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as sql
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from isotherm.clock import SystemClock
 from isotherm.errors import (
@@ -44,6 +44,7 @@ from isotherm.spark.jobs.users_segments import PART, UsersLayout, absent_keys
 from isotherm.spark.metadata.segment_frames import segment_of_row
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
+from isotherm.spark.small_input import is_small, kept, map_batches
 from isotherm.types import TimestampMs, uuid_to_text
 
 if TYPE_CHECKING:
@@ -159,9 +160,9 @@ def sweep(
     `deleted` returns the ids of deleted segments (deleted_segments). It reads the metadata topic
     once more, so it is called only if there are objects of segments without metadata.
     """
-    listing = listing.persist()
+    listing = listing if is_small(listing.sparkSession) else listing.persist()
     # Each kind of finding reads the join, so it is computed only once.
-    joined = listing.join(expected_objects(segments, store), "key", "full_outer").persist()
+    joined = kept(listing.join(expected_objects(segments, store), "key", "full_outer"))
     known = joined.where(sql.col("expected_segment_id").isNotNull())
     strangers = joined.where(sql.col("expected_segment_id").isNull())
     commit_suffix = _layout_of(store).commit_suffix
@@ -174,10 +175,10 @@ def sweep(
     if settings.spared:
         is_spared = sql.coalesce(sql.col("segment_id").isin(list(settings.spared)), sql.lit(False))
         found = found.where(~is_spared)
-    findings = found.select(*FINDING_COLUMNS).persist()
+    findings = kept(found.select(*FINDING_COLUMNS))
     objects = listing.count()
     if deleted is not None and not findings.where(sql.col("kind").isin(*_NOT_KNOWN)).isEmpty():
-        findings = _named_deleted(findings, deleted()).persist()
+        findings = kept(_named_deleted(findings, deleted()))
     refusals = _refusals(findings, listing, segments, completeness)
     # All findings are computed and persisted by now. Computed again, they would list the bucket
     # again, after the metadata was read.
@@ -237,7 +238,7 @@ def expected_objects(segments: DataFrame, store: ObjectStoreSettings | SourceOpt
                     rows.append(_expected_row(row, key))  # noqa: PERF401 - two loops read better
             yield pa.RecordBatch.from_pylist(rows, schema=_EXPECTED)
 
-    return segments.mapInArrow(name_objects, from_arrow_schema(_EXPECTED))
+    return map_batches(segments, name_objects, _EXPECTED)
 
 
 def _keys_of(segment: RemoteLogSegmentMetadata, layout: Layout | UsersLayout) -> Sequence[str]:
@@ -375,7 +376,7 @@ def _missing(
     candidates = known.where(
         sql.col("size").isNull() & is_finished & is_older & sql.col("is_required")
     )
-    absent = candidates.mapInArrow(ask, candidates.schema)
+    absent = map_batches(candidates, ask, to_arrow_schema(candidates.schema))
     kind = absent.withColumn("kind", _kind("MISSING_OBJECT"))
     return _found(kind, sql.lit("object of a finished segment is missing"))
 
@@ -423,7 +424,7 @@ def _wrong_sizes(known: DataFrame, store: ObjectStoreSettings) -> DataFrame:
 
     columns = [name for name in _SIZED_FIELDS if name not in ("kind", "detail")]
     asked = known.where(doubtful).select(*columns)
-    sized = asked.mapInArrow(ask, from_arrow_schema(pa.schema(_SIZED_FIELDS)))
+    sized = map_batches(asked, ask, pa.schema(_SIZED_FIELDS))
     return _found(sized, sql.col("detail"))
 
 
