@@ -52,7 +52,7 @@ def declare(
     forwarded = frozenset(int(api.key) for api in others if api.is_forwardable)
 
     def handle(context: RequestContext, request: Any) -> Any:
-        served = None if controllers is None else controllers.known
+        served = None if controllers is None else controllers.served
         return _answer(
             context,
             request,

@@ -44,14 +44,14 @@ NO_LOW_WATERMARK = -1
 class _Deletion(NamedTuple):
     """The answer for one partition.
 
-    If `partition` is set, its low watermark must still reach `wanted`.
+    If `partition` is set, its low watermark must still reach `target`.
     """
 
     number: int
     error: ErrorCode = ErrorCode.none
     low_watermark: Offset = NO_LOW_WATERMARK
     partition: Partition | None = None
-    wanted: Offset = 0
+    target: Offset = 0
 
 
 def handle(context: RequestContext, request: Any) -> Any:
@@ -129,7 +129,7 @@ def _looked_at(deletion: _Deletion) -> _Deletion:
         low_watermark = deletion.partition.low_watermark()
     except IsothermError as error:
         return deletion._replace(error=code_of(error), low_watermark=NO_LOW_WATERMARK)
-    if low_watermark < deletion.wanted:
+    if low_watermark < deletion.target:
         return deletion._replace(low_watermark=low_watermark)
     return deletion._replace(error=ErrorCode.none, low_watermark=low_watermark)
 

@@ -54,7 +54,7 @@ class Answer(NamedTuple):
     is still awaited.
     """
 
-    found: FoundOffset = NOT_FOUND
+    offset: FoundOffset = NOT_FOUND
     error: ErrorCode = ErrorCode.none
     awaited: Awaitable[FoundOffset] | None = None
 
@@ -164,9 +164,9 @@ def _partition_fields(partition: int, answer: Answer) -> dict[str, Any]:
     return {
         "partition_index": partition,
         "error_code": answer.error,
-        "timestamp": answer.found.timestamp_ms,
-        "offset": answer.found.offset,
-        "leader_epoch": answer.found.leader_epoch,
+        "timestamp": answer.offset.timestamp_ms,
+        "offset": answer.offset.offset,
+        "leader_epoch": answer.offset.leader_epoch,
     }
 
 

@@ -62,7 +62,7 @@ def test_client_software_name_outside_the_pattern_is_an_invalid_request(broker, 
 
 
 def test_member_shows_its_features_and_the_versions_that_the_controller_serves_too(broker):
-    controllers = SimpleNamespace(known=None)
+    controllers = SimpleNamespace(served=None)
     others = [api for key, api in APIS.items() if key != ApiKey.API_VERSIONS]
     api = declare(others, {"share.version": SupportedLevels(0, 1)}, controllers)
 
@@ -77,12 +77,12 @@ def test_member_shows_its_features_and_the_versions_that_the_controller_serves_t
     assert before[ApiKey.CREATE_TOPICS] == (2, 7)
     # Controllers of another version. They lack UPDATE_FEATURES and share no version of
     # CREATE_PARTITIONS. The broker answers FETCH itself, so their versions of it do not matter.
-    controllers.known = {int(key): VersionRange(0, 99) for key in ApiKey} | {
+    controllers.served = {int(key): VersionRange(0, 99) for key in ApiKey} | {
         int(ApiKey.CREATE_TOPICS): VersionRange(0, 5),
         int(ApiKey.CREATE_PARTITIONS): VersionRange(4, 9),
         int(ApiKey.FETCH): VersionRange(0, 1),
     }
-    del controllers.known[ApiKey.UPDATE_FEATURES]
+    del controllers.served[ApiKey.UPDATE_FEATURES]
     assert shown() == {
         key: (2, 5) if key == ApiKey.CREATE_TOPICS else versions
         for key, versions in before.items()

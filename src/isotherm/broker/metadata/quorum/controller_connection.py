@@ -35,13 +35,13 @@ class ControllerVersions:
     """
 
     def __init__(self) -> None:
-        self.known: Mapping[int, VersionRange] | None = None
+        self.served: Mapping[int, VersionRange] | None = None
         """Version ranges by API key; None before the first connection. `learn` replaces the
         mapping, so any thread may read it."""
 
     def learn(self, connection: NodeConnection) -> None:
         """Request the versions. Raises what `NodeConnection.send` raises."""
-        self.known = served_versions(connection)
+        self.served = served_versions(connection)
 
 
 class ControllerConnection:

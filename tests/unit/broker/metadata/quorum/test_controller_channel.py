@@ -195,7 +195,7 @@ def test_versions_of_each_controller_are_learnt_before_it_is_asked(quorum):
         quorum.elect(peer)
         for _ in range(2):
             assert connection.ask(REQUEST, timeout_s=PATIENT_S).producer_id_start == 1
-        assert versions.known == {ApiKey.CREATE_TOPICS: VersionRange(2, last)}
+        assert versions.served == {ApiKey.CREATE_TOPICS: VersionRange(2, last)}
         asked = [type(each).__api_key__ for each in peer.requests]
         assert asked == [ApiKey.API_VERSIONS, *[ApiKey.ALLOCATE_PRODUCER_IDS] * 2]
     connection.close()
