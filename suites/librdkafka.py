@@ -39,7 +39,7 @@ SETTINGS = {
 # -L without local tests, -K without those with known issues, -E without those that need socket
 # emulation.
 _OPTIONS = ("-p1", "-L", "-K", "-E")
-# From 0170 on they are of share groups, which are not served.
+# From 0170 on they are of share groups, which are not supported.
 _NUMBER = re.compile(r"0(?:0\d\d|1[0-6]\d)(?=-)")
 
 
