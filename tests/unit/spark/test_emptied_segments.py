@@ -12,7 +12,8 @@ from isotherm.remote.scrub.segment_scrub import SegmentScrubber
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.plan.planning import SegmentPiece, SegmentRead
-from isotherm.spark.reading.readers import ReadSettings, SegmentReadError, read_segments
+from isotherm.spark.reading.read_errors import SegmentReadError
+from isotherm.spark.reading.readers import ReadSettings, read_segments
 from isotherm.spark.reading.time_lookup import first_offset_not_before
 from isotherm.types import Offset
 from tests.support.compacted_tier import (

@@ -27,7 +27,7 @@ from isotherm.spark.plan.epoch_claims import contested_epochs
 from isotherm.spark.plan.planning import SegmentPiece, SegmentRead
 from isotherm.spark.reading.committed_history import CommittedHistory
 from isotherm.spark.reading.epoch_proof import prove_epochs
-from isotherm.spark.reading.readers import SegmentReadError
+from isotherm.spark.reading.read_errors import SegmentReadError
 from isotherm.types import Offset, ProducerId, TopicIdPartition, TopicPartition
 
 

@@ -59,7 +59,7 @@ from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.epoch_claims import contested_epochs
 from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
 from isotherm.spark.reading.epoch_proof import prove_epochs
-from isotherm.spark.reading.readers import WrongRowsError
+from isotherm.spark.reading.read_errors import WrongRowsError
 from isotherm.spark.tier.storage import storage_of_job
 from isotherm.types import (
     TopicIdPartition,

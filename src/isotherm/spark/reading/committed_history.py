@@ -46,9 +46,8 @@ from isotherm.spark.plan.planning import (
     cut_pieces,
     producers_at_end,
 )
+from isotherm.spark.reading.read_errors import SegmentGoneError, SegmentReadError
 from isotherm.spark.reading.readers import (
-    SegmentGoneError,
-    SegmentReadError,
     open_transactions,
     producer_states,
     prove_committed,

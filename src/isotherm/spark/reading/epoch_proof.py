@@ -10,13 +10,8 @@ from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.spark.plan.epoch_claims import EpochClaim
 from isotherm.spark.plan.planning import SegmentRead
 from isotherm.spark.reading.proven_batches import OtherEpochError
-from isotherm.spark.reading.readers import (
-    SegmentReadError,
-    WrongRowsError,
-    locate,
-    named,
-    runs_of_proof,
-)
+from isotherm.spark.reading.read_errors import SegmentReadError, WrongRowsError, named
+from isotherm.spark.reading.readers import locate, runs_of_proof
 
 _logger = logging.getLogger(__name__)
 

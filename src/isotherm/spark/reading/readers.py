@@ -14,16 +14,13 @@ import functools
 import logging
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
 from isotherm.errors import (
-    CorruptObjectError,
     CorruptRecordError,
-    KeyPairNotConfiguredError,
-    RemoteResourceNotFoundError,
     UnreadableDataError,
 )
 from isotherm.record.batch import BatchHeader, read_batch_header
@@ -37,7 +34,6 @@ from isotherm.remote.storage.segment_blocks import (
     block_ranges,
     fetch_ahead,
     segment_blocks,
-    unreadable_records,
 )
 from isotherm.segment.offset_index import (
     OffsetPosition,
@@ -49,13 +45,15 @@ from isotherm.segment.producer_snapshot import ProducerSnapshotEntry, read_produ
 from isotherm.spark.plan.planning import ProducersAt, SegmentPiece, SegmentRead
 from isotherm.spark.reading.proven_batches import (
     MissingOffsetsError,
-    OtherRecordsError,
     PositionRange,
     ProvenRun,
     proven_runs,
 )
+from isotherm.spark.reading.read_errors import (
+    SegmentReadError,
+    named,
+)
 from isotherm.spark.reading.transaction_proof import (
-    TransactionMismatchError,
     TransactionProof,
     check_begun,
     check_open,
@@ -68,8 +66,6 @@ _logger = logging.getLogger(__name__)
 # The size of a GET of a look-up by time. The time index leads to within some KiB of the record, so
 # a whole block of `fetch_bytes` would be fetched for nothing.
 _LOOKUP_FETCH_BYTES = 256 * 1024
-_GAPS_HINT = "hint='failOnOffsetGaps=false reads topics that were compacted'"
-_UNCOMMITTED_HINT = "hint='isolationLevel=read_uncommitted reads without'"
 # The columns whose values the decoder copies out of the batches; the others are numbers.
 _COLUMNS_COPIED = frozenset({"key", "value", "headers"})
 
@@ -105,39 +101,6 @@ class _Block(NamedTuple):
     of: LocatedRead
     start: Position
     end: Position
-
-
-class SegmentReadError(CorruptObjectError):
-    """The segment of `read`, which the message names, is damaged."""
-
-    def __init__(self, message: str, read: SegmentRead) -> None:
-        super().__init__(message)
-        self.read = read
-
-
-class SegmentLacksOffsetsError(SegmentReadError):
-    """The segment's object lacks its offsets `missing` [first, end)."""
-
-    def __init__(self, message: str, read: SegmentRead, missing: tuple[Offset, Offset]) -> None:
-        super().__init__(message, read)
-        self.missing = missing
-
-
-class WrongRowsError(SegmentReadError):
-    """Earlier rows may be wrong, so leaving out the rest would not help."""
-
-
-class WrongTransactionsError(WrongRowsError):
-    """The segment's markers contradict its transaction index: earlier rows may belong to aborted
-    transactions."""
-
-
-class OtherSegmentError(WrongRowsError):
-    """The segment's log is not the one that its metadata describes."""
-
-
-class SegmentGoneError(SegmentReadError):
-    """An object of the segment does not exist."""
 
 
 def read_segments(
@@ -499,29 +462,6 @@ def _check_offsets_rise(decoded: RecordColumns) -> None:
         raise CorruptRecordError(
             f"offsets of records do not rise next_offset={decoded.next_offset}"
         )
-
-
-@contextmanager
-def named(read: SegmentRead) -> Iterator[None]:
-    """Turn lost or damaged data into a SegmentReadError that names the records."""
-    try:
-        yield
-    except (SegmentReadError, KeyPairNotConfiguredError):
-        # A setting that is missing is no lost data: failOnDataLoss=false leaves nothing out for it.
-        raise
-    except UnreadableDataError as error:
-        problem = unreadable_records(read.segment, read.start_offset, read.end_offset, error)
-        if isinstance(error, RemoteResourceNotFoundError):
-            raise SegmentGoneError(problem, read) from error
-        if isinstance(error, MissingOffsetsError):
-            raise SegmentLacksOffsetsError(
-                f"{problem} {_GAPS_HINT}", read, error.missing
-            ) from error
-        if isinstance(error, OtherRecordsError):
-            raise OtherSegmentError(f"{problem} {_GAPS_HINT}", read) from error
-        if isinstance(error, TransactionMismatchError):
-            raise WrongTransactionsError(f"{problem} {_UNCOMMITTED_HINT}", read) from error
-        raise SegmentReadError(problem, read) from error
 
 
 def batches_of(

@@ -23,13 +23,12 @@ from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.spark.arrow_rows import decoded_columns, record_batch
 from isotherm.spark.plan.listed_segments import ListedSegment, ReadAgain, settle
 from isotherm.spark.plan.planning import BrokerRead, Read, ReadTask, SegmentRead
-from isotherm.spark.reading.readers import (
-    ReadSettings,
+from isotherm.spark.reading.read_errors import (
     SegmentGoneError,
     SegmentLacksOffsetsError,
     WrongRowsError,
-    read_segments,
 )
+from isotherm.spark.reading.readers import ReadSettings, read_segments
 from isotherm.types import Offset
 
 _logger = logging.getLogger(__name__)

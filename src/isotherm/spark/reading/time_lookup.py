@@ -22,7 +22,8 @@ from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.time_index import SkippedBy, TimestampOffset, read_time_index
 from isotherm.spark.plan.planning import SegmentPiece, SegmentRead
-from isotherm.spark.reading.readers import batches_of, named
+from isotherm.spark.reading.read_errors import named
+from isotherm.spark.reading.readers import batches_of
 from isotherm.types import NO_TIMESTAMP, Offset, TimestampMs
 
 _logger = logging.getLogger(__name__)

@@ -52,7 +52,7 @@ from isotherm.spark.plan.planning import (
 from isotherm.spark.reading.brokers import KafkaBrokers
 from isotherm.spark.reading.committed_history import CommittedHistory
 from isotherm.spark.reading.epoch_proof import prove_epochs
-from isotherm.spark.reading.readers import SegmentGoneError
+from isotherm.spark.reading.read_errors import SegmentGoneError
 from isotherm.spark.reading.time_lookup import first_offset_not_before
 from isotherm.spark.tier.segment_list_sources import SegmentSource
 from isotherm.types import LeaderEpoch, Offset, TimestampMs, TopicIdPartition, TopicPartition
