@@ -38,7 +38,7 @@ from isotherm.config.definition import (
     optional,
 )
 from isotherm.errors import ConfigError
-from isotherm.remote.history.gaps import Gaps
+from isotherm.remote.history.holes import Gaps
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.plan.offsets import (
     EarliestOffsets,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from isotherm.record.batch import CompressionType, NewRecord, build_batch
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
-from isotherm.remote.history.gaps import Gaps
+from isotherm.remote.history.holes import Gaps
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.plan.offsets import OffsetRange

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.remote.history.gaps import Gaps
+from isotherm.remote.history.holes import Gaps
 from isotherm.remote.scrub.segment_scrub import SegmentScrubber
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings

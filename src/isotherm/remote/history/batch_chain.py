@@ -18,7 +18,7 @@ from isotherm.record.batch_header import DELETE_HORIZON_FLAG, HEADER_SIZE
 from isotherm.record.batch_table import leader_epochs
 from isotherm.record.header_contradictions import header_contradictions
 from isotherm.remote.history.epoch_columns import ExpectedEpochs
-from isotherm.remote.history.gaps import Gaps
+from isotherm.remote.history.holes import Gaps
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.types import Offset
 

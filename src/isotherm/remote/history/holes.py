@@ -1,13 +1,23 @@
-"""Finds holes: offsets between segments of the remote tier that no segment holds."""
+"""Offsets without a record: holes between segments, which no segment holds, and gaps inside one."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from isotherm.errors import RemoteHoleError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.types import Offset, TopicIdPartition
+
+
+class Gaps(enum.Enum):
+    """Whether offsets inside a segment may have no record (docs/decisions/0071): nowhere, in
+    segments whose batches show that they were cleaned, or anywhere."""
+
+    REFUSED = enum.auto()
+    WHERE_CLEANED = enum.auto()
+    PERMITTED = enum.auto()
 
 
 class Hole(NamedTuple):

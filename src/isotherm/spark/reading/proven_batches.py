@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from isotherm.errors import CorruptDataError, CorruptObjectError, CorruptRecordError
 from isotherm.record.batch_table import read_sound_batches, verify_crcs
 from isotherm.remote.history.batch_chain import BatchChain, ChainFault
-from isotherm.remote.history.gaps import Gaps
+from isotherm.remote.history.holes import Gaps
 from isotherm.remote.storage.segment_blocks import BatchJoiner
 from isotherm.spark.plan.planning import SegmentRead
 from isotherm.types import NO_TIMESTAMP, Offset, Position, TimestampMs

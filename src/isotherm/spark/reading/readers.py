@@ -27,7 +27,7 @@ from isotherm.record.batch import BatchHeader, read_batch_header
 from isotherm.record.batch_header import SEQUENCE_MASK
 from isotherm.record.batch_table import verify_crcs
 from isotherm.record.columns import RecordColumns, decode_columns
-from isotherm.remote.history.gaps import Gaps
+from isotherm.remote.history.holes import Gaps
 from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.storage.segment_blocks import (

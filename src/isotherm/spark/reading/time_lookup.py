@@ -17,7 +17,7 @@ from isotherm.errors import (
 )
 from isotherm.record.batch import BatchHeader
 from isotherm.record.columns import decode_columns
-from isotherm.remote.history.gaps import Gaps
+from isotherm.remote.history.holes import Gaps
 from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.time_index import SkippedBy, TimestampOffset, read_time_index

@@ -30,7 +30,7 @@ from isotherm.errors import CorruptIndexError
 from isotherm.record.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from isotherm.record.control import ControlRecordType
 from isotherm.record.control_table import NO_MARKER, marker_types
-from isotherm.remote.history.gaps import Gaps
+from isotherm.remote.history.holes import Gaps
 from isotherm.remote.history.transaction_data import AbortedData
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.spark.plan.planning import SegmentRead

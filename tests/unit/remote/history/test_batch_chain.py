@@ -13,7 +13,7 @@ from isotherm.record.batch import build_batch
 from isotherm.record.batch_header import ATTRIBUTES_POSITION, DELETE_HORIZON_FLAG
 from isotherm.record.batch_table import read_batch_table
 from isotherm.remote.history.batch_chain import BatchChain, ChainFault
-from isotherm.remote.history.gaps import Gaps
+from isotherm.remote.history.holes import Gaps
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.types import TopicIdPartition
 
