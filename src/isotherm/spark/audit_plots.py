@@ -152,12 +152,12 @@ def _dates(scale: _Scale) -> Iterator[str]:
 
 def _drawn(scale: _Scale, line: Line, number: int, text: Format) -> Iterator[str]:
     places = [(scale.x(d), scale.y(v)) for d, v in zip(line.days, line.values, strict=True)]
-    known = len(places) if line.known is None else line.known
+    measured = len(places) if line.known is None else line.known
     kind = f"line s{number}"
-    yield f'<path class="{kind}" d="{_path(places[:known])}"/>'
-    if known < len(places):
-        yield f'<path class="{kind} ahead" d="{_path(places[known - 1 :])}"/>'
-        yield from _forecast_points(places[known - 1 :], line.values[known:], number, text)
+    yield f'<path class="{kind}" d="{_path(places[:measured])}"/>'
+    if measured < len(places):
+        yield f'<path class="{kind} ahead" d="{_path(places[measured - 1 :])}"/>'
+        yield from _forecast_points(places[measured - 1 :], line.values[measured:], number, text)
     if len(places) > HINTS_MAX:
         return
     for (x, y), day, value in zip(places, line.days, line.values, strict=True):

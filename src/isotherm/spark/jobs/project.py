@@ -79,34 +79,34 @@ def project(spark: SparkSession, log: MetadataLog, target: ObjectStoreSettings) 
     """
     projection = Projection(target, create=True)
     projection.begin(log.identity())
-    known = projection.partitions()
+    projected = projection.partitions()
     slices = log.slices()
     count = partition_count(slices)
 
     def work(number: int) -> Iterator[pa.RecordBatch]:
-        wanted = slices[number]
-        yield from _project_slice(log, wanted, count, target, known.get(wanted.number))
+        log_slice = slices[number]
+        yield from _project_slice(log, log_slice, count, target, projected.get(log_slice.number))
 
     # A second action would run the tasks again and put their objects twice, so this is the only
     # one.
     rows = each_of(spark, len(slices), work, _REPORT).collect()
     done = [row for row in rows if row.kind == _DONE]
-    found = [row for row in rows if row.kind != _DONE]
+    finding_rows = [row for row in rows if row.kind != _DONE]
     return ProjectionRun(
         metadata_partitions=len(slices),
         changed=sum(row.records > 0 for row in done),
         records=sum(row.records for row in done),
         segments=sum(row.segments for row in done),
         findings=tuple(
-            Finding(row.metadata_partition, row.offset, row.kind, row.text) for row in found
+            Finding(row.metadata_partition, row.offset, row.kind, row.text) for row in finding_rows
         ),
     )
 
 
 def cost_of_projecting(log: MetadataLog, target: ObjectStoreSettings) -> Cost:
     """The cost of the records that a run would read."""
-    known = Projection(target, create=True).partitions()
-    return cost_of_log(log, {number: each.next_offset for number, each in known.items()})
+    projected = Projection(target, create=True).partitions()
+    return cost_of_log(log, {number: each.next_offset for number, each in projected.items()})
 
 
 def projected_segments(spark: SparkSession, target: ObjectStoreSettings) -> DataFrame:
@@ -159,55 +159,55 @@ def write_table(spark: SparkSession, target: ObjectStoreSettings, name: str, pla
 
 def _project_slice(
     log: MetadataLog,
-    wanted: LogSlice,
+    log_slice: LogSlice,
     topic_partitions: int | None,
     target: ObjectStoreSettings,
-    known: ProjectedPartition | None,
+    projected: ProjectedPartition | None,
 ) -> Iterator[pa.RecordBatch]:
-    folding = SliceFold(wanted.number, topic_partitions)
+    folding = SliceFold(log_slice.number, topic_partitions)
     projection = Projection(target)
-    if known is None:
-        folding.begin(wanted)
+    if projected is None:
+        folding.begin(log_slice)
     else:
         # Left by a run that was killed between its write and its removal.
-        projection.remove(known.outdated)
-        refusal = _refusal(wanted, known)
+        projection.remove(projected.outdated)
+        refusal = _refusal(log_slice, projected)
         if refusal is not None:
             folding.findings.add(*refusal)
             yield from _report(folding, None)
             return
-        wanted = wanted.since(known.next_offset)
-        folding.next_offset = known.next_offset
-        if wanted.end_offset == known.next_offset:
+        log_slice = log_slice.since(projected.next_offset)
+        folding.next_offset = projected.next_offset
+        if log_slice.end_offset == projected.next_offset:
             yield from _report(folding, None)
             return
-        folding.fold.restore(projection.read(known))
-    for run in log.read(wanted, lambda at, text: folding.findings.add(DAMAGED_BATCH, at, text)):
+        folding.fold.restore(projection.read(projected))
+    for run in log.read(log_slice, lambda at, text: folding.findings.add(DAMAGED_BATCH, at, text)):
         folding.feed(as_events(log.topic, run))
     folding.end()
     state = folding.fold.state()
     if folding.records:
         # Written first, then removed: after a crash in between the partition has two files, of
         # which the newer one counts.
-        projection.write(wanted.number, folding.next_offset, state)
-        if known is not None:
-            projection.remove((known.key,))
+        projection.write(log_slice.number, folding.next_offset, state)
+        if projected is not None:
+            projection.remove((projected.key,))
     yield from _report(folding, len(state.segments))
 
 
-def _refusal(wanted: LogSlice, known: ProjectedPartition) -> tuple[str, Offset, str] | None:
-    if wanted.start_offset > known.next_offset:
+def _refusal(log_slice: LogSlice, projected: ProjectedPartition) -> tuple[str, Offset, str] | None:
+    if log_slice.start_offset > projected.next_offset:
         return (
             LOST,
-            known.next_offset,
-            f"events up to offset={wanted.start_offset} were cut off by retention before they were"
-            + _BEGIN_ANEW,
+            projected.next_offset,
+            f"events up to offset={log_slice.start_offset} were cut off by retention before they"
+            " were" + _BEGIN_ANEW,
         )
-    if wanted.end_offset is not None and wanted.end_offset < known.next_offset:
+    if log_slice.end_offset is not None and log_slice.end_offset < projected.next_offset:
         return (
             BEYOND,
-            known.next_offset,
-            f"the topic ends at offset={wanted.end_offset}: it was made anew after it was"
+            projected.next_offset,
+            f"the topic ends at offset={log_slice.end_offset}: it was made anew after it was"
             + _BEGIN_ANEW,
         )
     return None

@@ -15,27 +15,27 @@ nulls: Any = pa.nulls
 _map_of: Any = pa.MapArray.from_arrays
 
 
-def conflict(other: ValueType, known: ValueType, path: str = "") -> str | None:
-    """The reason why a column of type `other` cannot be converted to `known`. None if it can. A
+def conflict(other: ValueType, column: ValueType, path: str = "") -> str | None:
+    """The reason why a column of type `other` cannot be converted to `column`. None if it can. A
     field that only one of them has is not a conflict."""
-    if other is None or known is None or other == known:
+    if other is None or column is None or other == column:
         return None
-    if isinstance(other, pa.StructType) and isinstance(known, pa.StructType):
+    if isinstance(other, pa.StructType) and isinstance(column, pa.StructType):
         for field in other:
-            index = known.get_field_index(field.name)
+            index = column.get_field_index(field.name)
             if index >= 0:
                 inside = f"{path}/{field.name}" if path else field.name
-                reason = conflict(field.type, known.field(index).type, inside)
+                reason = conflict(field.type, column.field(index).type, inside)
                 if reason is not None:
                     return reason
         return None
-    if types.is_map(other) and types.is_map(known):
-        return conflict(other.item_type, known.item_type, f"{path}/{{}}")
-    if isinstance(other, pa.ListType) and isinstance(known, pa.ListType):
-        return conflict(other.value_type, known.value_type, f"{path}/[]")
-    if types.is_int64(other) and types.is_float64(known):
+    if types.is_map(other) and types.is_map(column):
+        return conflict(other.item_type, column.item_type, f"{path}/{{}}")
+    if isinstance(other, pa.ListType) and isinstance(column, pa.ListType):
+        return conflict(other.value_type, column.value_type, f"{path}/[]")
+    if types.is_int64(other) and types.is_float64(column):
         return None
-    return f"{f'field {path}' if path else 'it'} changed from {known} to {other}"
+    return f"{f'field {path}' if path else 'it'} changed from {column} to {other}"
 
 
 def struct_children(column: Any) -> dict[str, Any]:

@@ -189,7 +189,7 @@ class JsonDecoder:
         count = len(batch.places)
         try:
             column = parse(batch.plain, self._plain)
-            found = self._found(batch, column)
+            decoded = self._found(batch, column)
         except (pa.ArrowInvalid, FieldNameError) as error:
             if not is_screened and count <= _SCREENED_MAX:
                 self._screen(batch, parts, dead)
@@ -198,11 +198,11 @@ class JsonDecoder:
             elif not self._grows_for(batch):
                 dead.append(DeadValue(int(batch.places[0]), _reason(error)))
             return
-        kind = found.kind
+        kind = decoded.kind
         if batch.only_long.any():
-            if self._lacks_numbers(batch, found, parts, dead):
+            if self._lacks_numbers(batch, decoded, parts, dead):
                 return
-            kind = marked_numbers(kind, found.column)
+            kind = marked_numbers(kind, decoded.column)
         if self._may_grow:
             self.known = merged(self.known, kind, self._fixed)
         parts.append(column)
@@ -237,13 +237,13 @@ class JsonDecoder:
         return _Found(kind, column)
 
     def _lacks_numbers(
-        self, batch: _Batch, found: _Found, parts: list[Values], dead: list[DeadValue]
+        self, batch: _Batch, decoded: _Found, parts: list[Values], dead: list[DeadValue]
     ) -> bool:
         """Whether doubles stand for whole numbers that they are not.
 
         The values have then been decoded otherwise.
         """
-        rows = np.flatnonzero(batch.only_long & large_doubles(found.column, self.known))
+        rows = np.flatnonzero(batch.only_long & large_doubles(decoded.column, self.known))
         refused = self._refuse(batch, rows, self.known, dead, may_grow=False)
         if refused:
             rest = batch.without(refused)
@@ -254,8 +254,8 @@ class JsonDecoder:
             return False
         # In a new field the first number determines the type. A value with both types in it is
         # dead.
-        whole = merged(self.known, found.kind, self._fixed)
-        rows = np.flatnonzero(batch.only_long & large_doubles(found.column, whole))
+        whole = merged(self.known, decoded.kind, self._fixed)
+        rows = np.flatnonzero(batch.only_long & large_doubles(decoded.column, whole))
         if len(batch.places) == 1:
             return bool(self._refuse(batch, rows, whole, dead))
         if any(each is not None for each in self._reasons(batch, rows, whole)):
@@ -337,14 +337,14 @@ def _as_double(field: pa.Field[Any], fixed: ValueType) -> pa.Field[Any]:
     return pa.field(field.name, inner)
 
 
-def parse(values: Values, known: ValueType) -> Values:
-    """One struct for each value, with the fields of `known`, then new fields with types that Arrow
-    infers. Raises ArrowInvalid unless each value is one JSON object or null, and fits `known`."""
+def parse(values: Values, kind: ValueType) -> Values:
+    """One struct for each value, with the fields of `kind`, then new fields with types that Arrow
+    infers. Raises ArrowInvalid unless each value is one JSON object or null, and fits `kind`."""
     values = pc.fill_null(values, b"null")
     values.cast(pa.string())  # raises for bytes that are not UTF-8
     rows = pc.binary_join_element_wise(b'{"v":', values, b"}\n", b"")
     text = rows.buffers()[2]
-    schema = None if known is None else pa.schema([pa.field("v", known)])
+    schema = None if kind is None else pa.schema([pa.field("v", kind)])
     table = _read_json(
         pa.BufferReader(text),
         # All text must be in one block, because the reader refuses an object across two blocks.

@@ -124,40 +124,40 @@ def _unmarked_field(field: pa.Field[Any]) -> pa.Field[Any]:
     return plain if mark_of(field) is None else plain.remove_metadata()
 
 
-def merged(known: ValueType, other: ValueType, fixed: ValueType = None) -> ValueType:
-    """`known` with the fields of `other` that it lacks, except twins (see `twin`). The types in
-    `fixed`, a part of `known`, do not change."""
-    if other is None or (known is not None and known.equals(other, check_metadata=True)):
-        return known
-    if known is None:
+def merged(column: ValueType, other: ValueType, fixed: ValueType = None) -> ValueType:
+    """`column` with the fields of `other` that it lacks, except twins (see `twin`). The types in
+    `fixed`, a part of `column`, do not change."""
+    if other is None or (column is not None and column.equals(other, check_metadata=True)):
+        return column
+    if column is None:
         return _without_twins(other)
-    if isinstance(known, pa.StructType) and isinstance(other, pa.StructType):
-        return _merged_fields(known, other, fixed)
-    if isinstance(known, pa.ListType) and isinstance(other, pa.ListType):
+    if isinstance(column, pa.StructType) and isinstance(other, pa.StructType):
+        return _merged_fields(column, other, fixed)
+    if isinstance(column, pa.ListType) and isinstance(other, pa.ListType):
         inner = fixed.value_type if isinstance(fixed, pa.ListType) else None
-        return pa.list_(_merged_field(_item(known), _item(other), inner))
-    if isinstance(known, pa.MapType) and isinstance(other, pa.MapType):
+        return pa.list_(_merged_field(_item(column), _item(other), inner))
+    if isinstance(column, pa.MapType) and isinstance(other, pa.MapType):
         inner = fixed.item_type if isinstance(fixed, pa.MapType) else None
-        item = merged(known.item_type, other.item_type, inner)
+        item = merged(column.item_type, other.item_type, inner)
         assert item is not None
-        return pa.map_(known.key_type, item)
-    widens = types.is_int64(known) and types.is_float64(other) and fixed is None
-    return other if widens else known
+        return pa.map_(column.key_type, item)
+    widens = types.is_int64(column) and types.is_float64(other) and fixed is None
+    return other if widens else column
 
 
-def _merged_field(known: pa.Field[Any], other: pa.Field[Any], fixed: ValueType) -> pa.Field[Any]:
-    marks = (mark_of(known), mark_of(other))
-    if fixed is None and types.is_int64(known.type) and types.is_float64(other.type):
+def _merged_field(column: pa.Field[Any], other: pa.Field[Any], fixed: ValueType) -> pa.Field[Any]:
+    marks = (mark_of(column), mark_of(other))
+    if fixed is None and types.is_int64(column.type) and types.is_float64(other.type):
         # A schema that declares a double may follow one that has declared a whole number.
         stays = marks[0] == NEEDED or (marks[0] == DECLARED and marks[1] != DECLARED)
-        return known if stays else marked(known.name, other.type, marks[1])
-    kind = merged(known.type, other.type, fixed)
+        return column if stays else marked(column.name, other.type, marks[1])
+    kind = merged(column.type, other.type, fixed)
     assert kind is not None
     if fixed is not None:
-        return marked(known.name, kind, None)
+        return marked(column.name, kind, None)
     if kind != other.type:
-        return marked(known.name, kind, marks[0])
-    return marked(known.name, kind, NEEDED if NEEDED in marks else marks[0] or marks[1])
+        return marked(column.name, kind, marks[0])
+    return marked(column.name, kind, NEEDED if NEEDED in marks else marks[0] or marks[1])
 
 
 def merged_types(known: DecodedTypes, other: DecodedTypes, fixed: DecodedTypes) -> DecodedTypes:
@@ -165,13 +165,15 @@ def merged_types(known: DecodedTypes, other: DecodedTypes, fixed: DecodedTypes) 
     return KeyValue(*(merged(*each) for each in zip(known, other, fixed, strict=True)))
 
 
-def twin(other: ValueType, known: ValueType, path: str = "") -> str | None:
+def twin(other: ValueType, column: ValueType, path: str = "") -> str | None:
     """The first field of `other` that cannot be a column, because its name differs only in case
-    from that of a field beside it in `known` or `other`. It is the reason for a dead letter. Fields
-    of `known` are columns."""
+    from that of a field beside it in `column` or `other`. It is the reason for a dead letter.
+    Fields of `column` are columns."""
     if isinstance(other, pa.StructType):
         columns = (
-            {field.name: field.type for field in known} if isinstance(known, pa.StructType) else {}
+            {field.name: field.type for field in column}
+            if isinstance(column, pa.StructType)
+            else {}
         )
         names = {name.lower(): name for name in columns}
         for field in other:
@@ -184,10 +186,10 @@ def twin(other: ValueType, known: ValueType, path: str = "") -> str | None:
                 return reason
         return None
     if isinstance(other, pa.ListType):
-        inner = known.value_type if isinstance(known, pa.ListType) else None
+        inner = column.value_type if isinstance(column, pa.ListType) else None
         return twin(other.value_type, inner, f"{path}/[]")
     if isinstance(other, pa.MapType):
-        inner = known.item_type if isinstance(known, pa.MapType) else None
+        inner = column.item_type if isinstance(column, pa.MapType) else None
         return twin(other.item_type, inner, f"{path}/{{}}")
     return None
 
@@ -225,8 +227,8 @@ def decoded_types(schema: pa.Schema) -> DecodedTypes:
     )
 
 
-def _merged_fields(known: StructType, other: StructType, fixed: ValueType) -> pa.DataType:
-    fields: dict[str, Any] = {field.name: field for field in known}
+def _merged_fields(column: StructType, other: StructType, fixed: ValueType) -> pa.DataType:
+    fields: dict[str, Any] = {field.name: field for field in column}
     fixed_kinds = (
         {field.name: field.type for field in fixed} if isinstance(fixed, pa.StructType) else {}
     )
