@@ -20,9 +20,7 @@ from typing import Any
 import pytest
 import typer
 
-from isotherm.cli.config import configuration_page
 from isotherm.cli.main import app
-from isotherm.spark.options import source_option_keys
 
 ROOT = Path(__file__).parents[3]
 DECISIONS = ROOT / "docs" / "decisions"
@@ -119,23 +117,22 @@ def command_lines(page: Path) -> Iterator[str]:
             yield name.removeprefix("isotherm ")
 
 
-FILES = "".join(
-    f"/{path.relative_to(ROOT).as_posix()}\n"
-    for top in (
-        *("bench", "docs", "examples", "oracle", "packaging", "scripts", "src", "suites", "tests"),
-        ".ci",
-    )
-    for path in (ROOT / top).rglob("*")
-) + "".join(f"/{path.name}\n" for path in ROOT.iterdir())
+@functools.cache
+def files() -> str:
+    """The paths of the repository, a line each."""
+    tops = ("bench", "docs", "examples", "oracle", "packaging", "scripts", "src", "suites", "tests")
+    paths = [path for top in (*tops, ".ci") for path in (ROOT / top).rglob("*")]
+    below = "".join(f"/{path.relative_to(ROOT).as_posix()}\n" for path in paths)
+    return below + "".join(f"/{path.name}\n" for path in ROOT.iterdir())
 
 
 def is_file(name: str) -> bool:
     """Whether a path of the repository is or ends with `name`; `<...>` stands for one name."""
     path = name.rstrip("/").removeprefix("./")
     if "<" not in path:
-        return f"/{path}\n" in FILES
+        return f"/{path}\n" in files()
     pattern = re.sub(r"<\w+>", "[^/]+", path.replace(".", r"\."))
-    return re.search(f"/{pattern}$", FILES, re.MULTILINE) is not None
+    return re.search(f"/{pattern}$", files(), re.MULTILINE) is not None
 
 
 def files_of(page: Path) -> set[str]:
@@ -166,7 +163,12 @@ def is_importable(dotted: str) -> bool:
     return False
 
 
-COMMANDS: Any = typer.main.get_command(app)
+# The modules that say what exists are loaded in the tests: each worker collects.
+
+
+@functools.cache
+def commands() -> Any:
+    return typer.main.get_command(app)
 
 
 @functools.cache
@@ -185,18 +187,16 @@ def options(command: Any) -> set[str]:
     return found
 
 
+@functools.cache
 def all_options(command: Any) -> set[str]:
     return options(command).union(*map(all_options, subcommands(command).values()))
-
-
-ALL_OPTIONS = all_options(COMMANDS)
 
 
 def untrue_parts(line: str) -> list[str]:
     """The words of a command line that the CLI's own parser does not have."""
     words = shlex.split(line, comments=True)
     ends = [words.index(end) for end in ("|", ">", "2>", "&", "&&", ";") if end in words]
-    command = COMMANDS
+    command = commands()
     untrue = []
     for word in words[: min(ends, default=None)]:
         if word.startswith("-") and word != "-":
@@ -214,10 +214,13 @@ def keys_of(page: Path) -> set[str]:
     return {key for key in dotted if not re.search(FILE_SUFFIXES, key) and key[:9] != "isotherm."}
 
 
-KEYS = {
-    *re.findall(r"^\| ([a-z0-9.]+) \|", configuration_page(), re.MULTILINE),
-    *source_option_keys(),
-}
+@functools.cache
+def declared_keys() -> set[str]:
+    from isotherm.cli.config import configuration_page
+    from isotherm.spark.options import source_option_keys
+
+    listed = re.findall(r"^\| ([a-z0-9.]+) \|", configuration_page(), re.MULTILINE)
+    return {*listed, *source_option_keys()}
 
 
 def is_key(name: str) -> bool:
@@ -225,7 +228,7 @@ def is_key(name: str) -> bool:
     for prefix in KEY_PREFIXES:
         bare = bare.removeprefix(prefix)
     # Clients and Spark have keys of their own under these prefixes.
-    return bool({name, bare} & KEYS) or name.startswith(("kafka.", "spark."))
+    return bool({name, bare} & declared_keys()) or name.startswith(("kafka.", "spark."))
 
 
 def ids(page: Path) -> str:
@@ -267,7 +270,7 @@ def test_options_that_stand_alone_are_of_some_command(page: Path) -> None:
         for word in name.split()
         if re.match(r"--?[a-zA-Z]", word)
     }
-    assert alone - ALL_OPTIONS - OPTIONS_OF_OTHERS.keys() == set()
+    assert alone - all_options(commands()) - OPTIONS_OF_OTHERS.keys() == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
@@ -278,14 +281,14 @@ def test_configuration_keys_are_declared(page: Path) -> None:
 
 def test_names_of_others_are_on_a_page_and_are_not_ours() -> None:
     """A name that no page has any longer leaves the lists."""
-    files = set().union(*map(files_of, PAGES))
-    assert {path.removeprefix("./") for path in files} >= FILES_OF_OTHERS | FILES_OF_USERS
+    paths = set().union(*map(files_of, PAGES))
+    assert {path.removeprefix("./") for path in paths} >= FILES_OF_OTHERS | FILES_OF_USERS
     keys = set().union(*map(keys_of, PAGES))
     assert keys >= FEATURES | KEYS_OF_OTHERS | NOT_KEYS
     assert set().union(*map(modules_of, PAGES)) >= NOT_MODULES
     assert {path for path in FILES_OF_OTHERS | FILES_OF_USERS if is_file(path)} == set()
     assert {key for key in FEATURES | KEYS_OF_OTHERS | NOT_KEYS if is_key(key)} == set()
-    assert OPTIONS_OF_OTHERS.keys() & ALL_OPTIONS == set()
+    assert OPTIONS_OF_OTHERS.keys() & all_options(commands()) == set()
 
 
 def test_untrue_names_are_noticed(tmp_path: Path) -> None:
