@@ -46,7 +46,7 @@ def play(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module", params=[50, pytest.param(400, marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=[25, pytest.param(400, marks=pytest.mark.nightly)])
 def explored(request: pytest.FixtureRequest) -> str:
     """The output for all scenarios in one process: its start takes as long as a hundred
     schedules."""
@@ -62,7 +62,7 @@ def counts(output: str, kind: str) -> Counter[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_random_schedules_lose_nothing_and_leave_nothing_over() -> None:
-    output = play("--seeds", "0:500")
+    output = play("--seeds", "0:250")
     assert counts(output, "crashes").total() > 50
     assert min(counts(output, "actions").values()) > 10
     (emptied,) = re.findall(r"emptied=(\d+)", output)
