@@ -346,7 +346,7 @@ def _reason(error: KafkaError, *, is_own: bool = False) -> str:
     if is_own and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return "MSG_SIZE_TOO_LARGE: it is larger than the client's limit, -X message.max.bytes=N"
     if error.code() == KafkaError._UNKNOWN_PARTITION:
-        return "UNKNOWN_TOPIC_OR_PARTITION: the topic has no such partition, see --partition"
+        return "_UNKNOWN_PARTITION: the topic has no such partition, see --partition"
     if error.code() == KafkaError._MSG_TIMED_OUT:
         return (
             f"_MSG_TIMED_OUT: no broker has stored it within -X {DELIVERY_TIMEOUT}=N, the log of"
