@@ -18,11 +18,11 @@ from pyspark.sql import functions as sql
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.storage.layout.aiven_custom_metadata import read_custom_metadata
-from isotherm.spark.jobs.event_frame import metadata_events
+from isotherm.spark.jobs.event_frame import KEYED_KINDS, metadata_events
 from isotherm.spark.jobs.replay import replay
 from isotherm.spark.metadata.metadata_log import MetadataLog
 from isotherm.spark.small_input import kept, map_batches
-from isotherm.types import TimestampMs
+from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TimestampMs
 
 DAY_MS = 86_400_000
 FORECAST_DAYS = (30, 90, 365)
@@ -77,7 +77,10 @@ class Audit:
     ) -> None:
         self._spark = spark
         self._settings = settings
-        self.events = kept(metadata_events(spark, history or log))
+        events = history or log
+        # Its records have keys as well, but it is not compacted.
+        self._may_be_compacted = events.topic != REMOTE_LOG_METADATA_AUDIT_TOPIC
+        self.events = kept(metadata_events(spark, events))
         self.replay = replay(spark, log)
         self._lives = kept(self._segment_lives())
 
@@ -295,7 +298,8 @@ class Audit:
         )
 
     def forecast(self) -> DataFrame:
-        """The future size of the topic, if it grows as in its last 30 days."""
+        """The future size of the topic, if it grows as in its last 30 days. Empty if the events
+        are of one day, which gives no rate, or of a compacted topic, which is bounded."""
         growth = self.growth()
         last = growth.agg(
             sql.max("day").alias("last_day"),
@@ -310,6 +314,7 @@ class Audit:
             sql.max("last_day").alias("last_day"),
             sql.max("bytes_now").alias("bytes_now"),
             sql.max("records_now").alias("records_now"),
+            days.alias("days"),
             (sql.sum("bytes") / days).alias("bytes_a_day"),
             (sql.sum("records") / days).alias("records_a_day"),
         )
@@ -317,7 +322,12 @@ class Audit:
         more = sql.col("days_ahead")
         records = sql.col("records_now") + more * sql.col("records_a_day")
         in_bytes = sql.col("bytes_now") + more * sql.col("bytes_a_day")
-        return rates.where("last_day is not null").crossJoin(ahead).select(
+        has_keys = sql.coalesce(sql.bool_or(sql.col("kind").isin(*KEYED_KINDS)), sql.lit(False))
+        is_compacted = self.events.agg(
+            (has_keys & sql.lit(self._may_be_compacted)).alias("is_compacted")
+        )
+        usable = rates.crossJoin(is_compacted).where("days > 1 and not is_compacted")
+        return usable.crossJoin(ahead).select(
             "days_ahead",
             sql.date_add("last_day", more).alias("day"),
             records.cast("long").alias("records"),

@@ -21,6 +21,8 @@ KINDS = (
     "added", "updated", "partition deletion", "state", "tombstone", "partition tombstone",
     "damaged", "damaged",
 )  # fmt: skip
+# Those of records with a key, which only a compacted topic has.
+KEYED_KINDS = ("state", "tombstone", "partition tombstone")
 _FIELDS: list[Any] = [
     ("metadata_partition", pa.int32()),
     ("offset", pa.int64()),
