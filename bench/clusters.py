@@ -17,9 +17,10 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.servers import KAFKA_HEAP, START_TIMEOUT_S
-from oracle.cluster_members import IsothermMember, KafkaMember, Member, wait_for
+from oracle.cluster_members import IsothermMember, KafkaMember, Member
 from oracle.kafka_cluster import ControllerOracle
 from oracle.raw_requests import ask, outcomes, read_answer, request_frame
+from oracle.topics import wait_until
 
 SIDES = ("isotherm", "kafka")
 NODE_IDS = (1, 2, 3)
@@ -90,7 +91,7 @@ class Cluster:
     def delete(self, topic: str) -> None:
         """Delete a topic; return when its files are gone."""
         self.admin.delete_topics([topic])[topic].result(TIMEOUT_S)
-        wait_for(
+        wait_until(
             lambda: not any(any(self.log_dir(each).glob(f"{topic}-*")) for each in NODE_IDS),
             f"the files of {topic} to be deleted",
             TIMEOUT_S,
@@ -121,7 +122,7 @@ class Cluster:
         return set(self.admin.list_topics(topic, timeout=60).topics[topic].partitions[0].replicas)
 
     def await_isr(self, topic: str, expected: set[int], partitions: int = 1) -> None:
-        wait_for(
+        wait_until(
             lambda: all(self.in_sync(topic, each) == expected for each in range(partitions)),
             f"in-sync replicas {expected} of {topic}",
             TIMEOUT_S,

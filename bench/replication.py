@@ -35,7 +35,7 @@ from bench.ack_gaps import AckGaps
 from bench.clusters import NODE_IDS, SIDES, BrokersUsage, Cluster, running_clusters
 from bench.harness import Question, describe, keep, ratio_ranges, ratios, summarize
 from bench.load import Metrics
-from oracle.cluster_members import wait_for
+from oracle.topics import wait_until
 
 ROUNDS = 3
 RECORD_SIZE = 1024
@@ -179,7 +179,7 @@ def _fill_history(cluster: Cluster, *, size: int) -> None:
     )
     records = size // RECORD_SIZE // load.BATCH_RECORDS * load.BATCH_RECORDS
     load.produce(cluster.bootstrap_server, HISTORY, records=records, record_size=RECORD_SIZE)
-    wait_for(
+    wait_until(
         lambda: all(cluster.local_bytes(each, HISTORY) <= LOCAL_BYTES for each in NODE_IDS[:2]),
         "the history to be in the bucket alone",
         TIMEOUT_S,
@@ -203,7 +203,7 @@ def _new_follower(cluster: Cluster) -> Metrics:
     }
     cluster.await_isr(HISTORY, set(NODE_IDS))
     cluster.reassign(HISTORY, NODE_IDS[:2])
-    wait_for(
+    wait_until(
         lambda: not any(cluster.log_dir(new).glob(f"{HISTORY}-0*")),
         "the replica to be deleted",
         TIMEOUT_S,

@@ -59,7 +59,6 @@ from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.offsets import OffsetBounds
 from isotherm.spark.plan.planning import ReadTask
-from isotherm.spark.reading.brokers import Brokers
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from isotherm.spark.rows import arrow_schema, schema_of
@@ -177,7 +176,7 @@ def _topic_source(properties: dict[str, Any], topic: str) -> TopicSegmentSource:
 
 
 def _planned(
-    make_source: Callable[[], SegmentSource], brokers: Brokers | None, rounds: int
+    make_source: Callable[[], SegmentSource], brokers: FixedBrokers | None, rounds: int
 ) -> list[Any]:
     given = {"path": "memory://", "subscribe": "flights"}
     if brokers is not None:

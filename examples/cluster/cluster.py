@@ -25,8 +25,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import isotherm.spark
-from oracle.cluster_members import IsothermMember, KafkaMember, wait_for
+from oracle.cluster_members import IsothermMember, KafkaMember
 from oracle.kafka_cluster import ControllerOracle
+from oracle.topics import wait_until
 
 TOPIC = "events"
 PARTITIONS = 3
@@ -187,7 +188,7 @@ def _kill_in_turn(
             member.kill()
             killed = time.monotonic()
             # Its session ends, and the other brokers take over its partitions.
-            wait_for(
+            wait_until(
                 lambda member=member: not _in_sync(servers, member.node_id),
                 "the killed broker to be out",
             )
@@ -212,7 +213,7 @@ def _await_isr_or_raise(servers: str) -> None:
         partitions = topic.partitions.values()
         return len(partitions) == PARTITIONS and all(len(p.isrs) == REPLICAS for p in partitions)
 
-    wait_for(is_whole, f"{REPLICAS} in-sync replicas of every partition", 90)
+    wait_until(is_whole, f"{REPLICAS} in-sync replicas of every partition", 90)
 
 
 def _in_sync(servers: str, node_id: int) -> bool:
@@ -236,7 +237,7 @@ def _check_copied(bucket: Path, problems: list[str]) -> None:
 
     expected = RECORDS * VALUE_SIZE // (2 * 1024 * 1024)
     try:
-        wait_for(lambda: len(copied()) >= expected, f"{expected} segments in the bucket")
+        wait_until(lambda: len(copied()) >= expected, f"{expected} segments in the bucket")
     except TimeoutError as error:
         _check("closed segments are in the bucket", [str(error)], problems)
     else:

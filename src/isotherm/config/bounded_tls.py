@@ -45,7 +45,7 @@ class BoundedTlsObject(ssl.SSLObject):
         """A read has written something."""
         # In TLS 1.2 it is the alert that refuses a handshake, in TLS 1.3 a change of keys.
         if self.version() != "TLSv1.3":
-            raise ssl.SSLError("a second handshake is not served")
+            raise ssl.SSLError("a second handshake is not supported")
         self.unread_size = self.outgoing.pending - unsent + (self.unread_size if unsent else 0)
         if self.unread_size > OVERHEAD_SIZE_MAX:
             raise ssl.SSLError("answers of TLS are not read")

@@ -70,7 +70,7 @@ def test_second_handshake_ends_the_connection(tmp_path: Path, has_data: bool) ->
     records = server.records.record(HANDSHAKE, server.client.hello)
     if has_data:
         records += server.records.record(APPLICATION_DATA, b"data")
-    with pytest.raises(ssl.SSLError, match="a second handshake is not served"):
+    with pytest.raises(ssl.SSLError, match="a second handshake is not supported"):
         server.receive(records)
 
 

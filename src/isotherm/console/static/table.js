@@ -62,7 +62,7 @@ function listWithoutRoom(host, grid) {
   }).observe(host);
 }
 
-// Tables whose other values were asked for, where only the key columns have room.
+// Tables that show all their values, though only the key columns have room.
 const whole = new Set();
 
 function allValues(grid, caption) {
