@@ -218,17 +218,19 @@ def test_groups_are_listed_with_the_tier_they_read(browser: Browser, address: st
 def test_records_are_found_in_steps_that_can_be_stopped(browser: Browser, address: str) -> None:
     browser.open(f"{address}/#/topics/history", "main a")
     browser.click("main p a")
-    browser.wait(lambda: browser.all("form button"))
+    browser.wait(lambda: browser.all("#records tbody tr"))
+    browser.click("form summary")
     # None of ten million offsets matches.
     browser.all("input[name=value]")[0].send_keys("no such flight")
     browser.click("form button")
-    browser.wait(lambda: "examined" in browser.text("p[role=status]"))
+    browser.wait(lambda: browser.text("p[role=status]").startswith("0 messages found"))
     assert browser.text("progress + button") == "Stop"
     browser.click("progress + button")
     browser.wait(lambda: browser.text("progress + button") == "Go on")
     assert float(str(browser.run("return document.querySelector('progress').value"))) < 1
-    assert "0 records found" in browser.text("p[role=status]")
-    assert "remote" in browser.text("table[aria-label='What it cost to fetch'] tbody")
+    assert "0 messages found" in browser.text("p[role=status]")
+    browser.run("document.querySelector('table[aria-label^=What]').closest('details').open = true")
+    assert "local" in browser.text("table[aria-label='What it cost to fetch'] tbody")
     assert browser.messages() == []
 
 
@@ -392,7 +394,7 @@ def test_records_of_any_producer_are_shown_as_text(browser: Browser, tmp_path: P
         clock = SystemClock()
         records = ClusterRecords(properties, clock)
         with running_console(lambda: StorageReader(properties, clock), records=records) as address:
-            browser.open(f"{address}/#/records/odd?partition=0", "#records details")
+            browser.open(f"{address}/#/records/odd?partition=0&order=oldest", "#records details")
             assert f"{nanoseconds} ms" in browser.text("#records")
             for number in range(3):
                 browser.click("#records summary", number)
@@ -400,7 +402,7 @@ def test_records_of_any_producer_are_shown_as_text(browser: Browser, tmp_path: P
             assert browser.text("#records pre") == markup
             assert f"header {markup}" in browser.text("#records dl")
             assert browser.all("#records img, #records script") == []
-            assert browser.driver.title == "odd: records · Isotherm console"
+            assert browser.driver.title == "odd: messages · Isotherm console"
             browser.open(f"{address}/#/topics/%E0%A4%A", "#problem:not([hidden])")
             assert "no such topic" in browser.text("#problem")
 

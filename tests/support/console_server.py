@@ -14,7 +14,7 @@ from starlette.routing import Mount
 from isotherm.clock import Clock, SystemClock
 from isotherm.console.app import ConsoleSettings, console_app
 from isotherm.console.jobs import JobReports, JobRunner
-from isotherm.console.server import CONNECTIONS_MAX, ConsoleProtocol
+from isotherm.console.server import CONNECTIONS_MAX, SHUTDOWN_TIMEOUT_S, ConsoleProtocol
 from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.console.watched_metrics import MetricsAddresses, WatchedMetrics
 from isotherm.storage_view.cluster_storage import StorageReader
@@ -82,6 +82,7 @@ def running_console(
         port=0,
         http=protocol,
         limit_concurrency=CONNECTIONS_MAX,
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         log_level="error",
         lifespan="off",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from isotherm.client.node_address import NodeAddress
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.record.compression import CompressionType
@@ -19,9 +21,10 @@ class ScriptedRecords:
     offset 7 is `key-7`; every 500th value is not UTF-8; every 50th record has a header."""
 
     def __init__(self, *, reads_bucket: bool = False, frame: bytes = b"") -> None:
-        """`frame` precedes each value."""
+        """`frame` precedes each value. `live_ends` are the ends of logs for a live tail."""
         self._reads_bucket = reads_bucket
         self._frame = frame
+        self.live_ends: dict[TopicPartition, Offset] = {}
 
     @property
     def reads_bucket(self) -> bool:
@@ -45,6 +48,11 @@ class ScriptedRecords:
         self, leader: NodeAddress, place: TopicPartition, timestamp_ms: TimestampMs
     ) -> Offset | None:
         return max(0, timestamp_ms - FIRST_MS)
+
+    def ends(
+        self, leader: NodeAddress, places: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Offset]:
+        return {place: self.live_ends[place] for place in places if place in self.live_ends}
 
     def close(self) -> None:
         """Nothing is held open."""

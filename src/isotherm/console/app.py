@@ -7,7 +7,6 @@ frame.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,17 +42,17 @@ from isotherm.console.missing_page import is_for_a_person, missing_page
 from isotherm.console.openapi import (
     COLUMNS_MAX,
     FOUND_MAX,
-    NUMBER_MAX,
     PARTITIONS_MAX,
     RECORD_SOURCES,
     openapi_document,
 )
+from isotherm.console.query import number, optional_number, text
+from isotherm.console.record_pages import FOUND_DEFAULT, RecordPages
 from isotherm.console.records import RecordBrowser, RecordsWanted, TooManyScansError
 from isotherm.console.topic_answers import storage_problems, topic_answers, topic_problems
 from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.console.watched_metrics import MetricsLook, WatchedMetrics
 from isotherm.errors import IsothermError
-from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.storage_view.cluster_storage import (
     ClusterStorage,
     Histories,
@@ -83,8 +82,6 @@ _CHALLENGE = {"www-authenticate": 'Basic realm="console", charset="UTF-8"'}
 _BUSY = 429
 _NOT_FOUND = 404
 _UPSTREAM_FAILED = 502
-_FOUND_DEFAULT = 50
-_INTEGER = re.compile(r"-?[0-9]{1,19}")
 _COLUMNS_DEFAULT = 600
 _GZIP_BYTES_MIN = 1024
 _GZIP_LEVEL = 1  # 110 KB of a map take 0.4 ms instead of 7, and 10 KB instead of 8
@@ -124,7 +121,9 @@ def console_app(
     runner: JobRunner | None = None,
 ) -> Starlette:
     """The application. With a `runner` pages can start its jobs; without one they only read."""
-    pages = _Pages(cluster, records, settings)
+    browser = RecordBrowser(records, cluster.segment_metadata, settings.registered)
+    pages = _Pages(cluster, browser, settings)
+    record_pages = RecordPages(cluster, browser, records, settings.clock)
     return Starlette(
         routes=[
             Route("/", _index),
@@ -140,6 +139,7 @@ def console_app(
             Route("/api/topics/{topic}/partitions/{partition}/records", pages.records),
             Route("/api/groups", pages.groups),
             Route("/api/groups/{group:path}", pages.group),
+            *record_pages.routes(),
             *job_routes(reports, runner),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
@@ -238,11 +238,11 @@ class _Pages:
     """
 
     def __init__(
-        self, cluster: WatchedCluster, records: RecordSource, settings: ConsoleSettings
+        self, cluster: WatchedCluster, browser: RecordBrowser, settings: ConsoleSettings
     ) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._browser = RecordBrowser(records, self._metadata, settings.registered)
+        self._browser = browser
 
     def facts(self, _: Request) -> Response:
         arguments = self._settings.client_arguments
@@ -282,13 +282,13 @@ class _Pages:
         )
 
     def tier_map(self, request: Request) -> Response:
-        columns = _number(request, "columns", _COLUMNS_DEFAULT, most=COLUMNS_MAX, least=1)
-        first_partition = _number(request, "partition", 0)
-        count = _number(request, "partitions", PARTITIONS_MAX, most=PARTITIONS_MAX, least=1)
-        first, end = _optional_number(request, "first"), _optional_number(request, "end")
+        columns = number(request, "columns", _COLUMNS_DEFAULT, most=COLUMNS_MAX, least=1)
+        first_partition = number(request, "partition", 0)
+        count = number(request, "partitions", PARTITIONS_MAX, most=PARTITIONS_MAX, least=1)
+        first, end = optional_number(request, "first"), optional_number(request, "end")
         if first is not None and end is not None and first >= end:
             raise HTTPException(400, "first must be below end")
-        at_ms = _optional_number(request, "at")
+        at_ms = optional_number(request, "at")
 
         def maps(storage: ClusterStorage) -> Row:
             partitions = _topic(storage, request).partitions
@@ -310,8 +310,8 @@ class _Pages:
         return self._answer(maps)
 
     def history(self, request: Request) -> Response:
-        first = _number(request, "partition", 0)
-        count = _number(request, "partitions", PARTITIONS_MAX, most=PARTITIONS_MAX, least=1)
+        first = number(request, "partition", 0)
+        count = number(request, "partitions", PARTITIONS_MAX, most=PARTITIONS_MAX, least=1)
 
         def known(storage: ClusterStorage) -> Row:
             chosen = _topic(storage, request).partitions[first : first + count]
@@ -353,17 +353,12 @@ class _Pages:
     def segment(self, request: Request) -> Response:
         def facts(storage: ClusterStorage) -> Row:
             partition = _partition(storage, request)
-            found = self._metadata(partition, _segment_id(request).bytes)
+            found = self._cluster.segment_metadata(partition, _segment_id(request).bytes)
             if found is None:
                 raise HTTPException(404, "no such segment: it may have been deleted meanwhile")
             return segment_facts(found, self._settings.layout)
 
         return self._answer(facts)
-
-    def _metadata(
-        self, partition: PartitionStorage, segment_id: bytes
-    ) -> RemoteLogSegmentMetadata | None:
-        return self._cluster.metadata(partition.state.partition, uuid.UUID(bytes=segment_id))
 
     def records(self, request: Request) -> Response:
         wanted = _records_wanted(request)
@@ -410,18 +405,18 @@ def _partition(storage: ClusterStorage, request: Request) -> PartitionStorage:
 
 
 def _records_wanted(request: Request) -> RecordsWanted:
-    source = _text(request, "from")
+    source = text(request, "from")
     if source not in ("", *RECORD_SOURCES):
         raise HTTPException(400, f"from must be one of {', '.join(RECORD_SOURCES)}")
     return RecordsWanted(
-        offset=_optional_number(request, "offset"),
-        timestamp_ms=_optional_number(request, "time"),
-        found_max=_number(request, "limit", _FOUND_DEFAULT, least=1, most=FOUND_MAX),
+        offset=optional_number(request, "offset"),
+        timestamp_ms=optional_number(request, "time"),
+        found_max=number(request, "limit", FOUND_DEFAULT, least=1, most=FOUND_MAX),
         filter=RecordFilter(
-            key=_text(request, "key").encode(),
-            value=_text(request, "value").encode(),
-            header_name=_text(request, "header"),
-            header_value=_text(request, "header_value").encode(),
+            key=text(request, "key").encode(),
+            value=text(request, "value").encode(),
+            header_name=text(request, "header"),
+            header_value=text(request, "header_value").encode(),
         ),
         prefers_bucket=source == "bucket",
     )
@@ -432,30 +427,3 @@ def _segment_id(request: Request) -> uuid.UUID:
         return uuid_from_text(request.path_params["id"])
     except ValueError as error:
         raise HTTPException(400, str(error)) from error
-
-
-def _text(request: Request, name: str) -> str:
-    """A parameter of the query; "" without it. Every parameter is read through it."""
-    texts = request.query_params.getlist(name)
-    if len(texts) > 1:
-        raise HTTPException(400, f"{name} is given {len(texts)} times: give it once")
-    return texts[0] if texts else ""
-
-
-def _number(
-    request: Request, name: str, default: int, *, least: int = 0, most: int = NUMBER_MAX
-) -> int:
-    number = _optional_number(request, name, least=least, most=most)
-    return default if number is None else number
-
-
-def _optional_number(
-    request: Request, name: str, *, least: int = 0, most: int = NUMBER_MAX
-) -> int | None:
-    text = _text(request, name)
-    if name not in request.query_params:
-        return None
-    # Only these digits: `int` also reads spaces, underscores and digits of other scripts.
-    if _INTEGER.fullmatch(text) is None or not least <= int(text) <= most:
-        raise HTTPException(400, f"{name} must be a whole number from {least} to {most}")
-    return int(text)

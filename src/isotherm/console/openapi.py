@@ -11,6 +11,7 @@ COLUMNS_MAX = 4000
 PARTITIONS_MAX = 64
 FOUND_MAX = 500
 NUMBER_MAX = 2**63 - 1  # of offsets and times
+RECORD_ORDERS = ("newest", "oldest")
 RECORD_SOURCES = ("leader", "bucket")
 
 Schema = dict[str, Any]
@@ -76,6 +77,27 @@ def openapi_document() -> Schema:
                 _query("partition", "The first partition."),
                 _query("partitions", "The number of partitions.", 1, PARTITIONS_MAX),
             ),
+            "/api/topics/{topic}/records": _get(
+                "One bounded step of a search over several partitions, from the newest record or"
+                " the oldest on. Continue with the `left` of each partition as ranges, until all"
+                " are null.",
+                _path("topic"),
+                *_search_parameters(),
+                _query("limit", "The most records to return of a partition.", 1, FOUND_MAX),
+            ),
+            "/api/topics/{topic}/tail": _get(
+                "Server-sent events: `records` with what is new in the partitions, `end` with the"
+                " reason why no more will come. A range's first offset is where it begins.",
+                _path("topic"),
+                *_search_parameters(),
+            ),
+            "/api/topics/{topic}/download": _get(
+                "The records that a search finds as JSON lines, partition by partition. The last"
+                " line says whether they are all.",
+                _path("topic"),
+                *_search_parameters(),
+                _query("records", "The most records.", 1),
+            ),
             "/api/groups": _get("The lag of each group, and the tier that it reads from."),
             "/api/groups/{group}": _get("The same for each partition of a group.", _path("group")),
             "/api/topics/{topic}/partitions/{partition}/segments/{id}": _get(
@@ -110,6 +132,28 @@ def openapi_document() -> Schema:
         },
         "components": {"schemas": {"Maps": _maps(), "Cell": _cell(), "Problem": _problem()}},
     }
+
+
+def _search_parameters() -> tuple[Schema, ...]:
+    return (
+        _query(
+            "ranges",
+            "The partitions, separated by commas: PARTITION, or what is left of it as"
+            " PARTITION:FIRST:END. By default all, at most 64.",
+            schema=_TEXT,
+        ),
+        _query("order", "By default newest.", schema={"enum": list(RECORD_ORDERS)}),
+        _query("first", "The first offset of each partition."),
+        _query("end", "The offset after the last one of each partition."),
+        _query("since", "The oldest time, milliseconds since 1970."),
+        _query("until", "The newest time, milliseconds since 1970."),
+        _query("key", "Text that the key contains.", schema=_TEXT),
+        _query("value", "Text that the value contains.", schema=_TEXT),
+        _query("header", "The name of a header.", schema=_TEXT),
+        _query("header_value", "Text that a header's value contains.", schema=_TEXT),
+        _query("where", "A condition on JSON, like value.user.id = 42.", schema=_TEXT),
+        _query("from", "bucket: as for one partition.", schema={"enum": list(RECORD_SOURCES)}),
+    )
 
 
 def _get(summary: str, *parameters: Schema, content: Schema | None = None) -> Schema:

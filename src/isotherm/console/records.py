@@ -1,6 +1,4 @@
-"""Searches the records of a partition for the console, one bounded step of a scan for each
-request.
-"""
+"""Searches the records of topics for the console, one bounded step of a scan for each request."""
 
 from __future__ import annotations
 
@@ -13,18 +11,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from isotherm.client.node_address import NodeAddress
-from isotherm.errors import NotLeaderOrFollowerError
+from isotherm.errors import IsothermError, NotLeaderOrFollowerError
 from isotherm.record.batch import Record
 from isotherm.remote.metadata.state.segment_columns import id_texts
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.spark.tables.header_names import NAME_HEADERS, last_header
-from isotherm.storage_view.cluster_storage import ClusterStorage, PartitionStorage
+from isotherm.storage_view.cluster_storage import (
+    ClusterStorage,
+    PartitionStorage,
+    TopicStorage,
+)
+from isotherm.storage_view.partition_storage import LocalTier
 from isotherm.storage_view.record_scan import (
     Fetched,
     FoundRecord,
     RecordFilter,
     ScanStep,
+    StepLimits,
     Tier,
+    newest_step,
     scan_step,
 )
 from isotherm.storage_view.record_sources import RecordSource
@@ -33,6 +38,8 @@ from isotherm.storage_view.rows import Row
 from isotherm.types import Offset, TimestampMs
 
 SCANS_AT_ONCE = 4
+FOUND_AT_ONCE_MAX = 500
+"""The most records of a step over several partitions."""
 SHOWN_BYTES_MAX = 64 * 1024
 """The most bytes shown of a key, a value or a header's value. The answer says if there are more."""
 
@@ -50,6 +57,50 @@ class RecordsWanted:
     found_max: int
     filter: RecordFilter
     prefers_bucket: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """A part of a partition that is left to search. Without `first` and `end` it is resolved from
+    the search's bounds and the log."""
+
+    partition: int
+    first: Offset | None = None
+    end: Offset | None = None
+
+    def __str__(self) -> str:
+        """As requests have it."""
+        if self.first is None or self.end is None:
+            return str(self.partition)
+        return f"{self.partition}:{self.first}:{self.end}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSearch:
+    """A search of several partitions. `first` and `end` are offsets of each partition, `since_ms`
+    and `until_ms_inclusive` times; None is no bound. `found_max` is of each partition."""
+
+    ranges: Sequence[OffsetRange]
+    is_newest_first: bool
+    filter: RecordFilter
+    found_max: int
+    prefers_bucket: bool = False
+    first: Offset | None = None
+    end: Offset | None = None
+    since_ms: TimestampMs | None = None
+    until_ms_inclusive: TimestampMs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeStep:
+    """What a step did in one partition. `left` is where the next step goes on, None at the end.
+    `error` is the reason if the partition cannot be read; `left` then is as before."""
+
+    partition: PartitionStorage
+    whole: OffsetRange
+    left: OffsetRange | None
+    step: ScanStep
+    error: str | None = None
 
 
 class TooManyScansError(Exception):
@@ -87,24 +138,144 @@ class RecordBrowser:
         finally:
             self._room.release()
 
-    def _step(
-        self, storage: ClusterStorage, partition: PartitionStorage, wanted: RecordsWanted
-    ) -> Row:
-        local, place = partition.state.local, partition.state.partition.topic_partition
-        leader = next((b for b in storage.brokers if b.broker_id == partition.state.leader), None)
-        if local is None or leader is None:
-            raise NotLeaderOrFollowerError(
-                f"no leader answers for the partition={place} reason={partition.state.error}"
+    def topic_step(
+        self,
+        storage: ClusterStorage,
+        topic: TopicStorage,
+        search: TopicSearch,
+        *,
+        is_live: bool = False,
+    ) -> list[RangeStep]:
+        """Run one step over the search's ranges, within the limits of a step for all of them
+        together. A partition that cannot be read does not stop the others. The ends of ranges that
+        are `is_live` are newer than `storage`. Raises TooManyScansError."""
+        if not self._room.acquire(blocking=False):
+            raise TooManyScansError
+        try:
+            return self._topic_step(storage, topic, search, is_live=is_live)
+        finally:
+            self._room.release()
+
+    def _topic_step(
+        self, storage: ClusterStorage, topic: TopicStorage, search: TopicSearch, *, is_live: bool
+    ) -> list[RangeStep]:
+        limits, steps, found = StepLimits(), [], 0
+        partitions = {each.state.partition.partition: each for each in topic.partitions}
+        for each in search.ranges:
+            partition = partitions.get(each.partition)
+            if partition is None:
+                continue
+            room = min(search.found_max, FOUND_AT_ONCE_MAX - found)
+            if limits.is_used_up or room <= 0:
+                steps.append(RangeStep(partition, each, each, ScanStep((), 0, 0, ())))
+                continue
+            try:
+                whole = each
+                if not is_live:
+                    whole = self._resolved(storage, partition, each, search, limits)
+                step = self._range_step(storage, partition, whole, search, room, limits)
+            except IsothermError as error:
+                step = RangeStep(partition, each, each, ScanStep((), 0, 0, ()), str(error))
+            found += len(step.step.found)
+            steps.append(step)
+        return steps
+
+    def _range_step(
+        self,
+        storage: ClusterStorage,
+        partition: PartitionStorage,
+        whole: OffsetRange,
+        search: TopicSearch,
+        found_max: int,
+        limits: StepLimits,
+    ) -> RangeStep:
+        first, end = whole.first, whole.end
+        assert first is not None
+        assert end is not None
+        fetch = self._fetch(storage, partition, prefers_bucket=search.prefers_bucket)
+        scan = newest_step if search.is_newest_first else scan_step
+        step = scan(fetch, first, end, search.filter, found_max, limits)
+        if search.is_newest_first:
+            end = step.next_offset
+        else:
+            first = step.next_offset
+        left = OffsetRange(whole.partition, first, end) if first < end else None
+        return RangeStep(partition, whole, left, step)
+
+    def _resolved(
+        self,
+        storage: ClusterStorage,
+        partition: PartitionStorage,
+        asked: OffsetRange,
+        search: TopicSearch,
+        limits: StepLimits,
+    ) -> OffsetRange:
+        local, address = _leader(storage, partition)
+        if asked.first is not None and asked.end is not None:
+            first, end = asked.first, asked.end
+        else:
+            place = partition.state.partition.topic_partition
+            first = next(
+                each
+                for each in (asked.first, search.first, local.log_start_offset)
+                if each is not None
             )
-        address = NodeAddress(leader.host, leader.port)
+            end = local.high_watermark if search.end is None else search.end
+            if search.since_ms is not None:
+                limits.fetches -= 1
+                since = self._source.offset_at(address, place, search.since_ms)
+                first = max(first, local.high_watermark if since is None else since)
+            if search.until_ms_inclusive is not None:
+                limits.fetches -= 1
+                after = self._source.offset_at(address, place, search.until_ms_inclusive + 1)
+                end = end if after is None else min(end, after)
+        # The log may have moved since the page was told its offsets.
+        first = max(first, local.log_start_offset)
+        return OffsetRange(asked.partition, first, max(first, min(end, local.high_watermark)))
+
+    def _fetch(
+        self, storage: ClusterStorage, partition: PartitionStorage, *, prefers_bucket: bool
+    ) -> Callable[[Offset], Fetched]:
+        local, address = _leader(storage, partition)
+        place = partition.state.partition.topic_partition
         segments = _FinishedSegments(partition)
 
         def fetch(offset: Offset) -> Fetched:
             tier: Tier = "remote" if offset < local.local_log_start_offset else "local"
-            segment = segments.id_of(offset) if wanted.prefers_bucket else None
+            segment = segments.id_of(offset) if prefers_bucket else None
             remote = None if segment is None else self._segment(partition, segment)
             return self._source.fetch(address, place, offset, tier, remote)
 
+        return fetch
+
+    def topic_rows(self, topic: str, steps: Sequence[RangeStep]) -> Row:
+        """The answer of a step."""
+        return {
+            "topic": topic,
+            "partitions": [
+                {
+                    "partition": each.whole.partition,
+                    "first_offset": each.whole.first,
+                    "end_offset": each.whole.end,
+                    "left": None if each.left is None else str(each.left),
+                    "examined": each.step.examined,
+                    "error": each.error,
+                    "records": self.record_rows(each.partition, each.step.found),
+                }
+                for each in steps
+            ],
+            "cost": _cost([fetched for each in steps for fetched in each.step.fetched]),
+        }
+
+    def record_rows(self, partition: PartitionStorage, found: Sequence[FoundRecord]) -> list[Row]:
+        return self._record_rows(found, _FinishedSegments(partition))
+
+    def _step(
+        self, storage: ClusterStorage, partition: PartitionStorage, wanted: RecordsWanted
+    ) -> Row:
+        local, address = _leader(storage, partition)
+        place = partition.state.partition.topic_partition
+        fetch = self._fetch(storage, partition, prefers_bucket=wanted.prefers_bucket)
         first = local.log_start_offset if wanted.offset is None else wanted.offset
         if wanted.offset is None and wanted.timestamp_ms is not None:
             since = self._source.offset_at(address, place, wanted.timestamp_ms)
@@ -122,8 +293,8 @@ class RecordBrowser:
             "next_offset": step.next_offset,
             "examined": step.examined,
             "is_end": step.next_offset >= end,
-            "cost": _cost(step),
-            "records": self._record_rows(step.found, segments),
+            "cost": _cost(step.fetched),
+            "records": self.record_rows(partition, step.found),
         }
 
     def _record_rows(self, found: Sequence[FoundRecord], segments: _FinishedSegments) -> list[Row]:
@@ -154,10 +325,22 @@ class _FinishedSegments:
         return self._ids[place] if place >= 0 and offset <= self._end[place] else None
 
 
-def _cost(step: ScanStep) -> list[Row]:
+def _leader(storage: ClusterStorage, partition: PartitionStorage) -> tuple[LocalTier, NodeAddress]:
+    """Raises NotLeaderOrFollowerError if the last look has none that answers."""
+    local = partition.state.local
+    leader = next((b for b in storage.brokers if b.broker_id == partition.state.leader), None)
+    if local is None or leader is None:
+        place = partition.state.partition.topic_partition
+        raise NotLeaderOrFollowerError(
+            f"no leader answers for the partition={place} reason={partition.state.error}"
+        )
+    return local, NodeAddress(leader.host, leader.port)
+
+
+def _cost(fetched: Sequence[Fetched]) -> list[Row]:
     """The reads, bytes and seconds of each tier and source."""
     by_place: dict[tuple[str, str], list[Fetched]] = defaultdict(list)
-    for each in step.fetched:
+    for each in fetched:
         by_place[each.tier, each.source].append(each)
     return [
         {

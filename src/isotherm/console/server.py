@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CONNECTIONS_MAX = 100
 REQUEST_TIMEOUT_S = 60.0
 READ_TIMEOUT_S = 30.0
+SHUTDOWN_TIMEOUT_S = 2
 
 
 class ConsoleProtocol(H11Protocol):
@@ -128,6 +129,8 @@ def serve(
             log_level="warning",
             server_header=False,
             limit_concurrency=CONNECTIONS_MAX,
+            # A live tail would go on: its page begins anew.
+            timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
             ssl_certfile=certificate,
             ssl_keyfile=key,
         )

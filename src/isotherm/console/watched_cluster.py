@@ -15,7 +15,12 @@ from typing import Generic, TypeVar
 from isotherm.clock import Clock
 from isotherm.errors import IsothermError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
-from isotherm.storage_view.cluster_storage import ClusterStorage, Histories, StorageReader
+from isotherm.storage_view.cluster_storage import (
+    ClusterStorage,
+    Histories,
+    PartitionStorage,
+    StorageReader,
+)
 from isotherm.storage_view.group_progress import GroupProgress
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.types import TopicIdPartition
@@ -110,6 +115,12 @@ class WatchedCluster:
         with self._reading:
             source = self._reader.source if self._reader is not None else None
             return None if source is None else source.metadata(partition, segment_id)
+
+    def segment_metadata(
+        self, partition: PartitionStorage, segment_id: bytes
+    ) -> RemoteLogSegmentMetadata | None:
+        """As `metadata`."""
+        return self.metadata(partition.state.partition, uuid.UUID(bytes=segment_id))
 
     def histories(
         self, storage: ClusterStorage, partitions: Sequence[TopicIdPartition]

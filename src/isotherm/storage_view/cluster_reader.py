@@ -33,7 +33,7 @@ from isotherm.types import (
 
 BROKERS_AT_ONCE = 8
 TOPIC_RESOURCE = 2
-_LATEST = -1
+LATEST = -1
 _EARLIEST = -2
 _EARLIEST_LOCAL = -4
 READ_UNCOMMITTED = 0
@@ -215,8 +215,8 @@ def _ask_broker(
     return _Answers(
         log_start,
         local_log_start,
-        offsets(_LATEST, _READ_COMMITTED),
-        offsets(_LATEST),
+        offsets(LATEST, _READ_COMMITTED),
+        offsets(LATEST),
         _replica_sizes(client, address, topics),
     )
 

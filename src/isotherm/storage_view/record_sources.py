@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -20,7 +20,7 @@ from isotherm.record.batch_header import iterate_batches, read_batch_header
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.offset_index import lookup_offset
-from isotherm.storage_view.cluster_reader import list_offsets
+from isotherm.storage_view.cluster_reader import LATEST, list_offsets
 from isotherm.storage_view.record_scan import Fetched, Tier
 from isotherm.types import Offset, Position, TimestampMs, TopicPartition
 
@@ -51,6 +51,13 @@ class RecordSource(Protocol):
 
         None if there is none.
         """
+
+    def ends(
+        self, leader: NodeAddress, places: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Offset]:
+        """The high watermarks of partitions, by one request. Those that the leader refuses are left
+        out."""
+        ...
 
     @property
     def reads_bucket(self) -> bool: ...
@@ -129,6 +136,11 @@ class ClusterRecords:
         offsets = list_offsets(self._opened(), leader, [place], timestamp_ms)
         offset = offsets.get(place, -1)
         return None if offset < 0 else offset
+
+    def ends(
+        self, leader: NodeAddress, places: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Offset]:
+        return list_offsets(self._opened(), leader, places, LATEST)
 
     def close(self) -> None:
         with self._opening:

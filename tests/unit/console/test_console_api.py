@@ -439,6 +439,8 @@ def test_document_describes_the_routes(address: str) -> None:
         "name": "sweep-1.jsonl",
     }
     for path in document["paths"]:
+        if path.endswith(("/tail", "/download")):  # they are streams
+            continue
         json_of(address, path.format(**names))
 
 

@@ -30,7 +30,7 @@ export function jobsPage() {
       element("section", { class: "card" }, element("h2", {}, "Last runs"), reports.length ? table("Last runs", [
         { name: "report", cell: (row) => reportLink(row.name), value: "name", kind: "left name" },
         { name: "job", cell: (row) => row.job, value: "job", kind: "left" },
-        { name: "written", cell: (row) => time(row.written_ms), value: "written_ms", kind: "left", isKey: true },
+        { name: "written", cell: (row) => time(row.written_ms), value: "written_ms", kind: "left date", isKey: true },
         { name: "findings", cell: (row) => element("span", { class: row.found ? "bad" : null }, `${count(row.found)}${row.is_cut ? " or more" : ""}`),
           value: "found", isKey: true },
         { name: "ended", cell: (row) => verdict(row.exit_code), value: "exit_code", kind: "left", isKey: true },

@@ -1,0 +1,83 @@
+"""The live tail of a topic: what is new in its partitions, asked for round by round.
+
+A round is one request to each leader for the ends of logs, and one bounded step of a scan over the
+partitions that have grown. Nothing is queued: a page that does not read its stream holds up its own
+rounds, and a tail that falls behind skips.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from isotherm.client.node_address import NodeAddress
+from isotherm.console.records import OffsetRange, RecordBrowser, TopicSearch
+from isotherm.storage_view.cluster_storage import ClusterStorage, TopicStorage
+from isotherm.types import Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from isotherm.storage_view.record_scan import RecordFilter
+    from isotherm.storage_view.record_sources import RecordSource
+    from isotherm.storage_view.rows import Row
+
+TAILS_AT_ONCE = 8
+TAIL_INTERVAL_S = 1.0
+TAIL_IDLE_S = 600.0
+"""A tail without a new record for so long ends."""
+BEHIND_OFFSETS_MAX = 500
+"""Of a partition. A tail that is farther behind skips to so many before the end."""
+
+
+class LiveTail:
+    """Follows the ends of partitions. Not thread-safe."""
+
+    def __init__(
+        self,
+        browser: RecordBrowser,
+        source: RecordSource,
+        record_filter: RecordFilter,
+        starts: dict[int, Offset],
+    ) -> None:
+        """`starts` has the partitions to follow, each with its first offset."""
+        self._browser = browser
+        self._source = source
+        self._filter = record_filter
+        self._next = starts
+
+    def round(self, storage: ClusterStorage, topic: TopicStorage) -> Row | None:
+        """The records since the last round, None without any. Raises TooManyScansError, and what
+        the source raises."""
+        skipped, ranges = 0, []
+        for partition, end in sorted(self._ends(storage, topic).items()):
+            start = max(self._next[partition], end - BEHIND_OFFSETS_MAX)
+            skipped += start - self._next[partition]
+            self._next[partition] = start
+            if start < end:
+                ranges.append(OffsetRange(partition, start, end))
+        if not ranges:
+            return None
+        search = TopicSearch(
+            ranges=ranges,
+            is_newest_first=False,
+            filter=self._filter,
+            found_max=BEHIND_OFFSETS_MAX,
+        )
+        steps = self._browser.topic_step(storage, topic, search, is_live=True)
+        for each in steps:
+            if each.error is None and each.whole.end is not None:
+                left = each.left.first if each.left is not None else each.whole.end
+                self._next[each.whole.partition] = each.whole.end if left is None else left
+        return {**self._browser.topic_rows(topic.state.name, steps), "skipped_offsets": skipped}
+
+    def _ends(self, storage: ClusterStorage, topic: TopicStorage) -> dict[int, Offset]:
+        leaders = {each.broker_id: NodeAddress(each.host, each.port) for each in storage.brokers}
+        by_leader: dict[NodeAddress, list[TopicPartition]] = defaultdict(list)
+        for each in topic.partitions:
+            leader = leaders.get(each.state.leader)
+            if each.state.partition.partition in self._next and leader is not None:
+                by_leader[leader].append(each.state.partition.topic_partition)
+        ends: dict[int, Offset] = {}
+        for leader, places in by_leader.items():
+            for place, end in self._source.ends(leader, places).items():
+                ends[place.partition] = end
+        return ends
