@@ -10,6 +10,7 @@ from isotherm.storage_view.tier_map import SpanKind
 COLUMNS_MAX = 4000
 PARTITIONS_MAX = 64
 FOUND_MAX = 500
+DOWNLOAD_RECORDS_MAX = 10_000
 NUMBER_MAX = 2**63 - 1  # of offsets and times
 RECORD_ORDERS = ("newest", "oldest")
 RECORD_SOURCES = ("leader", "bucket")
@@ -96,7 +97,7 @@ def openapi_document() -> Schema:
                 " line says whether they are all.",
                 _path("topic"),
                 *_search_parameters(),
-                _query("records", "The most records.", 1),
+                _query("records", "The most records.", 1, DOWNLOAD_RECORDS_MAX),
             ),
             "/api/groups": _get("The lag of each group, and the tier that it reads from."),
             "/api/groups/{group}": _get("The same for each partition of a group.", _path("group")),
@@ -146,7 +147,7 @@ def _search_parameters() -> tuple[Schema, ...]:
         _query("first", "The first offset of each partition."),
         _query("end", "The offset after the last one of each partition."),
         _query("since", "The oldest time, milliseconds since 1970."),
-        _query("until", "The newest time, milliseconds since 1970."),
+        _query("until", "The newest time, milliseconds since 1970.", most=NUMBER_MAX - 1),
         _query("key", "Text that the key contains.", schema=_TEXT),
         _query("value", "Text that the value contains.", schema=_TEXT),
         _query("header", "The name of a header.", schema=_TEXT),

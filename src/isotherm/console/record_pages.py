@@ -21,6 +21,7 @@ from isotherm.console.live_tail import (
     LiveTail,
 )
 from isotherm.console.openapi import (
+    DOWNLOAD_RECORDS_MAX,
     FOUND_MAX,
     NUMBER_MAX,
     PARTITIONS_MAX,
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
 FOUND_DEFAULT = 50
 DOWNLOADS_AT_ONCE = 2
-DOWNLOAD_RECORDS_MAX = 10_000
 DOWNLOAD_FETCHED_BYTES_MAX = 256 * 1024 * 1024
 _RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,19})(?::([0-9]{1,19}))?)?")
 _BAD_REQUEST, _NOT_FOUND, _BUSY, _UNAVAILABLE = 400, 404, 429, 503
