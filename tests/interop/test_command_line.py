@@ -292,3 +292,40 @@ def test_partition_that_is_offline_is_an_error_and_not_a_wait(tmp_path: Path) ->
             assert "no broker leads them topic=half partitions=[1]" in str(refused.exception)
         (row,) = invoke(broker, "consume", "half", "--partition", "0", "--json")
     assert row["value"] == "of 0"
+
+
+def test_description_has_leader_replicas_and_isr(broker: EmbeddedBroker) -> None:
+    """The oracle is the client's metadata."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    expected = [
+        (number, found.leader, list(found.replicas), list(found.isrs))
+        for number, found in admin.list_topics("events").topics["events"].partitions.items()
+    ]
+    rows = invoke(broker, "topics", "describe", "events", "--json")
+    shown = [(row["partition"], row["leader"], row["replicas"], row["isr"]) for row in rows]
+    assert shown == expected
+
+
+@pytest.mark.parametrize(
+    ("is_tiered", "words"),
+    [
+        ("false", "the topic is not tiered: remote.storage.enable=false"),
+        ("true", "the next copy is due in "),
+    ],
+)
+def test_topic_without_remote_segments_says_why(
+    broker: EmbeddedBroker, is_tiered: str, words: str
+) -> None:
+    name = f"tiered-{is_tiered}"
+    config = f"remote.storage.enable={is_tiered}"
+    invoke(broker, "topics", "create", name, "--config", config)
+    assert words in run(broker, "remote", "segments", name).stdout
+    assert invoke(broker, "remote", "segments", name, "--json") == []
+
+
+def test_singular_of_a_command_is_understood(broker: EmbeddedBroker) -> None:
+    for noun in ("topic", "topics"):
+        rows = invoke(broker, noun, "list", "--json")
+        assert "events" in {row["topic"] for row in rows}
+    assert "Did you mean 'topics'" in run(broker, "topcs", "list").output
+    assert "--bootstrap-server" in run(broker, "topics", "list", "--bootstrap", "a:1").output

@@ -6,6 +6,7 @@ Exit codes: 0 done · 1 failed · 2 the command line or configuration is wrong �
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import select
@@ -180,6 +181,11 @@ def _is_without_reader(stream: TextIO) -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0))
 
 
+def _plural(name: str) -> str:
+    """The command that a user means who is used to another tool's `topic list`."""
+    return name if name in COMMANDS else f"{name}s"
+
+
 class _Commands(TyperGroup):
     """The commands in COMMANDS. Each is imported at its first use."""
 
@@ -198,10 +204,18 @@ class _Commands(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if _plural(args[0]) not in COMMANDS:
+            nearest = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        cmd_name = _plural(cmd_name)
         if cmd_name not in COMMANDS:
             return None
         group = typer.Typer(**SETTINGS)

@@ -6,9 +6,15 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
 
 from isotherm.cli.client import (
     REQUEST_TIMEOUT_S,
+    admin_client,
     check_led,
     consumer,
     one_line_errors,
@@ -39,6 +45,8 @@ app = typer.Typer(no_args_is_help=True, help="Inspect the remote tier, and migra
 app.command()(events)
 app.command()(migrate)
 
+_IS_TIERED = "remote.storage.enable"
+_COPY_INTERVAL = "remote.log.manager.task.interval.ms"
 _SEGMENT_COLUMNS = [
     "partition", "tier", "start_offset", "end_offset", "leader_epochs", "size", "state", "objects",
     "custom_metadata",
@@ -88,6 +96,35 @@ def segments(
     if not as_json:
         size = sum(metadata.segment_size_in_bytes for metadata in found if _is_finished(metadata))
         console().print(f"\n{len(found)} segments, {human_size(size)} readable in the remote tier")
+        if not found:
+            with one_line_errors(bootstrap_server):
+                console().print(_why_none(admin_client(bootstrap_server, extra), topic))
+
+
+def _why_none(admin: AdminClient, topic: str) -> str:
+    """Why a topic has no segment in the remote tier. The time of the next copy is the broker's own;
+    its interval bounds it."""
+    of_topic = _configs(admin, ResourceType.TOPIC, topic)
+    if of_topic.get(_IS_TIERED) != "true":
+        return f"the topic is not tiered: {_IS_TIERED}={of_topic.get(_IS_TIERED)}"
+    partitions = admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions
+    leader = partitions[min(partitions)].leader
+    interval_ms = _configs(admin, ResourceType.BROKER, str(leader)).get(_COPY_INTERVAL)
+    due = (
+        ""
+        if not interval_ms
+        else f"the next copy is due in {int(interval_ms) / 1000:g} s or less; "
+    )
+    return (
+        f"{due}closed segments are copied, and a segment closes at"
+        f" segment.bytes={of_topic.get('segment.bytes')} or segment.ms={of_topic.get('segment.ms')}"
+    )
+
+
+def _configs(admin: AdminClient, kind: ResourceType, name: str) -> dict[str, str | None]:
+    resource = ConfigResource(kind, name)
+    described = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+    return {key: entry.value for key, entry in described[resource].result().items()}
 
 
 def _joined_names(keys: list[str]) -> str:

@@ -117,13 +117,15 @@ def describe(
     as_json: AsJson = False,
     client: ClientOptions,
 ) -> None:
-    """Show a topic's partitions, their offsets, and the settings that differ from the defaults."""
+    """Show the partitions of a topic with leader, replicas, ISR and offsets, and the settings that
+    differ from the defaults."""
     extra = client.properties
     with one_line_errors(bootstrap_server):
         admin = admin_client(bootstrap_server, extra)
         rows = _partition_rows(bootstrap_server, extra, name)
         settings = _own_settings(admin, name)
-    columns = ["topic", "partition", "earliest_offset", "latest_offset", "records_at_most"]
+    columns = ["topic", "partition", "leader", "replicas", "isr", "earliest_offset"]
+    columns += ["latest_offset", "records_at_most"]
     print_rows(columns, rows, as_json=as_json)
     if not as_json:
         words = ", ".join(f"{key}={value}" for key, value in sorted(settings.items()))
@@ -203,12 +205,16 @@ def _partition_rows(
         rows = []
         partitions = partitions_of(reader, name)
         check_led(reader, name, [each.partition for each in partitions])
+        placed = reader.list_topics(name, timeout=REQUEST_TIMEOUT_S).topics[name].partitions
         for found in partitions:
             low, high = reader.get_watermark_offsets(found, timeout=REQUEST_TIMEOUT_S)
             rows.append(
                 {
                     "topic": name,
                     "partition": found.partition,
+                    "leader": placed[found.partition].leader,
+                    "replicas": list(placed[found.partition].replicas),
+                    "isr": list(placed[found.partition].isrs),
                     "earliest_offset": low,
                     "latest_offset": high,
                     # Transaction markers and compaction leave offsets without a record.
