@@ -72,8 +72,9 @@ def _first_words(error: KafkaException) -> str:
     return str(cause.str()) if hasattr(cause, "str") else str(cause)
 
 
-def wait_for_all(futures: Mapping[str, Future[Any]]) -> None:
-    """Wait for an admin call on several topics. Raise the first failure, with its topic."""
+def wait_for_all(futures: Mapping[str, Future[Any]], kind: str = "topic") -> None:
+    """Wait for an admin call on several topics, or groups. Raise the first failure, with the
+    name."""
     for name, future in futures.items():
         try:
             future.result(REQUEST_TIMEOUT_S)
@@ -83,8 +84,8 @@ def wait_for_all(futures: Mapping[str, Future[Any]]) -> None:
                 raise UnknownTopicOrPartitionError(f"no such topic topic={name}") from None
             words = _first_words(error)
             # Isotherm's own messages already name the topic, with quotes if it has spaces.
-            is_named = f"topic={name}" in words.split() or f"topic={name!r}" in words
-            place = "" if is_named else f" topic={name}"
+            is_named = f"{kind}={name}" in words.split() or f"{kind}={name!r}" in words
+            place = "" if is_named else f" {kind}={name}"
             raise BrokerUnreachableError(f"{words}{place}") from error
 
 

@@ -1,5 +1,5 @@
-"""`isotherm groups`: list the consumer groups of any Kafka cluster, and show how far each has
-read.
+"""`isotherm groups`: list the consumer groups of any Kafka cluster, show how far each has read, and
+set where it reads on.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors
+from isotherm.cli.group_resets import Place, committed_offsets, delete, reset_offsets
 from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
@@ -23,9 +24,11 @@ from isotherm.cli.output import print_rows
 from isotherm.errors import RejectedError
 from isotherm.types import Offset
 
-app = typer.Typer(no_args_is_help=True, help="List consumer groups, and show their lag.")
-
-Place = tuple[str, int]
+app = typer.Typer(
+    no_args_is_help=True, help="List, describe and delete consumer groups, and reset their offsets."
+)
+app.command(name="reset-offsets")(reset_offsets)
+app.command()(delete)
 
 
 @app.command(name="list")
@@ -68,7 +71,7 @@ def describe(
     with one_line_errors(bootstrap_server):
         admin = admin_client(bootstrap_server, client.properties)
         members = _members(admin, group)
-        committed = _committed(admin, group)
+        committed = committed_offsets(admin, group)
         ends = _ends(admin, {*committed, *members})
     if not committed and not members:
         raise RejectedError(f"no such group, or it has neither offsets nor members group={group}")
@@ -109,13 +112,6 @@ def _members(admin: AdminClient, group: str) -> dict[Place, tuple[str, str]]:
         for member in found.members
         for assigned in member.assignment.topic_partitions
     }
-
-
-def _committed(admin: AdminClient, group: str) -> dict[Place, Offset]:
-    request = ConsumerGroupTopicPartitions(group)
-    answered = admin.list_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT_S)
-    found = answered[group].result(REQUEST_TIMEOUT_S).topic_partitions
-    return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
 
 def _ends(admin: AdminClient, places: Iterable[Place]) -> dict[Place, Offset]:

@@ -1,0 +1,343 @@
+"""`isotherm groups reset-offsets` and `delete`, with the rules of Kafka's kafka-consumer-groups."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from isotherm.cli.client import (
+    REQUEST_TIMEOUT_S,
+    admin_client,
+    check_led,
+    one_line_errors,
+    partitions_of,
+    wait_for_all,
+)
+from isotherm.cli.option_groups import with_groups
+from isotherm.cli.options import (
+    DEFAULT_BOOTSTRAP_SERVER,
+    AsJson,
+    BootstrapServer,
+    ClientOptions,
+)
+from isotherm.cli.output import console, print_rows
+from isotherm.clock import SystemClock
+from isotherm.errors import ConfigError, RejectedError
+from isotherm.types import Offset, TimestampMs
+
+Place: TypeAlias = tuple[str, int]
+
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+_DURATION_UNITS_S = (86_400, 3_600, 60, 1)
+# A group without members; Kafka's tool refuses the other states.
+_INACTIVE = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
+
+Group = Annotated[str, typer.Argument(metavar="GROUP")]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it; without, only show the plan.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The first and the next offset of a partition."""
+
+    earliest: Offset
+    latest: Offset
+
+    def nearest(self, offset: Offset) -> Offset:
+        return min(max(offset, self.earliest), self.latest)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a group shall read on: exactly one field is set. Raises ConfigError otherwise."""
+
+    to_earliest: bool | None = None
+    to_latest: bool | None = None
+    to_offset: Offset | None = None
+    time_ms: TimestampMs | None = None
+    back_ms: int | None = None
+    shift_by: int | None = None
+    from_file: Mapping[Place, Offset] | None = None
+
+    def __post_init__(self) -> None:
+        values = [getattr(self, each.name) for each in fields(self)]
+        if len(values) - values.count(None) != 1:
+            raise ConfigError(
+                "choose one of --to-earliest, --to-latest, --to-offset, --to-datetime,"
+                " --by-duration, --shift-by and --from-file"
+            )
+
+
+@with_groups
+def reset_offsets(
+    *,
+    group: Group,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            metavar="TOPIC[:P,...]",
+            help="A topic, or some partitions of it. Repeatable.",
+        ),
+    ] = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All partitions with offsets of the group.")
+    ] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="OFFSET")] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option("--to-datetime", metavar="TIME", help="2026-03-01T12:00:00.000, in UTC."),
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option("--by-duration", metavar="DURATION", help="Back by P1DT2H3M4S.")
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", metavar="N", help="Forwards, or back if negative.")
+    ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset."),
+    ] = None,
+    execute: Execute = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    as_json: AsJson = False,
+    client: ClientOptions,
+) -> None:
+    """Set the offsets from which a group reads on. Shows the plan; --execute does it.
+
+    The group must have no active members. An offset outside of a partition becomes its nearest
+    end. After the last record of a time the result is the end.
+
+    isotherm groups reset-offsets readers --topic flights:0,1 --to-earliest --execute
+    """
+    target = Target(
+        to_earliest=to_earliest or None,
+        to_latest=to_latest or None,
+        to_offset=to_offset,
+        time_ms=None if to_datetime is None else _time_ms(to_datetime),
+        back_ms=None if by_duration is None else duration_ms(by_duration),
+        shift_by=shift_by,
+        from_file=None if from_file is None else read_offsets(from_file),
+    )
+    if from_file is None and (not topic) == (not all_topics):
+        raise ConfigError("choose one of --topic and --all-topics")
+    with one_line_errors(bootstrap_server):
+        admin = admin_client(bootstrap_server, client.properties)
+        _check_inactive(admin, group)
+        committed = committed_offsets(admin, group)
+        chosen = committed if all_topics else _places(admin, topic or [])
+        new = _new_offsets(admin, target, committed, sorted(target.from_file or chosen))
+        if execute and new:
+            _commit(admin, group, new)
+    rows = [
+        {"topic": p[0], "partition": p[1], "committed_offset": committed.get(p), "new_offset": to}
+        for p, to in new.items()
+    ]
+    print_rows(["topic", "partition", "committed_offset", "new_offset"], rows, as_json=as_json)
+    if not as_json:
+        done = "done" if execute else "a plan: --execute does it"
+        console().print(f"\n{len(rows)} partitions of group {group}: {done}")
+
+
+@with_groups
+def delete(
+    *,
+    group: Annotated[list[str], typer.Argument(metavar="GROUP...")],
+    execute: Execute = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    client: ClientOptions,
+) -> None:
+    """Delete groups and their offsets. Shows the plan; --execute does it.
+
+    A group with active members is refused.
+    """
+    with one_line_errors(bootstrap_server):
+        admin = admin_client(bootstrap_server, client.properties)
+        for each in group:
+            if not _check_inactive(admin, each):
+                raise RejectedError(f"no such group group={each}")
+        counts = {each: len(committed_offsets(admin, each)) for each in group}
+        if execute:
+            answered = admin.delete_consumer_groups(group, request_timeout=REQUEST_TIMEOUT_S)
+            wait_for_all(answered, "group")
+    for each, count in counts.items():
+        words = "deleted" if execute else "would delete"
+        console().print(f"{words} group {each} with {count} committed offsets")
+    if not execute:
+        console().print("a plan: --execute does it")
+
+
+def _new_offsets(
+    admin: AdminClient, target: Target, committed: Mapping[Place, Offset], places: Sequence[Place]
+) -> dict[Place, Offset]:
+    bounds = _bounds(admin, places)
+    wanted: Mapping[Place, Offset]
+    if target.from_file is not None:
+        wanted = target.from_file
+    elif target.time_ms is not None:
+        wanted = _at_time(admin, bounds, target.time_ms)
+    elif target.back_ms is not None:
+        wanted = _at_time(admin, bounds, SystemClock().now_ms() - target.back_ms)
+    elif target.shift_by is not None:
+        wanted = shifted(committed, places, target.shift_by)
+    elif target.to_offset is not None:
+        wanted = dict.fromkeys(places, target.to_offset)
+    else:
+        wanted = {p: b.earliest if target.to_earliest else b.latest for p, b in bounds.items()}
+    return {place: bounds[place].nearest(wanted[place]) for place in places}
+
+
+def _commit(admin: AdminClient, group: str, offsets: Mapping[Place, Offset]) -> None:
+    changes = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+    request = ConsumerGroupTopicPartitions(group, changes)
+    altered = admin.alter_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT_S)
+    for each in altered[group].result(REQUEST_TIMEOUT_S).topic_partitions:
+        if each.error is not None:
+            raise KafkaException(each.error)
+
+
+def read_offsets(path: Path) -> dict[Place, Offset]:
+    """The lines `topic,partition,offset` of a file, as kafka-consumer-groups --export prints them.
+    Raises ConfigError, which names the line."""
+    found: dict[Place, Offset] = {}
+    try:
+        lines = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the file cannot be read path={path}") from error
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            topic, partition, offset = line
+            # Kafka quotes each field.
+            found[topic, int(partition)] = int(offset)
+        except ValueError:
+            raise ConfigError(
+                f"not topic,partition,offset path={path} line={number} value={','.join(line)!r}"
+            ) from None
+    if not found:
+        raise ConfigError(f"the file names no offsets path={path}")
+    return found
+
+
+def duration_ms(text: str) -> int:
+    """The milliseconds of a duration of ISO 8601, of days and less."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise ConfigError(f"not a duration value={text!r} hint='P1D, PT2H or P1DT2H3M4S'")
+    parts = zip(match.groups(), _DURATION_UNITS_S, strict=True)
+    return sum(round(float(part) * unit * 1000) for part, unit in parts if part)
+
+
+def shifted(
+    committed: Mapping[Place, Offset], places: Sequence[Place], shift_by: int
+) -> dict[Place, Offset]:
+    """The committed offsets after a shift. Raises ConfigError for a partition without one."""
+    without = [f"{topic}-{number}" for topic, number in places if (topic, number) not in committed]
+    if without:
+        raise ConfigError(
+            "a partition without a committed offset cannot be shifted"
+            f" partitions={','.join(without)} hint='--to-earliest'"
+        )
+    return {place: committed[place] + shift_by for place in places}
+
+
+def committed_offsets(admin: AdminClient, group: str) -> dict[Place, Offset]:
+    """The group's committed offsets by partition. Empty for an unknown group."""
+    request = ConsumerGroupTopicPartitions(group)
+    answered = admin.list_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT_S)
+    found = answered[group].result(REQUEST_TIMEOUT_S).topic_partitions
+    return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+
+def _time_ms(text: str) -> TimestampMs:
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"not a time value={text!r} hint='2026-03-01T12:00:00.000'") from error
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=datetime.UTC)
+    return round(time.timestamp() * 1000)
+
+
+def _check_inactive(admin: AdminClient, group: str) -> bool:
+    """Whether the group exists. Raises RejectedError while it has active members."""
+    described = admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)
+    try:
+        state = described[group].result(REQUEST_TIMEOUT_S).state
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return False
+        raise
+    if state not in _INACTIVE:
+        raise RejectedError(
+            f"the group has active members group={group} state={state.name.lower()}"
+            " hint='stop its consumers first'"
+        )
+    return bool(state is ConsumerGroupState.EMPTY)
+
+
+def _places(admin: AdminClient, topics: Iterable[str]) -> set[Place]:
+    places: set[Place] = set()
+    for text in topics:
+        name, _, numbers = text.partition(":")
+        try:
+            chosen = (
+                {int(number) for number in numbers.split(",")}
+                if numbers
+                else {each.partition for each in partitions_of(admin, name)}
+            )
+        except ValueError:
+            raise ConfigError(f"not TOPIC or TOPIC:0,1 option=--topic value={text!r}") from None
+        places |= {(name, number) for number in chosen}
+    return places
+
+
+def _bounds(admin: AdminClient, places: Sequence[Place]) -> dict[Place, Bounds]:
+    for topic in sorted({topic for topic, _ in places}):
+        known = {each.partition for each in partitions_of(admin, topic)}
+        chosen = {number for name, number in places if name == topic}
+        if not chosen <= known:
+            missing = sorted(chosen - known)
+            raise ConfigError(f"no such partitions topic={topic} partitions={missing}")
+        check_led(admin, topic, chosen)
+    earliest = _listed(admin, places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+    latest = _listed(admin, places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    return {place: Bounds(earliest[place], latest[place]) for place in places}
+
+
+def _at_time(
+    admin: AdminClient, bounds: Mapping[Place, Bounds], time_ms: TimestampMs
+) -> dict[Place, Offset]:
+    spec = OffsetSpec.for_timestamp(time_ms)
+    found = _listed(admin, list(bounds), spec)
+    # Without a record of that time or a later one the answer is -1.
+    return {p: found[p] if found[p] >= 0 else bounds[p].latest for p in bounds}
+
+
+def _listed(admin: AdminClient, places: Sequence[Place], spec: OffsetSpec) -> dict[Place, Offset]:
+    if not places:
+        return {}
+    request = {TopicPartition(*place): spec for place in places}
+    answered = admin.list_offsets(request, request_timeout=REQUEST_TIMEOUT_S)
+    return {
+        (place.topic, place.partition): future.result(REQUEST_TIMEOUT_S).offset
+        for place, future in answered.items()
+    }
