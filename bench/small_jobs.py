@@ -34,9 +34,8 @@ JOBS = ("replay", "audit", "sweep", "scrub")
 def fill(broker: EmbeddedBroker) -> None:
     properties = {"bootstrap.servers": broker.bootstrap_servers}
     config = {"remote.storage.enable": "true", "segment.bytes": "1048576", "retention.ms": "-1"}
-    AdminClient(properties).create_topics([NewTopic("flights", 1, config=config)])[
-        "flights"
-    ].result()
+    admin = AdminClient(properties)
+    admin.create_topics([NewTopic("flights", 1, config=config)])["flights"].result()
     producer = Producer({**properties, "batch.size": 65536})
     for number in range((SEGMENTS + 1) * 1024):
         producer.produce("flights", os.urandom(1000), b"%d" % number)
@@ -71,13 +70,13 @@ def run(job: str, broker: EmbeddedBroker) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("jobs", nargs="*", choices=[*JOBS, []], default=list(JOBS))
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder), _SETTINGS) as broker:
         fill(broker)
         print("| job | s | CPU-s |\n|---|---:|---:|")
-        for job in options.jobs:
+        for job in options.jobs or JOBS:
             runs = [run(job, broker) for _ in range(options.rounds)]
             seconds, cpu = (sorted(figures) for figures in zip(*runs, strict=True))
             print(
