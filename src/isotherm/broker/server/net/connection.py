@@ -33,7 +33,6 @@ import asyncio
 import logging
 import mmap
 import struct
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
@@ -173,6 +172,43 @@ class ConnectionOwner(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """Event loop thread only. `active_at` is the loop time of the last byte in or answer out."""
 
+    # Without them a connection has a dict of its own, which takes 2 KB: 30 attributes and fewer
+    # would share its keys.
+    __slots__ = (
+        "_frame",
+        "_frame_filled",
+        "_frame_size",
+        "_frame_size_max",
+        "_is_closed",
+        "_is_draining",
+        "_leftover",
+        "_loop",
+        "_more_is_expected",
+        "_owner",
+        "_read_is_paused",
+        "_read_size_max",
+        "_refusal",
+        "_requests",
+        "_reserved",
+        "_sending",
+        "_transport",
+        "_unanswered",
+        "_unmuting",
+        "_unsent",
+        "_unsent_size",
+        "_waiting",
+        "_waits_for_turn",
+        "_write_is_paused",
+        "active_at",
+        "answered_size",
+        "client_address",
+        "listener",
+        "listener_name",
+        "may_finish",
+        "principal",
+        "request_memory",
+    )
+
     def __init__(
         self, owner: ConnectionOwner, listener: Listener, loop: asyncio.AbstractEventLoop
     ) -> None:
@@ -189,15 +225,17 @@ class Connection(asyncio.BufferedProtocol):
         self.request_memory = owner.memory
         # Whether a frame is read to its end although request memory is used up.
         self.may_finish = False
-        self._waiting: deque[memoryview] = deque()
         self._waits_for_turn = False
+        # Lists, though their first item is taken: an empty deque takes 600 bytes. One read brings
+        # some thousands of frames at most.
+        self._waiting: list[memoryview] = []
         self._leftover = b""
         # The buffer of the frame being received, with room for the next size field after it.
         self._frame: memoryview | None = None
         self._frame_size = 0
         self._frame_filled = 0
         self._reserved = 0
-        self._unanswered: deque[_Unanswered] = deque()
+        self._unanswered: list[_Unanswered] = []
         self._unsent: list[Buffer] = []
         self._unsent_size = 0
         self.answered_size = 0
@@ -493,7 +531,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._waits_for_turn = True
                 turns.wait(self)
                 break
-            frame = self._waiting.popleft()
+            frame = self._waiting.pop(0)
             began_s = perf_counter()
             self._proceed(frame, partial(self._requests.handle_frame, frame, self))
             duration_s = perf_counter() - began_s
@@ -570,7 +608,7 @@ class Connection(asyncio.BufferedProtocol):
                 if not future.done():
                     return
                 if future.cancelled() and self._is_closed:  # the client has gone
-                    self._unanswered.popleft()
+                    self._unanswered.pop(0)
                     continue
                 try:
                     if future.cancelled():
@@ -585,7 +623,7 @@ class Connection(asyncio.BufferedProtocol):
                         self._await(first)
                         return
                     first.pending, first.answer = None, found
-            self._unanswered.popleft()
+            self._unanswered.pop(0)
             if first.failure is not None:
                 self._close_with(first.failure)
             else:
