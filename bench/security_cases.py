@@ -1,0 +1,231 @@
+"""How long does a client that is connected wait while others attack, and how large does the broker
+get?
+
+    python -m bench.security_cases [--rounds N] [ATTACK...]
+
+Each attack runs against Isotherm and Apache Kafka in turn, in a process of its own. Its clients
+announce more than they send, send more than is read, compress well, read nothing, or subscribe with
+costly patterns. One healthy client asks for the API versions again and again. Printed are its
+longest wait, and by how much the broker's resident memory grew, at most. A wait of 60 seconds means
+that no answer came. Client, attacker and broker share the machine's processors. Brokers are new for
+each attack, so that no memory is left of another.
+
+Both have their defaults, and a 1 GiB heap is Kafka's. A PLAINTEXT listener has no ACLs here: each
+of its clients is one that has logged in, with all rights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import resource
+import socket
+import struct
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from bench.secured_servers import NEW_SERVERS, PLAINTEXT, SASL_PLAINTEXT
+from bench.servers import ServerUsage, running
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.record.batch import build_batch
+from isotherm.record.compression import CompressionType
+from oracle.raw_requests import ask, receive_frame, request_frame
+from oracle.topics import create_topic
+
+TOPIC = "attacked"
+PARTITIONS = 10
+PAUSE_S = 0.01
+HOLD_S = 5.0
+"""How long an attacker stays connected after its last byte."""
+TIMEOUT_S = 60
+SIZE = struct.Struct(">i")
+
+Addresses: TypeAlias = Mapping[str, str]
+Attack: TypeAlias = Callable[[Addresses], None]
+
+
+class Figures(NamedTuple):
+    wait_s: float
+    growth_mb: float
+
+
+def _open(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), TIMEOUT_S)
+
+
+def _send(connection: socket.socket, frame: bytes) -> None:
+    connection.sendall(SIZE.pack(len(frame)) + frame)
+
+
+def announced_before_login(addresses: Addresses) -> None:
+    """560 connections that announce 512 KiB each and send four bytes."""
+    opened = []
+    for _ in range(560):
+        with contextlib.suppress(OSError):
+            opened.append(_open(addresses[SASL_PLAINTEXT]))
+            opened[-1].sendall(SIZE.pack(512 * 1024) + bytes(4))
+    time.sleep(HOLD_S)
+
+
+def announced_after_login(addresses: Addresses) -> None:
+    """Three clients that announce 100 MB each and send four bytes."""
+    opened = [_open(addresses[PLAINTEXT]) for _ in range(3)]
+    for each in opened:
+        each.sendall(SIZE.pack(100 << 20) + bytes(4))
+    time.sleep(HOLD_S)
+
+
+def unfinished_requests(addresses: Addresses) -> None:
+    """14 clients that send 95 MB of a request of 100 MB each."""
+    opened, block = [], bytes(1 << 20)
+    for _ in range(14):
+        connection = _open(addresses[PLAINTEXT])
+        connection.settimeout(1)
+        opened.append(connection)
+        with contextlib.suppress(OSError):
+            connection.sendall(SIZE.pack(100 << 20))
+            for _ in range(95):
+                connection.sendall(block)
+    time.sleep(HOLD_S)
+
+
+def small_batches_of_much(addresses: Addresses) -> None:
+    """Three requests of ten batches of some KB that decompress to 64 MB each."""
+    record = (1_700_000_000_000, b"", bytes(64 << 20), ())
+    batch = bytes(build_batch([record], compression=CompressionType.ZSTD)).hex()
+    data = [{"index": index, "records": batch} for index in range(PARTITIONS)]
+    topic = {"name": TOPIC, "partition_data": data}
+    frame = request_frame(0, 9, {"acks": 1, "timeout": 60_000, "topic_data": [topic]})
+    for _ in range(3):
+        ask(addresses[PLAINTEXT], frame, timeout_s=TIMEOUT_S)
+
+
+def slow_readers(addresses: Addresses) -> None:
+    """20 clients that send four fetches of 50 MB each and read nothing."""
+    batch = bytes(build_batch([(1_700_000_000_000, b"", bytes(900_000), ())])).hex()
+    topic = {"name": TOPIC, "partition_data": [{"index": 0, "records": batch}]}
+    frame = request_frame(0, 9, {"acks": 1, "timeout": 60_000, "topic_data": [topic]})
+    with _open(addresses[PLAINTEXT]) as connection:
+        for _ in range(60):
+            _send(connection, frame)
+            receive_frame(connection)
+    partition = {
+        "partition": 0,
+        "fetch_offset": 0,
+        "partition_max_bytes": 50 << 20,
+        "current_leader_epoch": -1,
+        "last_fetched_epoch": -1,
+    }
+    fields = {"max_wait": 0, "min_bytes": 1, "max_bytes": 50 << 20, "session_epoch": -1}
+    topics = [{"topic": TOPIC, "partitions": [partition]}]
+    frame = request_frame(1, 12, {**fields, "topics": topics})
+    opened = []
+    for _ in range(20):
+        connection = _open(addresses[PLAINTEXT])
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        opened.append(connection)
+        for _ in range(4):
+            _send(connection, frame)
+    time.sleep(HOLD_S)
+
+
+def costly_patterns(addresses: Addresses) -> None:
+    """20 members of a group with a costly pattern each."""
+    for number in range(20):
+        fields = {
+            "group_id": "attacked",
+            "member_id": str(uuid.UUID(int=number)),
+            "member_epoch": 0,
+            "subscribed_topic_regex": "(x{1,1000})" * 9 + f"|{number}",
+            "rebalance_timeout": 600_000,
+            "topic_partitions": [],
+        }
+        frame = request_frame(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, fields)
+        with contextlib.suppress(OSError):
+            ask(addresses[PLAINTEXT], frame, timeout_s=TIMEOUT_S)
+
+
+ATTACKS: Sequence[Attack] = (
+    announced_before_login,
+    announced_after_login,
+    unfinished_requests,
+    small_batches_of_much,
+    slow_readers,
+    costly_patterns,
+)
+
+
+def measure(name: str, attack: Attack, directory: Path) -> Figures:
+    """One attack on a new broker of that name."""
+    with running([name], directory, NEW_SERVERS) as (server,):
+        create_topic(server.bootstrap_server, TOPIC, PARTITIONS, {"retention.ms": "-1"})
+        usage = ServerUsage(server)
+        frame = request_frame(ApiKey.API_VERSIONS, 0, {})
+        with _open(server.bootstrap_server) as client:
+            _send(client, frame)
+            receive_frame(client)
+            before_mb = largest_mb = usage.resident_mb()
+            wait_s = 0.0
+            process = multiprocessing.get_context("spawn").Process(
+                target=attack, args=(server.listeners,), daemon=True
+            )
+            process.start()
+            try:
+                while process.is_alive():
+                    began_s = time.perf_counter()
+                    try:
+                        _send(client, frame)
+                        receive_frame(client)
+                    except TimeoutError:
+                        wait_s = float(TIMEOUT_S)
+                        break
+                    wait_s = max(wait_s, time.perf_counter() - began_s)
+                    largest_mb = max(largest_mb, usage.resident_mb())
+                    time.sleep(PAUSE_S)
+                else:
+                    assert process.exitcode == 0, f"the attack has failed: {attack.__name__}"
+            finally:
+                process.kill()
+                process.join()
+    return Figures(wait_s, largest_mb - before_mb)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=1, help="the largest figures are printed")
+    attacks = {attack.__name__: attack for attack in ATTACKS}
+    parser.add_argument("attacks", nargs="*", metavar="attack", help=", ".join(attacks))
+    options = parser.parse_args(arguments)
+    unknown = set(options.attacks) - attacks.keys()
+    if unknown:
+        parser.error(f"no such attack: {', '.join(sorted(unknown))}")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    print("| attack | Isotherm waits, s | Kafka waits, s | Isotherm grows, MB | Kafka grows, MB |")
+    print("|---|---|---|---|---|", flush=True)
+    for attack in [attacks[name] for name in options.attacks] or ATTACKS:
+        worst: dict[str, Figures] = {}
+        for number in range(options.rounds):
+            for name in NEW_SERVERS:
+                with tempfile.TemporaryDirectory(prefix=f"isotherm-attack-{number}-") as folder:
+                    found = measure(name, attack, Path(folder))
+                so_far = worst.get(name, found)
+                worst[name] = Figures(*map(max, so_far, found))
+        isotherm, kafka = worst["isotherm"], worst["kafka"]
+        text = " ".join((attack.__doc__ or "").split()).rstrip(".")
+        print(
+            f"| {text} | {isotherm.wait_s:.2f} | {kafka.wait_s:.2f}"
+            f" | {isotherm.growth_mb:.0f} | {kafka.growth_mb:.0f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
