@@ -11,8 +11,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from isotherm.errors import ConfigError, RemoteStorageError
-from isotherm.spark.tables import iceberg_table
-from isotherm.spark.tables.iceberg_table import IcebergPlace, open_catalog
+from isotherm.spark.tables import iceberg_catalogs
+from isotherm.spark.tables.iceberg_catalogs import open_catalog
+from isotherm.spark.tables.iceberg_table import IcebergPlace
 
 REST = {"type": "rest", "uri": "http://catalog"}
 
@@ -26,7 +27,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
         found.append(properties)
         raise ValueError("not opened in this test")
 
-    monkeypatch.setattr(iceberg_table, "load_catalog", load)
+    monkeypatch.setattr(iceberg_catalogs, "load_catalog", load)
     return found
 
 
