@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import traceback
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -120,7 +121,12 @@ def decompress(
     if compression_type is CompressionType.NONE:
         raw = bytes(data)
     else:
-        raw = _DECOMPRESSORS[compression_type](memoryview(data), size_max)
+        try:
+            raw = _DECOMPRESSORS[compression_type](memoryview(data), size_max)
+        except CorruptRecordError as error:
+            # The frames of its traceback have the output so far, and an error may be kept.
+            traceback.clear_frames(error.__traceback__)
+            raise
     if len(raw) > size_max:
         raise _too_large(compression_type, size_max)
     return raw

@@ -103,6 +103,25 @@ def assert_refused_with_little_memory(codec: CompressionType, bomb: bytes) -> No
     assert peak < 64 * 1024 * 1024
 
 
+@each_codec
+def test_error_that_is_kept_does_not_keep_the_output(codec: CompressionType) -> None:
+    """The errors of a request are kept until its answer."""
+    size = 8_000_000
+    too_large = compress(codec, TEXT * (size // len(TEXT)))
+    errors: list[BaseException] = []
+    tracemalloc.start()
+    try:
+        for data, size_max in ((too_large, size // 2), (memoryview(too_large)[:-5], size)):
+            with pytest.raises(CorruptRecordError) as caught:
+                decompress(codec, data, size_max)
+            errors.append(caught.value)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < size // 8
+    assert all(error.__traceback__ for error in errors)
+
+
 @pytest.mark.parametrize("header", [b"", XERIAL_HEADER])
 def test_snappy_block_that_claims_gigabytes_is_refused(header: bytes) -> None:
     block = b"\xff\xff\xff\xff\x0f" + b"\x00" * 20  # varint 2^32 - 1

@@ -12,7 +12,7 @@ append takes the results. Kafka decompresses in the thread of the request handle
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -137,11 +137,23 @@ async def check_batches(context: RequestContext, request: ProduceRequest) -> Bat
                 now_ms=services.clock.now_ms(),
                 decompressed_size_max=services.config.message_decompressed_max_bytes,
             )
-            try:
-                checks[id(produced)] = await loop.run_in_executor(services.batch_executor, check)
-            except IsothermError as error:
-                checks[id(produced)] = error
+            checks[id(produced)] = await loop.run_in_executor(
+                services.batch_executor, _outcome, check
+            )
     return checks
+
+
+def _outcome(check: Callable[[], CheckedBatch]) -> CheckedBatch | IsothermError:
+    """The result of a check, or its error without a traceback.
+
+    The errors of a request are kept until its answer. The frames of a traceback would keep the
+    records of each batch in memory, and with a cycle until the next garbage collection.
+    """
+    try:
+        return check()
+    except IsothermError as error:
+        error.__cause__ = error.__context__ = None
+        return error.with_traceback(None)
 
 
 FIRST_ZSTD_VERSION = 7

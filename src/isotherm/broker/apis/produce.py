@@ -250,6 +250,8 @@ def _append_to_partition(
             checked=check,
         )
     except IsothermError as error:
+        # It has this frame, whose `check` may be the error: a cycle that would keep the request.
+        error.__traceback__ = None
         logger.debug("produce refused topic=%s partition=%d", topic.name, produced.partition)
         _mark_refused(traffic, error, len(records or b""))
         return _refused(produced.partition, error, partition)

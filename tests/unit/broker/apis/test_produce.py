@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import struct
 import threading
 import uuid
+import weakref
 from collections.abc import Awaitable
 from typing import Any
 
@@ -587,6 +589,28 @@ def test_batch_that_is_too_large_when_decompressed_is_refused(parts: Any) -> Non
         assert refused.error_code == ErrorCode.message_too_large
         assert "decompressed size limit" in (refused.error_message or "")
         assert parts.partition().log.log_end_offset == 1
+
+    parts.run(scenario)
+
+
+class _Buffer(bytearray):
+    """Memory of a request that a weak reference can watch."""
+
+
+def test_refused_large_batch_is_released_without_a_garbage_collection(parts: Any) -> None:
+    async def refuse() -> weakref.ref[_Buffer]:
+        damaged = _Buffer(batch(parts, bytes(3 << 20), compression=CompressionType.ZSTD))
+        damaged[-1] ^= 1
+        refused = await later_answer(parts, request(damaged))
+        assert refused.error_code == ErrorCode.corrupt_message
+        return weakref.ref(damaged)
+
+    async def scenario() -> None:
+        gc.disable()
+        try:
+            assert (await refuse())() is None
+        finally:
+            gc.enable()
 
     parts.run(scenario)
 
