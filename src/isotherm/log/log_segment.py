@@ -31,8 +31,9 @@ from isotherm.log.roll import (
     roll_reason,
 )
 from isotherm.log.segment_files import SegmentFiles
-from isotherm.record.batch import BatchHeader, read_records
+from isotherm.record.batch import BatchHeader
 from isotherm.record.batch_header import LOG_OVERHEAD
+from isotherm.record.record_search import find_record
 from isotherm.segment.file_names import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -394,11 +395,10 @@ class LogSegment:
             # The batch's maximum timestamp rules it out without decoding its records.
             if header.max_timestamp < timestamp_ms:
                 continue
-            for record in read_records(self.read_batch(position, header), 0, header):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-                    return TimestampAndOffset(
-                        record.timestamp_ms, record.offset, header.partition_leader_epoch
-                    )
+            batch = self.read_batch(position, header)
+            record = find_record(batch, header, timestamp_ms, start_offset)
+            if record is not None:
+                return TimestampAndOffset(*record, header.partition_leader_epoch)
         return None
 
     def find_offset_of_largest_timestamp(self) -> TimestampAndOffset | None:
@@ -410,12 +410,9 @@ class LogSegment:
         if span is None:
             return None
         _, header = next(scan_headers(self._log_file(), span.position, span.end_position))
-        for record in read_records(self.read_batch(span.position, header), 0, header):
-            if record.timestamp_ms == largest.timestamp_ms:
-                return TimestampAndOffset(
-                    record.timestamp_ms, record.offset, header.partition_leader_epoch
-                )
-        return None
+        batch = self.read_batch(span.position, header)
+        record = find_record(batch, header, largest.timestamp_ms, header.base_offset)
+        return record and TimestampAndOffset(*record, header.partition_leader_epoch)
 
     def read_next_offset(self) -> Offset:
         """The offset after the last batch, searched from the last index entry on."""

@@ -53,7 +53,7 @@ def refused_records(
     faults: list[RecordFault] = []
     any_timestamp = False
     index = 0
-    for places in _places(payload, header):
+    for places in places_of_records(payload, header):
         key_missing = (places["key_size"] < 0) & rules.key_required
         # One fault for each record, the missing key first: LogValidator.validateRecord stops there.
         ill_timed = _ill_timed(places["timestamp"], header, rules) & ~key_missing
@@ -73,7 +73,7 @@ def refused_records(
     return _refused(faults, any_timestamp=any_timestamp)
 
 
-def _places(payload: memoryview, header: BatchHeader) -> Iterator[npt.NDArray[np.void]]:
+def places_of_records(payload: memoryview, header: BatchHeader) -> Iterator[npt.NDArray[np.void]]:
     """Places of the records, some thousands at a time: a client chooses their number.
 
     Raises InvalidRecordError at a damaged record.
@@ -84,6 +84,7 @@ def _places(payload: memoryview, header: BatchHeader) -> Iterator[npt.NDArray[np
     data = byte_array(payload)
     batch: npt.NDArray[Any] = np.zeros(1, dtype=BATCH)
     (row,) = batch
+    row["base_offset"] = header.base_offset
     row["base_timestamp"] = header.base_timestamp
     row["max_timestamp"] = header.max_timestamp
     row["attributes"] = header.attributes

@@ -47,6 +47,11 @@ from isotherm.record.batch import (
 )
 from isotherm.record.batch_header import PRODUCER_ATTRIBUTES_MASK, peek_header, read_codec
 from isotherm.record.compression import COMPRESSION_TYPE_MAX, DECOMPRESSED_SIZE_MAX
+from isotherm.record.decompression_memory import (
+    DECOMPRESSION_MEMORY,
+    DecompressionMemory,
+    decompression_size,
+)
 from isotherm.record.few_records import vouch_for
 from isotherm.record.plain_batch import INT64_MAX, assign_to_plain_batch
 from isotherm.record.record_faults import RecordRules, refused_records
@@ -182,9 +187,11 @@ def check_batch(
     config: TopicConfig,
     now_ms: TimestampMs,
     decompressed_size_max: int,
+    memory: DecompressionMemory = DECOMPRESSION_MEMORY,
 ) -> CheckedBatch:
     """Make the checks of `validate_and_assign_offsets` apart from the append, which then takes no
-    time for each byte. Any thread.
+    time for each byte. Any thread but that of an event loop: it waits until the records may be
+    decompressed.
 
     Raises its errors, and RecordTooLargeError if the records are larger than
     `decompressed_size_max` when decompressed.
@@ -192,8 +199,15 @@ def check_batch(
     ((position, header),) = _read_batches(records, AppendOrigin.CLIENT)
     _check_batch(records, position, header, config, AppendOrigin.CLIENT)
     rules = _record_rules(topic_partition, config, now_ms)
-    largest = _check_records(records, position, header, rules, decompressed_size_max)
-    return CheckedBatch(config, _with_stored_codec(records, [(position, header)], config), largest)
+    # Another codec's output, and the batch around it.
+    target = _STORED_CODECS.get(config.compression_type)
+    copies = 0 if target is None or _keeps_codec(header, target) else 2
+    payload = memoryview(records)[position + HEADER_SIZE : position + header.size_in_bytes]
+    size = decompression_size(header, payload, decompressed_size_max, copies)
+    with memory.hold(size):
+        largest = _check_records(records, position, header, rules, decompressed_size_max)
+        stored = _with_stored_codec(records, [(position, header)], config)
+    return CheckedBatch(config, stored, largest)
 
 
 def count_without_kernels(

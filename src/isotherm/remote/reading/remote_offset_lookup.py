@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from isotherm.errors import CorruptIndexError, CorruptMetadataError, UnknownObjectVersionError
 from isotherm.log.log_segment import LogSegment, TimestampAndOffset
 from isotherm.log.partition_log import PartitionLog
-from isotherm.record.batch import read_batch_header, read_records
+from isotherm.record.batch import read_batch_header
+from isotherm.record.record_search import find_record
 from isotherm.remote.history.holes import hole_error
 from isotherm.remote.history.lineage import first_recorded_offset, is_segment_within_lineage
 from isotherm.remote.indexes.index_cache import RemoteIndexCache
@@ -171,13 +172,10 @@ class RemoteOffsetLookup:
                 if header.max_timestamp < timestamp_ms or header.last_offset < starting_offset:
                     continue
                 with self._segments.damage_named(metadata):
-                    records = list(read_records(batch, 0, header))
-                for record in records:
-                    if record.timestamp_ms >= timestamp_ms and record.offset >= starting_offset:
-                        skipped_by.end(header)
-                        return TimestampAndOffset(
-                            record.timestamp_ms, record.offset, header.partition_leader_epoch
-                        )
+                    record = find_record(batch, header, timestamp_ms, starting_offset)
+                if record is not None:
+                    skipped_by.end(header)
+                    return TimestampAndOffset(*record, header.partition_leader_epoch)
             position = checked.end
         skipped_by.end()
         return None
