@@ -69,6 +69,25 @@ LONG_FOLDERS = ("oracle", "spark", "interop", "fault")
 SOAK_TIMEOUT_S = 4 * 3600
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite",
+        action="store_true",
+        help="write the outputs of the code into transcripts (tests/support/transcript.py)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--rewrite") and config.getoption("numprocesses", None):
+        raise pytest.UsageError("--rewrite needs one process: without -n")
+
+
+@pytest.fixture
+def rewrite(request: pytest.FixtureRequest) -> bool:
+    """Whether transcripts take the outputs of the code."""
+    return bool(request.config.getoption("--rewrite"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the files so that long ones start first. A long file that starts last would keep one
     worker busy alone.

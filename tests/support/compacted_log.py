@@ -96,6 +96,7 @@ class CompactedLog:
         sequence: int | None = None,
         is_transactional: bool = False,
         leader_epoch: int | None = None,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> Offset:
         """Append one batch of (key, value), all with the same headers; return its first offset.
 
@@ -120,7 +121,7 @@ class CompactedLog:
             base_sequence=sequence,
             is_transactional=is_transactional,
         )
-        return self.append_batch(batch, leader_epoch=leader_epoch)
+        return self.append_batch(batch, leader_epoch=leader_epoch, origin=origin)
 
     def append_batch(
         self,

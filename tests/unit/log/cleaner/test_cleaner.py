@@ -18,15 +18,18 @@ from isotherm.log.cleaner.chunk_reader import ChunkReader
 from isotherm.log.cleaner.cleaner import Cleaner
 from isotherm.log.fs import File, OsFileSystem
 from isotherm.log.log_read import FetchIsolation
-from isotherm.record.batch import build_batch, iterate_batches, read_records
+from isotherm.record.batch import BatchHeader, Record, iterate_batches, read_records
 from isotherm.record.compression import CompressionType
+from isotherm.record.control import ControlRecordType
 from isotherm.record.validation import AppendOrigin
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import Offset
-from tests.support.compacted_log import CONFIG, CompactedLog
+from tests.support.compacted_log import CONFIG, CompactedLog, StoredBatch
+from tests.support.transcript import Command, Scenario, Script
 
 T0 = 1_700_000_000_000
 RETENTION_MS = CONFIG.delete_retention_ms
+ROUNDS = Script(Path(__file__).with_name("rounds.txt"))
 P1, P2 = (1, 0), (2, 0)
 
 OpenLog = Callable[..., CompactedLog]
@@ -55,130 +58,103 @@ def roll_and_clean(log: CompactedLog, first_dirty_offset: Offset | None = None) 
     return log.clean(first_dirty_offset=first_dirty_offset).end_offset
 
 
-def clean_twice(log: CompactedLog) -> None:
-    """Clean once to set delete horizons, and once more after they have passed."""
-    log.log.roll()
-    log.clean(first_dirty_offset=0)
-    log.clock.advance(RETENTION_MS + 1)
-    log.clean(first_dirty_offset=0)
-
-
 # Kafka's LogCleanerTest
 
 
-def test_commit_marker_goes_after_the_records_of_its_transaction(log: CompactedLog) -> None:
-    put(log, 1, producer=P1)
-    put(log, 2, 3, producer=P1)
-    log.commit(P1)
-    put(log, 2, producer=P1)
-    log.commit(P1)
-    dirty = roll_and_clean(log, 0)
-    assert log.offsets() == [0, 2, 3, 4, 5]
-    put(log, 1, 3, producer=P1)
-    log.commit(P1)
-    dirty = roll_and_clean(log, dirty)
-    assert log.offsets() == [3, 4, 5, 6, 7, 8]
-    dirty = roll_and_clean(log, dirty)
-    assert dirty == 0, "nothing was dirty"
-    dirty = roll_and_clean(log, dirty)
-    assert log.offsets() == [3, 4, 5, 6, 7, 8], "the marker's horizon has not come"
-    log.clock.advance(RETENTION_MS)
-    roll_and_clean(log, 0)
-    assert log.offsets() == [4, 5, 6, 7, 8]
+class Rounds:
+    """The commands of rounds.txt."""
 
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
 
-def test_abort_marker_goes_after_the_records_of_its_transaction(log: CompactedLog) -> None:
-    put(log, 1, producer=P1)
-    put(log, 2, 3, producer=P1)
-    log.abort(P1)
-    put(log, 3, producer=P1)
-    log.commit(P1)
-    roll_and_clean(log)
-    assert log.offsets() == [3, 4, 5]
-    assert [each.last_offset for each in log.log.segments()[0].aborted_transactions()] == [3]
-    clean_twice(log)
-    assert log.offsets() == [4, 5]
-    assert log.log.segments()[0].aborted_transactions() == []
-
-
-def test_marker_stays_while_an_empty_batch_of_its_transaction_does(log: CompactedLog) -> None:
-    put(log, 2, 3, producer=P1)
-    put(log, 2, 3, producer=P2)
-    log.commit(P2)
-    put(log, 2)
-    put(log, 3)
-    log.commit(P1)
-    for _ in range(2):
-        roll_and_clean(log, 0)
-        assert log.offsets() == [4, 5, 6, 7]
-        assert log.last_offsets() == [1, 3, 4, 5, 6, 7]
-    put(log, 1, producer=P2)
-    log.commit(P2)
-    roll_and_clean(log, 0)
-    assert log.last_offsets() == [1, 4, 5, 6, 7, 8, 9]
-    clean_twice(log)
-    assert log.last_offsets() == [1, 5, 6, 7, 8, 9]
-
-
-def test_empty_batch_goes_when_its_producer_has_a_later_one(log: CompactedLog) -> None:
-    for key in (1, 2):
-        batch = build_batch(
-            [(T0, f"k{key}".encode(), b"v", ())],
-            producer_id=1,
-            producer_epoch=0,
-            base_sequence=0,
-            is_transactional=True,
+    def run(self, command: Command) -> str:
+        if command.name != "rounds":
+            raise command.unknown()
+        retention_ms = command.number("delete_retention_ms", RETENTION_MS)
+        log = CompactedLog(
+            self._directory / "topic-0",
+            config=replace(CONFIG, delete_retention_ms=retention_ms),
+            map_slots=command.number("slots", 1000),
+            load_factor=command.number("load_percent", 90) / 100,
         )
-        log.append_batch(batch, origin=AppendOrigin.COORDINATOR)
-        log.commit(P1)
-    put(log, 1)
-    put(log, 2)
-    roll_and_clean(log)
-    assert (log.offsets(), log.last_offsets()) == ([1, 3, 4, 5], [1, 2, 3, 4, 5])
-    clean_twice(log)
-    assert (log.offsets(), log.last_offsets()) == ([3, 4, 5], [2, 3, 4, 5])
+        return "\n".join(self._round(log, line) for line in command.inputs())
+
+    def _round(self, log: CompactedLog, line: Command) -> str:
+        for word in [] if line.flag("none") else line.words():
+            self._append(log, word)
+        log.log.roll()
+        log.clock.advance(line.number("wait", 0))
+        cleaned = log.clean(first_dirty_offset=line.number("first", log.first_dirty_offset))
+        stats = cleaned.stats
+        invalid = f" {stats.invalid_messages_read} invalid" if stats.invalid_messages_read else ""
+        return (
+            f"to {cleaned.end_offset}, {stats.map_messages_read} read{invalid}, "
+            f"{stats.buffer_utilization:.0%}: {_shown(log)}"
+        )
+
+    def _append(self, log: CompactedLog, word: str) -> None:
+        of, _, content = word.rpartition(":")
+        producer, _, sequence = of.partition("#")
+        match content:
+            case "roll":
+                log.log.roll()
+            case "commit":
+                log.commit((int(producer), 0))
+            case "abort":
+                log.abort((int(producer), 0))
+            case _:
+                keys, _, timestamp = content.partition("@")
+                records = [_record(key) for key in keys.split(",")]
+                log.append(
+                    *records,
+                    timestamps=[int(timestamp or log.clock.now_ms())] * len(records),
+                    producer=(int(producer), 0) if producer else None,
+                    sequence=int(sequence) if sequence else None,
+                    is_transactional=bool(producer),
+                    origin=AppendOrigin.COORDINATOR if sequence else AppendOrigin.CLIENT,
+                )
 
 
-def test_full_map_ends_the_round_within_the_log(open_log: OpenLog) -> None:
-    """testBuildPartialOffsetMap: the map has three slots and uses at most three quarters of
-    them."""
-    log = open_log(map_slots=3, load_factor=0.75)
-    for key in range(5):
-        put(log, key)
-    log.log.roll()
-    cleaned = log.clean(first_dirty_offset=2)
-    assert cleaned.end_offset == 4
-    assert cleaned.stats.buffer_utilization == pytest.approx(2 / 3)
+def _record(key: str) -> tuple[str | None, str | None]:
+    if key == "null":
+        return None, "v"
+    value = None if key.startswith("!") else "v"
+    return key.removeprefix("!").encode().decode("unicode_escape"), value
 
 
-def test_round_with_a_full_map_may_end_within_a_batch(open_log: OpenLog) -> None:
-    log = open_log(map_slots=2, load_factor=1.0)
-    put(log, 1, 2, 1, 3)
-    put(log, 4)
-    assert roll_and_clean(log) == 2, "the third record has a known key, and no room all the same"
-    assert log.offsets() == [0, 1, 2, 3, 4]
-    assert roll_and_clean(log) == 4
-    assert log.offsets() == [1, 2, 3, 4]
+def _shown(log: CompactedLog) -> str:
+    shown = []
+    for segment in log.log.segments():
+        for batch in log.batches_from(segment.base_offset):
+            if batch.segment_base == segment.base_offset:
+                shown.append(_shown_batch(batch))
+        shown += [
+            f"[{each.first_offset}-{each.last_offset}]" for each in segment.aborted_transactions()
+        ]
+        shown.append("|")
+    return " ".join(shown[:-1])
 
 
-def test_full_map_counts_what_it_took_of_a_batch(open_log: OpenLog) -> None:
-    """(Kafka: buildOffsetMapForSegment.) Records without a key are read, and end no round."""
-    log = open_log(map_slots=2, load_factor=1.0)
-    log.append(("a", "1"), ("b", "1"))
-    log.append((None, "1"), ("c", "1"), (None, "2"), ("d", "1"))
-    log.log.roll()
-    cleaned = log.clean(first_dirty_offset=1)
-    assert cleaned.end_offset == 4
-    assert cleaned.stats.map_messages_read == 5
+def _shown_batch(batch: StoredBatch) -> str:
+    header = batch.header
+    records = " ".join(
+        f"{record.offset}{'!' if record.value is None else ''}{_shown_key(header, record)}"
+        for record in batch.records
+    )
+    producer = "" if header.producer_id < 0 else header.producer_id
+    horizon = "^" if header.has_delete_horizon else ""
+    return f"{producer}({records or f'..{header.last_offset}'}){horizon}"
 
 
-@pytest.mark.parametrize("first_dirty", [0, 1, 2])
-def test_map_may_be_full_within_the_first_dirty_batch(
-    open_log: OpenLog, first_dirty: Offset
-) -> None:
-    log = open_log(map_slots=1, load_factor=1.0)
-    put(log, 1, 2, 3, 4)
-    assert roll_and_clean(log, first_dirty) == first_dirty + 1
+def _shown_key(header: BatchHeader, record: Record) -> str:
+    if header.is_control:
+        return ControlRecordType(record.key[3]).name.lower() if record.key else ""
+    return "null" if record.key is None else record.key.decode().encode("unicode_escape").decode()
+
+
+@pytest.mark.parametrize("scenario", ROUNDS.scenarios, ids=lambda each: each.name)
+def test_rounds(scenario: Scenario, tmp_path: Path, rewrite: bool) -> None:
+    scenario.check(Rounds(tmp_path), rewrite=rewrite)
 
 
 def test_all_records_and_bytes_of_the_dirty_section_are_counted(log: CompactedLog) -> None:
@@ -213,35 +189,6 @@ def test_round_covers_a_gap_at_the_end_of_a_segment(open_log: OpenLog) -> None:
     assert cleaned.end_offset == 2
 
 
-def test_aborted_record_overtakes_no_other(log: CompactedLog) -> None:
-    put(log, 1)
-    put(log, 1, producer=P1)
-    log.abort(P1)
-    put(log, 2)
-    roll_and_clean(log)
-    assert log.offsets() == [0, 2, 3]
-
-
-def test_record_of_an_open_transaction_is_not_looked_at(log: CompactedLog) -> None:
-    put(log, 1)
-    log.log.roll()
-    put(log, 1, producer=P1)
-    log.log.roll()
-    put(log, 1)
-    assert roll_and_clean(log) == 1
-    assert log.offsets() == [0, 1, 2]
-
-
-def test_key_that_looks_like_that_of_a_marker_does_not_touch_markers(log: CompactedLog) -> None:
-    put(log, 1, producer=P1)
-    log.commit(P1)
-    batch = build_batch([(T0, b"\0\0\0\1", b"v", ())])
-    log.append_batch(bytearray(batch))
-    log.append_batch(batch)
-    roll_and_clean(log)
-    assert log.offsets() == [0, 1, 3]
-
-
 def test_large_batch_is_read_as_a_whole(open_log: OpenLog) -> None:
     log = open_log(read_size=100)
     log.append(("a", "x" * 100_000), ("b", "1"))
@@ -251,66 +198,6 @@ def test_large_batch_is_read_as_a_whole(open_log: OpenLog) -> None:
 
 
 # Tombstones
-
-
-def test_tombstone_goes_in_the_first_round_after_its_horizon(log: CompactedLog) -> None:
-    """testCleanTombstone: the cleaner's clock counts, not the timestamps of records."""
-    log.append(("a", "1"), timestamps=[T0])
-    log.append(("a", None), timestamps=[1])
-    put(log, 1)
-    roll_and_clean(log)
-    assert log.offsets() == [1, 2]
-    log.clock.advance(RETENTION_MS - 1)
-    roll_and_clean(log, 0)
-    assert log.offsets() == [1, 2]
-    log.clock.advance(1)
-    roll_and_clean(log, 0)
-    assert log.offsets() == [2]
-
-
-def test_tombstone_outlives_the_round_that_finds_it_even_without_retention(
-    open_log: OpenLog,
-) -> None:
-    log = open_log(config=replace(CONFIG, delete_retention_ms=0))
-    log.append(("a", None))
-    put(log, 1)
-    roll_and_clean(log)
-    assert log.offsets() == [0, 1]
-    roll_and_clean(log, 0)
-    assert log.offsets() == [1]
-
-
-def test_tombstone_that_ends_the_dirty_section_gets_its_horizon_at_once(log: CompactedLog) -> None:
-    log.append(("a", None))
-    roll_and_clean(log)
-    (batch,) = log.batches()
-    assert batch.header.has_delete_horizon
-
-
-def test_expired_tombstones_stay_while_nothing_is_dirty(log: CompactedLog) -> None:
-    log.append(("a", None))
-    put(log, 1)
-    roll_and_clean(log)
-    log.clock.advance(10 * RETENTION_MS)
-    assert roll_and_clean(log) == 0
-    assert log.offsets() == [0, 1]
-
-
-def test_tombstone_above_a_full_map_gets_no_horizon(open_log: OpenLog) -> None:
-    """Differs from Kafka: this round keeps the key's older record. With a horizon set now, a reader
-    could meet that record after the horizon, and then both records would go in one round."""
-    log = open_log(map_slots=1, load_factor=1.0)
-    log.append(("a", "1"))
-    log.append(("b", "1"))
-    log.append(("a", None))
-    put(log, 1)
-    assert roll_and_clean(log) == 1
-    assert [batch.header.has_delete_horizon for batch in log.batches()] == [False] * 4
-    for end_offset, offsets in ((2, [0, 1, 2, 3]), (3, [1, 2, 3])):
-        log.clock.advance(2 * RETENTION_MS)
-        assert roll_and_clean(log) == end_offset
-        assert log.offsets() == offsets
-    assert [batch.header.has_delete_horizon for batch in log.batches()] == [False, True, False]
 
 
 def test_horizon_that_makes_a_batch_too_large_is_set_all_the_same(open_log: OpenLog) -> None:
@@ -371,15 +258,6 @@ def test_rebuilt_batch_keeps_its_codec_and_its_fields(log: CompactedLog, codec: 
         max_timestamp=T0 + 7,
         records_count=2,
     )
-
-
-def test_records_without_a_key_go(log: CompactedLog) -> None:
-    log.append((None, "1"), ("a", "2"))
-    log.append((None, "3"))
-    put(log, 1)
-    log.log.roll()
-    assert log.clean().stats.invalid_messages_read == 2
-    assert log.offsets() == [1, 3]
 
 
 def test_producers_go_on_after_their_records_went(log: CompactedLog) -> None:
