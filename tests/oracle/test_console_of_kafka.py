@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource
 
 from isotherm.clock import SystemClock
 from isotherm.storage_view.cluster_storage import StorageReader
@@ -82,6 +83,28 @@ def test_past_of_the_tiers_is_in_kafkas_own_topic(
     assert sum(present["counts"][kind] for kind in ("remote", "both")) == files
     assert present["leader_epochs"] == [[0, 0]]
     assert present["leader_epoch"] == 0
+
+
+def test_configuration_is_that_of_librdkafka(address: str, kafka_tiered_topic: TieredTopic) -> None:
+    topic = kafka_tiered_topic
+    admin = AdminClient({"bootstrap.servers": topic.bootstrap_server})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic.name)
+    (described,) = admin.describe_configs([resource]).values()
+    entries = described.result()
+    found = json_of(address, f"/api/topics/{topic.name}/configuration")["settings"]
+    assert {each["name"]: each["value"] for each in found} == {
+        name: entry.value for name, entry in entries.items()
+    }
+    assert {each["name"] for each in found if each["is_default"]} == {
+        name for name, entry in entries.items() if entry.is_default
+    }
+    own = [each["source"] == "DYNAMIC_TOPIC_CONFIG" for each in found]
+    assert own == sorted(own, reverse=True)
+    default = ConfigSource.DEFAULT_CONFIG.value
+    assert {each["name"]: each["default_value"] for each in found} == {
+        name: next((s.value for s in entry.synonyms.values() if s.source == default), None)
+        for name, entry in entries.items()
+    }
 
 
 @pytest.mark.skipif(DRIVER is None, reason=NO_BROWSER)

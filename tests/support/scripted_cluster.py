@@ -31,6 +31,7 @@ from isotherm.storage_view.partition_storage import (
 )
 from isotherm.storage_view.remote_segment_sources import MetadataEnds
 from isotherm.storage_view.remote_segments import RemoteSegments
+from isotherm.storage_view.resource_settings import Setting
 from isotherm.storage_view.segment_history import SegmentExtent, SegmentHistory
 from isotherm.types import (
     REMOTE_LOG_METADATA_AUDIT_TOPIC,
@@ -60,6 +61,10 @@ class ScriptedCluster:
         self.is_gone = False
         self.groups: list[GroupState] = []
         self.histories: dict[TopicIdPartition, SegmentHistory] = {}
+        self.settings: list[Setting] = [
+            Setting("retention.ms", "-1", "DYNAMIC_TOPIC_CONFIG", "604800000", False, False),
+            Setting("cleanup.policy", "delete", "DEFAULT_CONFIG", "delete", False, False),
+        ]
         self._topics: dict[str, list[PartitionStorage]] = {}
         self._segments: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
 
@@ -68,13 +73,19 @@ class ScriptedCluster:
         return self
 
     def add(
-        self, topic: str, segments: Sequence[RemoteLogSegmentMetadata], local: LocalTier
+        self,
+        topic: str,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        local: LocalTier,
+        *,
+        replicas: tuple[int, ...] = (1,),
+        in_sync: tuple[int, ...] = (1,),
     ) -> None:
         """Add a partition with these segments; the owner in their metadata is ignored."""
         partitions = self._topics.setdefault(topic, [])
         owner = TopicIdPartition(uuid.uuid5(_TOPIC_IDS, topic), topic, len(partitions))
         columns = RemoteSegments.of_metadata(segments)
-        state = PartitionState(owner, 1, (1,), (1,), {1: local.size_in_bytes}, local, None)
+        state = PartitionState(owner, 1, replicas, in_sync, {1: local.size_in_bytes}, local, None)
         sums = partition_sums(
             local, columns, Retention(), NOW_MS, is_tiered=True, segment_bytes=1 << 20
         )
@@ -99,6 +110,11 @@ class ScriptedCluster:
         if self.is_gone:
             raise BrokerUnreachableError("no broker is reachable at 127.0.0.1:9: refused")
         return self.groups
+
+    def read_topic_settings(self, topic: str) -> list[Setting]:
+        if self.is_gone:
+            raise BrokerUnreachableError("no broker is reachable at 127.0.0.1:9: refused")
+        return self.settings
 
     def read_histories(
         self, storage: ClusterStorage, partitions: Sequence[TopicIdPartition]

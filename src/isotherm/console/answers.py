@@ -110,10 +110,20 @@ def _traffic_row(metrics: MetricsLook | None, prices: PriceList) -> Row | None:
     }
 
 
-def topic_detail(topic: TopicStorage, price: float) -> Row:
+def topic_detail(topic: TopicStorage, price: float, metrics: MetricsLook | None = None) -> Row:
+    """`traffic` is that with clients and the remote tier; null without metrics."""
+    traffic = None if metrics is None else metrics.traffic
     return {
         **topic_row(topic, price),
-        "by_partition": [partition_row(each, price) for each in topic.partitions],
+        "traffic": None if traffic is None else asdict(traffic.get(topic.state.name, Traffic())),
+        "by_partition": [
+            {
+                **partition_row(each, price),
+                "replicas": each.state.replicas,
+                "in_sync_replicas": each.state.in_sync_replicas,
+            }
+            for each in topic.partitions
+        ],
     }
 
 

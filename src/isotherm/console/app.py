@@ -36,6 +36,7 @@ from isotherm.console.answers import (
     tier_maps,
     topic_detail,
 )
+from isotherm.console.detail_pages import DetailPages
 from isotherm.console.job_pages import job_routes
 from isotherm.console.jobs import JobReports, JobRunner
 from isotherm.console.missing_page import is_for_a_person, missing_page
@@ -139,6 +140,7 @@ def console_app(
             Route("/api/topics/{topic}/partitions/{partition}/records", pages.records),
             Route("/api/groups", pages.groups),
             Route("/api/groups/{group:path}", pages.group),
+            *DetailPages(cluster, settings.metrics).routes(),
             *record_pages.routes(),
             *job_routes(reports, runner),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -272,10 +274,11 @@ class _Pages:
         return self._settings.prices.mean_price(storage.remote_bytes)
 
     def topic(self, request: Request) -> Response:
-        signs = self._copy_signs(self._settings.metrics.look())
+        metrics = self._settings.metrics.look()
+        signs = self._copy_signs(metrics)
         return self._answer(
             lambda storage: {
-                **topic_detail(_topic(storage, request), self._price(storage)),
+                **topic_detail(_topic(storage, request), self._price(storage), metrics),
                 "problems": topic_problems(_topic(storage, request), storage.read_at_ms, signs),
                 "reads_bucket": self._browser.reads_bucket,
             }

@@ -54,7 +54,10 @@ def openapi_document() -> Schema:
                 "The last reports of jobs. With --allow-changes, a token to start one by POST."
             ),
             "/api/jobs/reports/{name}": _get("The findings of a job.", _path("name")),
-            "/api/topics/{topic}": _get("Sums of a topic, and of each partition.", _path("topic")),
+            "/api/topics/{topic}": _get(
+                "Sums of a topic, its traffic if metrics are given, and its partitions.",
+                _path("topic"),
+            ),
             "/api/topics/{topic}/map": {
                 **_get(
                     "The tier map: the tiers of all offsets.",
@@ -72,6 +75,15 @@ def openapi_document() -> Schema:
                     content={"$ref": "#/components/schemas/Maps"},
                 )
             },
+            "/api/topics/{topic}/configuration": _get(
+                "The settings of a topic, what differs from the default first. settings is null if"
+                " the brokers do not show them; settings_error says why.",
+                _path("topic"),
+            ),
+            "/api/topics/{topic}/groups": _get(
+                "The groups that have committed offsets of a topic, with their lag in it.",
+                _path("topic"),
+            ),
             "/api/topics/{topic}/history": _get(
                 "The name of the topic with the events of segments, and the times that they cover.",
                 _path("topic"),

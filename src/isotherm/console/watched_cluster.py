@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -23,9 +24,13 @@ from isotherm.storage_view.cluster_storage import (
 )
 from isotherm.storage_view.group_progress import GroupProgress
 from isotherm.storage_view.group_reader import GroupState
+from isotherm.storage_view.resource_settings import Setting
 from isotherm.types import TopicIdPartition
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+DETAILS_KEPT = 64
+"""The most topics, groups or brokers whose details are cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,34 @@ class Newest(Generic[T]):
         self._read_at_s = self._clock.monotonic_s()
 
 
+class NewestByKey(Generic[K, T]):
+    """The newest result of `read` for each of the last DETAILS_KEPT keys. Thread-safe."""
+
+    def __init__(
+        self, read: Callable[[K], T], lock: threading.Lock, clock: Clock, interval_s: float
+    ) -> None:
+        self._read = read
+        self._lock = lock
+        self._clock = clock
+        self._interval_s = interval_s
+        self._kept: OrderedDict[K, Newest[T]] = OrderedDict()
+        self._choosing = threading.Lock()  # guards `_kept`
+
+    def look(self, key: K) -> Look[T]:
+        return self._newest(key).look()
+
+    def _newest(self, key: K) -> Newest[T]:
+        with self._choosing:
+            if key not in self._kept:
+                self._kept[key] = Newest(
+                    lambda: self._read(key), self._lock, self._clock, self._interval_s
+                )
+            self._kept.move_to_end(key)
+            while len(self._kept) > DETAILS_KEPT:
+                self._kept.popitem(last=False)
+            return self._kept[key]
+
+
 class WatchedCluster:
     """The newest state of a cluster. Thread-safe. `look` blocks while it reads the cluster itself,
     and, before the first result, while another thread reads it."""
@@ -97,6 +130,9 @@ class WatchedCluster:
         self.progress = GroupProgress()
         self._storage = Newest(self._read_storage, self._reading, clock, interval_s)
         self._groups = Newest(self._read_groups, self._reading, clock, interval_s)
+        self._topic_settings = NewestByKey(
+            self._read_topic_settings, self._reading, clock, interval_s
+        )
 
     def look(self) -> Look[ClusterStorage]:
         return self._storage.look()
@@ -107,6 +143,10 @@ class WatchedCluster:
         commits."""
         self.look()
         return self._groups.look()
+
+    def topic_settings(self, topic: str) -> Look[list[Setting]]:
+        """The configuration of a topic."""
+        return self._topic_settings.look(topic)
 
     def metadata(
         self, partition: TopicIdPartition, segment_id: uuid.UUID
@@ -141,6 +181,9 @@ class WatchedCluster:
 
     def _read_storage(self) -> ClusterStorage:
         return self._opened().read()
+
+    def _read_topic_settings(self, topic: str) -> list[Setting]:
+        return self._opened().read_topic_settings(topic)
 
     def _read_groups(self) -> list[GroupState]:
         storage = self._storage.last.content

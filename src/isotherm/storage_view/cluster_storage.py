@@ -31,6 +31,7 @@ from isotherm.storage_view.partition_storage import (
 )
 from isotherm.storage_view.remote_segment_sources import MetadataTopicSource, SegmentSource
 from isotherm.storage_view.remote_segments import NO_SEGMENTS, RemoteSegments
+from isotherm.storage_view.resource_settings import ResourceType, Setting, read_settings
 from isotherm.storage_view.segment_history import SegmentHistory
 from isotherm.types import (
     REMOTE_LOG_METADATA_AUDIT_TOPIC,
@@ -169,6 +170,10 @@ class StorageReader:
         """
         addresses = [NodeAddress(each.host, each.port) for each in brokers if each.error is None]
         return read_groups(self._client, addresses)
+
+    def read_topic_settings(self, topic: str) -> list[Setting]:
+        """The configuration of a topic. Raises as `read_settings`."""
+        return read_settings(self._client, ResourceType.TOPIC, topic)
 
     @property
     def source(self) -> SegmentSource | None:

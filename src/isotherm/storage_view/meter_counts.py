@@ -29,9 +29,14 @@ ERRORS = (
 COPIES, COPIED_BYTES = "RemoteCopyRequests", "RemoteCopyBytes"
 READS, READ_BYTES = "RemoteFetchRequests", "RemoteFetchBytes"
 DELETIONS = "RemoteDeleteRequests"
+MESSAGES_IN, BYTES_IN, BYTES_OUT = "MessagesIn", "BytesIn", "BytesOut"
 _METERS = {
     f"kafka_server_brokertopicmetrics_{meter.lower()}": meter
-    for meter in (*ERRORS, COPIES, COPIED_BYTES, READS, READ_BYTES, DELETIONS)
+    for meter in (
+        *ERRORS,
+        *(COPIES, COPIED_BYTES, READS, READ_BYTES, DELETIONS),
+        *(MESSAGES_IN, BYTES_IN, BYTES_OUT),
+    )
 }
 _NAMES = tuple(name.encode() for name in _METERS)
 HOUR_MS = 3_600_000

@@ -1,5 +1,5 @@
-"""Computes the brokers' traffic with the remote tier by topic, from their counters, and what it
-costs. Pure.
+"""Computes the brokers' traffic by topic, with clients and with the remote tier, from their
+counters, and what that with the tier costs. Pure.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from isotherm.storage_view.meter_counts import (
+    BYTES_IN,
+    BYTES_OUT,
     COPIED_BYTES,
     COPIES,
     DELETIONS,
+    MESSAGES_IN,
     READ_BYTES,
     READS,
     CountsSeen,
@@ -30,13 +33,17 @@ _MONTH_S = 30 * 86_400
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Rates per second, summed over all brokers. `reads` are Kafka's RemoteFetchRequests. Each
-    makes one ranged GET if the indexes are in the broker's cache."""
+    makes one ranged GET if the indexes are in the broker's cache. The last three are the traffic
+    with clients."""
 
     copies: float = 0.0
     copied_bytes: float = 0.0
     reads: float = 0.0
     read_bytes: float = 0.0
     deletions: float = 0.0
+    messages_in: float = 0.0
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
 
 
 def traffic_by_topic(brokers: Iterable[CountsSeen]) -> dict[str, Traffic] | None:
@@ -52,7 +59,10 @@ def traffic_by_topic(brokers: Iterable[CountsSeen]) -> dict[str, Traffic] | None
         for (meter, topic), count in each.counts.items():
             rates[meter, topic] += count / seconds  # type: ignore[assignment]
             topics.add(topic)
-    meters = (COPIES, COPIED_BYTES, READS, READ_BYTES, DELETIONS)
+    meters = (
+        *(COPIES, COPIED_BYTES, READS, READ_BYTES, DELETIONS),
+        *(MESSAGES_IN, BYTES_IN, BYTES_OUT),
+    )
     return {topic: Traffic(*(rates[meter, topic] for meter in meters)) for topic in topics}
 
 

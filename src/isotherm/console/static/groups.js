@@ -20,18 +20,22 @@ const speed = (row) => [offsetSpeed(row), remoteSpeed(row) && `${remoteSpeed(row
 // The columns of one place that is read, or of all places of a group.
 const AGE = { name: "age", cell: between, value: (row) => row.age_s ?? row.age_s_max };
 const READS = { name: "reads", cell: speed, value: "offsets_per_s" };
-const groupLink = (name) => element("a", { href: `#/groups/${encodeURIComponent(name)}`, title: name }, name);
+const STATE = { name: "state", value: "state", kind: "left wraps",
+  cell: (row) => element("span", { class: row.group_error ? "bad" : null }, row.group_error || row.state) };
+const LAGS = [
+  { name: "lag, offsets", cell: (row) => count(row.lag), value: "lag", isKey: true },
+  { name: "of these remote", cell: (row) => count(row.remote_lag), value: "remote_lag", isKey: true },
+];
+export const groupLink = (name) => element("a", { href: `#/groups/${encodeURIComponent(name)}`, title: name }, name);
 
 export function groupsPage() {
   const page = { title: "Groups", isShown: false, load: (fetchJson) => fetchJson("api/groups") };
   const columns = [
     { name: "group", cell: (row) => groupLink(row.group), value: "group", kind: "left name" },
-    { name: "state", cell: (row) => element("span", { class: row.group_error ? "bad" : null }, row.group_error || row.state), value: "state", kind: "left wraps" },
+    STATE,
     { name: "type", cell: (row) => row.type, value: "type", kind: "left" },
     { name: "partitions", cell: (row) => count(row.partitions), value: "partitions" },
-    { name: "lag, offsets", cell: (row) => count(row.lag), value: "lag", isKey: true },
-    { name: "of these remote", cell: (row) => count(row.remote_lag), value: "remote_lag", isKey: true },
-    { ...AGE, isKey: true }, READS,
+    ...LAGS, { ...AGE, isKey: true }, READS,
     { name: "reads from", cell: readsFrom, kind: "left wraps" },
   ];
   let wanted = "";
@@ -59,6 +63,20 @@ export function groupsPage() {
 
 function readsFrom({ reads_from: tiers }) {
   return Object.entries(tiers).map(([tier, partitions]) => `${tier} (${count(partitions)})`).join(", ");
+}
+
+// The groups that read one topic. Their numbers are those of this topic alone.
+export function readersCard({ groups, failure }) {
+  const heading = element("h2", {}, "Groups that read it");
+  if (!groups) return [heading, element("p", { class: "bad" }, `The groups cannot be read. ${failure}`)];
+  if (!groups.length) return [heading, element("p", { class: "quiet" }, "No group has a committed offset of this topic.")];
+  return [heading, table("Groups of the topic", [
+    { name: "group", cell: (row) => groupLink(row.group), value: "group", kind: "left name" },
+    STATE,
+    { name: "partitions", cell: (row) => count(row.partitions), value: "partitions" },
+    ...LAGS, { ...AGE, isKey: true }, READS,
+    { name: "reads from", cell: readsFrom, kind: "left wraps" },
+  ], [...groups].sort((one, other) => other.lag - one.lag), { noun: "groups" })];
 }
 
 export function groupPage(name) {

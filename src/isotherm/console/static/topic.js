@@ -2,8 +2,11 @@
 
 import { quoted, readOnlyNote } from "./commands.js";
 import { age, bytes, count, dollars, element, figure, plural, problemList, time } from "./format.js";
+import { readersCard } from "./groups.js";
 import { fetchJson, topicPath } from "./requests.js";
+import { settingsCard } from "./settings.js";
 import { table } from "./table.js";
+import { Throughput } from "./throughput.js";
 import { KINDS, TierMap, wordsOf } from "./tier_map.js";
 import { TimeLapse } from "./time_lapse.js";
 
@@ -12,6 +15,8 @@ const PARTITIONS_AT_ONCE = 16;
 export function topicPage(name, query) {
   const page = { title: name, isShown: false };
   const maps = new Map(); // by partition
+  const throughput = new Throughput();
+  const settingsState = { isOpen: false };
   const factsCard = element("section", { class: "facts", "aria-label": "Facts", "aria-live": "polite" });
   // A link to a partition leads to the ones that are shown with it.
   let first = Math.floor(Number(query.get("partition") ?? 0) / PARTITIONS_AT_ONCE) * PARTITIONS_AT_ONCE;
@@ -28,9 +33,12 @@ export function topicPage(name, query) {
     const zooms = new Map([...maps].map(([partition, map]) => [partition, map.zooms]));
     const query = `columns=${columns()}&partition=${first}&partitions=${PARTITIONS_AT_ONCE}${at()}`;
     const asked = lapse.atMs;
-    const [topic, drawn] = await Promise.all([
+    const [topic, drawn, settings, readers] = await Promise.all([
       fetchJson(topicPath(name)),
       fetchJson(`${topicPath(name)}/map?${query}`),
+      fetchJson(`${topicPath(name)}/configuration`),
+      // Where groups may not be listed, the rest of the page is shown.
+      fetchJson(`${topicPath(name)}/groups`).catch(({ message }) => ({ groups: null, failure: message })),
     ]);
     // A map that is zoomed in keeps its window.
     await Promise.all(drawn.maps.map(async (map, place) => {
@@ -38,7 +46,7 @@ export function topicPage(name, query) {
       if (window) drawn.maps[place] = (await loadWindow(map.partition, window)) ?? map;
     }));
     for (const map of drawn.maps) map.at_ms = asked;
-    return { ...topic, ...drawn, sums: topic, zooms, isOvertaken: asked !== lapse.atMs };
+    return { ...topic, ...drawn, sums: topic, settings, readers, zooms, isOvertaken: asked !== lapse.atMs };
   };
 
   async function loadWindow(partition, window) {
@@ -81,6 +89,8 @@ export function topicPage(name, query) {
           element("p", { class: "quiet" }, "Keys on a bar: ← → moves, + and − zoom, Home and End jump, Enter shows the segment."),
           lapse.element, element("div", { id: "more", class: "tools" }), element("div", { id: "maps" })),
         element("section", { class: "card", id: "partitions" }),
+        element("section", { class: "card", id: "readers" }),
+        element("section", { class: "card", id: "settings" }),
         readOnlyNote("Produce, alter or delete", `isotherm produce ${quoted(name)} ${client}`, `isotherm topics alter ${quoted(name)} ${client} --config NAME=VALUE`));
     }
     if (data.isOvertaken) return;
@@ -89,8 +99,11 @@ export function topicPage(name, query) {
     const causes = main.querySelector("#map-problems");
     causes.textContent = `${sums.problems.map((each) => each.cause).join(", ")}: see above.`;
     causes.hidden = !sums.problems.length;
-    main.querySelector("#sums").replaceChildren(topicSums(sums));
-    main.querySelector("#partitions").replaceChildren(element("h2", {}, "Partitions"), partitionTable(sums.by_partition));
+    throughput.note(sums);
+    main.querySelector("#sums").replaceChildren(topicSums(sums, throughput));
+    main.querySelector("#partitions").replaceChildren(element("h2", {}, "Partitions"), ...partitions(sums.by_partition));
+    main.querySelector("#readers").replaceChildren(...readersCard(data.readers));
+    main.querySelector("#settings").replaceChildren(...settingsCard("this topic", data.settings, settingsState));
     const host = main.querySelector("#maps");
     for (const [partition, map] of maps) {
       if (!data.maps.some((each) => each.partition === partition)) {
@@ -132,8 +145,9 @@ function legend() {
     element("li", {}, element("span", { class: `swatch k-${kind}${lane ? " second" : ""}` }), words)));
 }
 
-function topicSums(sums) {
+function topicSums(sums, throughput) {
   return element("dl", { class: "figures" },
+    throughput.figures(sums),
     figure("In all", bytes(sums.total_bytes), "each byte once"),
     figure("Local", bytes(sums.local_bytes), `${bytes(sums.overlap_bytes)} also remote`),
     figure("Remote", bytes(sums.remote_bytes), plural(sums.remote_segments, "segment")),
@@ -144,6 +158,22 @@ function topicSums(sums) {
     figure("Cost a month", dollars(sums.cost_per_month), "list price of storage"));
 }
 
+const lacking = ({ replicas, in_sync_replicas: inSync }) => replicas.filter((each) => !inSync.includes(each));
+
+function partitions(rows) {
+  const under = rows.filter((row) => lacking(row).length);
+  if (!under.length) return [partitionTable(rows)];
+  const numbers = under.slice(0, PARTITIONS_AT_ONCE).map((row) => row.partition).join(", ");
+  const more = under.length > PARTITIONS_AT_ONCE ? ` and ${count(under.length - PARTITIONS_AT_ONCE)} more` : "";
+  return [element("p", { class: "bad" }, `${plural(under.length, "partition is", "partitions are")} under-replicated: ${numbers}${more}.`), partitionTable(rows)];
+}
+
+function inSync(row) {
+  const missing = lacking(row);
+  if (!missing.length) return row.in_sync_replicas.join(", ");
+  return [row.in_sync_replicas.join(", ") || "none", element("strong", { class: "bad" }, ` lacks ${missing.join(", ")}`)];
+}
+
 function partitionTable(rows) {
   const number = (name, key, isKey = false) => ({ name, cell: (row) => (key in row ? count(row[key]) : ""), value: key, isKey });
   const size = (name, key, isKey = false) => ({ name, cell: (row) => (key in row ? bytes(row[key]) : ""), value: key, isKey });
@@ -151,6 +181,8 @@ function partitionTable(rows) {
   return table("Partitions", [
     { name: "partition", cell: (row) => String(row.partition), value: "partition" },
     { name: "leader", cell: (row) => (row.error ? element("span", { class: "bad" }, row.error) : String(row.leader)), value: "leader", kind: "left wraps", isKey: true },
+    { name: "replicas", cell: (row) => row.replicas.join(", "), value: (row) => row.replicas.length, kind: "left" },
+    { name: "in sync", cell: (row) => element("span", {}, inSync(row)), value: (row) => row.in_sync_replicas.length, kind: "left wraps", isKey: true },
     number("log start", "log_start_offset"),
     number("local start", "local_log_start_offset"),
     number("last tiered", "last_tiered_offset"),

@@ -1,0 +1,106 @@
+"""The requests for what one topic, group or broker has beyond the overview: its configuration, and
+who reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from isotherm.console.answers import GroupReading, group_rows
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from isotherm.console.watched_cluster import Look, WatchedCluster
+    from isotherm.console.watched_metrics import WatchedMetrics
+    from isotherm.storage_view.cluster_storage import ClusterStorage
+    from isotherm.storage_view.group_reader import GroupState
+    from isotherm.storage_view.resource_settings import Setting
+    from isotherm.storage_view.rows import Row
+    from isotherm.storage_view.traffic import Traffic
+
+_NOT_FOUND, _UNAVAILABLE = 404, 503
+
+
+class DetailPages:
+    """The handlers. The server calls each in a thread, and it may block."""
+
+    def __init__(self, cluster: WatchedCluster, metrics: WatchedMetrics) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/api/topics/{topic}/configuration", self.topic_configuration),
+            Route("/api/topics/{topic}/groups", self.topic_groups),
+        ]
+
+    def topic_configuration(self, request: Request) -> Response:
+        storage, error = self._look()
+        name = _topic(storage, request)
+        return _answer(storage, error, settings_row(self._cluster.topic_settings(name)))
+
+    def topic_groups(self, request: Request) -> Response:
+        groups = self._cluster.groups()
+        storage, error = self._look()
+        name = _topic(storage, request)
+        if groups.content is None:
+            raise HTTPException(_UNAVAILABLE, groups.error)
+        reading = GroupReading(self._cluster.progress, self._traffic())
+        readers = readers_of(name, groups.content)
+        return _answer(storage, error, {"groups": group_rows(readers, storage, reading)})
+
+    def _traffic(self) -> Mapping[str, Traffic] | None:
+        look = self._metrics.look()
+        return None if look is None else look.traffic
+
+    def _look(self) -> tuple[ClusterStorage, str | None]:
+        look = self._cluster.look()
+        if look.content is None:
+            raise HTTPException(_UNAVAILABLE, look.error)
+        return look.content, look.error
+
+
+def settings_row(look: Look[list[Setting]]) -> Row:
+    """The settings, null if they could never be read; `settings_error` is the reason if they cannot
+    be read now."""
+    settings = look.content
+    return {
+        "settings": (
+            None
+            if settings is None
+            else [{**asdict(each), "is_default": each.is_default} for each in settings]
+        ),
+        "settings_error": look.error,
+    }
+
+
+def readers_of(topic: str, groups: Iterable[GroupState]) -> list[GroupState]:
+    """The groups that have committed offsets of a topic, with these offsets alone."""
+    own = (
+        replace(
+            group,
+            committed={
+                place: offset for place, offset in group.committed.items() if place.topic == topic
+            },
+        )
+        for group in groups
+    )
+    return [each for each in own if each.committed]
+
+
+def _answer(storage: ClusterStorage, error: str | None, content: Row) -> Response:
+    return JSONResponse({"read_at_ms": storage.read_at_ms, "error": error, **content})
+
+
+def _topic(storage: ClusterStorage, request: Request) -> str:
+    name = str(request.path_params["topic"])
+    if name not in storage.topics:
+        raise HTTPException(_NOT_FOUND, f"no such topic: {name}")
+    return name

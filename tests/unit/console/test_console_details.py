@@ -1,0 +1,124 @@
+"""What the JSON has of one topic, group or broker beyond the overview."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from isotherm.console.answers import topic_detail
+from isotherm.console.watched_cluster import DETAILS_KEPT, WatchedCluster
+from isotherm.console.watched_metrics import MetricsLook
+from isotherm.errors import RejectedError
+from isotherm.storage_view.resource_settings import Setting
+from isotherm.storage_view.traffic import Traffic
+from isotherm.testing.sim_clock import SimClock
+from tests.support.console_server import running_console
+from tests.support.scripted_cluster import ScriptedCluster, damaged_cluster, local_tier
+
+
+class DetailedCluster(ScriptedCluster):
+    """A cluster that may refuse to show settings, and counts how often it is asked."""
+
+    is_secret = False
+    settings_reads = 0
+
+    def read_topic_settings(self, topic: str) -> list[Setting]:
+        self.settings_reads += 1
+        if self.is_secret:
+            raise RejectedError(f"a broker does not show a configuration topic={topic}")
+        return super().read_topic_settings(topic)
+
+
+@pytest.fixture
+def cluster() -> DetailedCluster:
+    cluster = DetailedCluster()
+    cluster.add("orders", [], local_tier(0, 0, 10, 100), replicas=(1, 2, 3), in_sync=(1, 3))
+    return cluster
+
+
+@pytest.fixture
+def address(cluster: ScriptedCluster) -> Iterator[str]:
+    with running_console(lambda: cluster) as running:
+        yield running
+
+
+def json_of(address: str, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.load(urllib.request.urlopen(f"{address}{path}"))
+    return found
+
+
+def test_partitions_have_their_replicas(address: str) -> None:
+    (row,) = json_of(address, "/api/topics/orders")["by_partition"]
+    assert (row["leader"], row["replicas"], row["in_sync_replicas"]) == (1, [1, 2, 3], [1, 3])
+
+
+def test_topic_has_the_traffic_that_brokers_count() -> None:
+    topic = damaged_cluster(1).read().topics["orders"]
+    assert topic_detail(topic, 0.0)["traffic"] is None
+    look = MetricsLook({}, {"orders": Traffic(bytes_in=7.0)}, {}, 5)
+    assert topic_detail(topic, 0.0, look)["traffic"]["bytes_in"] == 7.0
+    # Brokers have no counter of a topic that nobody writes.
+    assert topic_detail(topic, 0.0, MetricsLook({}, {}, {}, 5))["traffic"]["bytes_in"] == 0.0
+
+
+def test_settings_say_what_differs_from_the_default(address: str) -> None:
+    found = json_of(address, "/api/topics/orders/configuration")
+    changed, default = found["settings"]
+    assert changed == {
+        "name": "retention.ms",
+        "value": "-1",
+        "source": "DYNAMIC_TOPIC_CONFIG",
+        "default_value": "604800000",
+        "is_default": False,
+        "is_sensitive": False,
+        "is_read_only": False,
+    }
+    assert default["is_default"]
+    assert found["settings_error"] is None
+
+
+def test_settings_that_are_refused_have_a_reason(address: str, cluster: DetailedCluster) -> None:
+    path = "/api/topics/orders/configuration"
+    cluster.is_secret = True
+    found = json_of(address, path)
+    assert found["settings"] is None
+    assert "does not show" in found["settings_error"]
+    cluster.is_secret = False
+    assert json_of(address, path)["settings_error"] is None
+
+
+def test_unknown_topic_is_not_found(address: str, cluster: DetailedCluster) -> None:
+    for page in ("configuration", "groups"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            json_of(address, f"/api/topics/nothing/{page}")
+    assert cluster.settings_reads == 0
+
+
+def test_groups_of_a_topic_have_their_lag_in_it_alone() -> None:
+    with running_console(lambda: damaged_cluster(1000)) as address:
+        (group,) = json_of(address, "/api/topics/orders/groups")["groups"]
+        assert (group["group"], group["lag"], group["partitions"]) == ("billing", 200, 2)
+        (other,) = json_of(address, "/api/topics/history/groups")["groups"]
+        assert other["group"] == "backfill"
+        assert json_of(address, "/api/topics/quiet/groups")["groups"] == []
+
+
+def test_settings_are_read_once_in_an_interval_and_kept_for_some_topics_alone() -> None:
+    cluster, clock = DetailedCluster(), SimClock()
+    watched = WatchedCluster(lambda: cluster, clock, 5.0)
+    first = watched.topic_settings("t0")
+    assert watched.topic_settings("t0") is first
+    for number in range(DETAILS_KEPT):
+        watched.topic_settings(f"t{number}")
+    assert cluster.settings_reads == DETAILS_KEPT
+    watched.topic_settings("one more")
+    watched.topic_settings(f"t{DETAILS_KEPT - 1}")
+    assert cluster.settings_reads == DETAILS_KEPT + 1
+    # It was the one that nobody had looked at for longest.
+    watched.topic_settings("t0")
+    assert cluster.settings_reads == DETAILS_KEPT + 2
