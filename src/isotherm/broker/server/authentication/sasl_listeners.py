@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from isotherm.broker.metadata.access.scram_credential import ScramCredential, ScramMechanism
-from isotherm.broker.metadata.image import ScramUser
+from isotherm.broker.metadata.image import MetadataImage, ScramUser
 from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
 from isotherm.broker.server.authentication.gssapi import GSSAPI
 from isotherm.broker.server.authentication.oauthbearer import OAUTHBEARER
@@ -36,17 +36,12 @@ _NONCE_SIZE = 20
 _WITH_SASL = (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
-class ImageWithCredentials(Protocol):
-    @property
-    def scram_credentials(self) -> Mapping[ScramUser, UserScramCredentialRecord]: ...
-
-
 class Credentials(Protocol):
     """The cluster's metadata. Credentials are looked up at each exchange, so that changes apply to
     the next login."""
 
     @property
-    def image(self) -> ImageWithCredentials: ...
+    def image(self) -> MetadataImage: ...
 
 
 def sasl_settings(
@@ -116,7 +111,7 @@ def check_sasl(config: BrokerConfig, clock: Clock) -> Mapping[str, TokenListener
 
 class _NoCredentialsYet:
     @property
-    def image(self) -> ImageWithCredentials:
+    def image(self) -> MetadataImage:
         raise AssertionError("no client is served yet, so nothing may look up credentials")
 
 
