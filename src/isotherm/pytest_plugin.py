@@ -35,6 +35,8 @@ class NewTopic(Protocol):
 
     `tiered` copies closed segments to the remote tier within a second, and then deletes them on
     disk. `config` has topic settings by Kafka's names; they take precedence over those of `tiered`.
+    `name` is by default made of the test's name, and new in the session. Raises KafkaException with
+    the broker's answer, such as TOPIC_ALREADY_EXISTS for a `name` that is taken. Thread-safe.
     """
 
     def __call__(
@@ -67,7 +69,9 @@ class KafkaBroker:
         tiered: bool = False,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Returns once clients can use it. Raises KafkaException with the broker's answer."""
+        """Create a topic, and return once clients can use it. `tiered` and `config` are as in
+        `NewTopic`; the caller deletes the topic. Raises KafkaException with the broker's answer,
+        and TimeoutError after 30 seconds without one."""
         from confluent_kafka.admin import NewTopic as Request  # type: ignore[attr-defined]
 
         from isotherm.testing.embedded_broker import TIERED_TOPIC
@@ -77,7 +81,8 @@ class KafkaBroker:
         self._admin.create_topics([request])[name].result(_REQUEST_TIMEOUT_S)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic in both tiers. No error if there is none. Raises KafkaException."""
+        """Delete a topic in both tiers. No error if there is none. Raises KafkaException with the
+        broker's answer. The objects of its remote segments are deleted later."""
         from confluent_kafka import KafkaError, KafkaException
 
         try:

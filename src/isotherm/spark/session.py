@@ -72,8 +72,10 @@ def session(
     """The running session, or a new one with the settings that the module's docstring lists.
 
     `python` is the Python of driver and executors, by a name that both can find, such as
-    `./environment/bin/python`. The default is this interpreter's path. Raises ConfigError, with a
-    command to run, if PySpark, pandas or Java is missing or unsupported.
+    `./environment/bin/python`. The default is this interpreter's path. `config` has Spark's own
+    settings, which override ours; a running session takes those that Spark lets it change. The
+    caller stops the session. Raises ConfigError, with a command to run, if PySpark, pandas or Java
+    is missing or unsupported.
     """
     check_requirements()
     check_java()

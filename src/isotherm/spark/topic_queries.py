@@ -26,7 +26,9 @@ def count(options: Mapping[str, object]) -> int:
     """The number of offsets that `spark.read` reads with these options.
 
     Without compaction and transactions this is the number of rows. Otherwise there are fewer rows,
-    because removed records, markers and aborted records have offsets too. Raises as the read does.
+    because removed records, markers and aborted records have offsets too. The driver plans the
+    read for it; no Spark job runs. Raises as the read does: ConfigError for options, RetriableError
+    if a tier or the brokers do not answer.
     """
     from isotherm.spark.driver.batch_query import BatchQuery
 
@@ -39,8 +41,8 @@ def offsets_for_times(
     options: Mapping[str, object], timestamp_ms: TimestampMs
 ) -> dict[TopicPartition, Offset | None]:
     """For each partition that the options choose, the first offset whose record is not older than
-    `timestamp_ms`, or None if there is no such record. It is named after a Kafka consumer's
-    method."""
+    `timestamp_ms` (milliseconds since the epoch), or None if there is no such record. Named after a
+    Kafka consumer's method. The driver looks up the times; no Spark job runs. Raises as `count`."""
     parsed = _parsed(options)
     with _log(parsed, by_name=False) as log:
         return log.planned(lambda views: log.find_times(GlobalTimestamp(timestamp_ms), views))

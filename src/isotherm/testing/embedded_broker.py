@@ -43,7 +43,8 @@ class EmbeddedBroker:
     broker can then open its folder.
 
     The broker runs in a thread with its own event loop. `node` gives access to its parts, which
-    belong to that thread unless they say otherwise.
+    belong to that thread unless they say otherwise. `start` and `stop` are called by one thread at
+    a time, clients may be in any.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class EmbeddedBroker:
         fs: FileSystem | None = None,
         without: tuple[str, ...] = (),
     ) -> None:
-        """`directory` gets the folders `log` and `bucket`. `settings` override TEST_SETTINGS, of
-        which keys that begin with one of `without` are left out."""
+        """`directory` gets the folders `log` and `bucket`. `settings` are keys of server.properties
+        and override TEST_SETTINGS, of which keys that begin with one of `without` are left out.
+        Raises ConfigError for unknown keys and wrong values."""
         presets = {**embedded_defaults(directory, settings or {}), **TEST_SETTINGS}
         kept = {key: value for key, value in presets.items() if not key.startswith(without)}
         texts = {**kept, **(settings or {})}
@@ -69,6 +71,8 @@ class EmbeddedBroker:
 
     @property
     def bootstrap_servers(self) -> str:
+        """`host:port` of the first listener, for `bootstrap.servers` of any Kafka client. Only
+        after `start`."""
         _, host, port = self.node.endpoints[0]
         return f"{host}:{port}"
 
@@ -78,7 +82,9 @@ class EmbeddedBroker:
         return self._loop
 
     def start(self) -> Self:
-        """Start, and return when clients can connect. Raises as `BrokerNode.start`."""
+        """Start, and return when clients can connect. Raises as `BrokerNode.start`: ConfigError for
+        settings that cannot be served, LogDirFailedError for a folder that cannot be used. The
+        broker is then stopped."""
         started: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(started,), name="isotherm-embedded-broker", daemon=True
@@ -93,7 +99,8 @@ class EmbeddedBroker:
         return self
 
     def stop(self) -> None:
-        """Stop the broker in order. Idempotent."""
+        """Stop the broker in order: answer requests, write checkpoints, unlock the folder. Blocks
+        until that is done. Idempotent."""
         if self._thread is None:
             return
         self._loop.call_soon_threadsafe(self._stopping.set)

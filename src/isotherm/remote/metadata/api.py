@@ -32,20 +32,31 @@ class RemoteLogMetadataManager(Protocol):
     one whose events are still being read, RemoteStorageNotReadyError (try again later).
 
     The futures of the three writers are done once the event is stored *and* visible to this
-    manager's own reads.
+    manager's own reads. It fails with a RetriableError if the outcome is unknown, as after a
+    time-out: the caller then decides anew from what is stored. The writers raise
+    RemoteResourceNotFoundError at once for a partition that is not assigned.
+
+    Sizes are in bytes, times in milliseconds since the epoch. Source: KIP-405, KIP-852, KIP-1266.
     """
 
     def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> Future[None]:
-        """Record that a copy starts; ValueError unless the state is COPY_SEGMENT_STARTED."""
+        """Record that a copy starts, before any of its objects is stored: what a crash leaves of it
+        can then be found and deleted. Raises ValueError unless the state is COPY_SEGMENT_STARTED,
+        and SegmentKeyTakenError at feature level 1 for an earlier copy in its place: the caller
+        deletes that one first."""
 
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate
     ) -> Future[None]:
-        """Record a later state; ValueError for COPY_SEGMENT_STARTED."""
+        """Record a later state of an added segment. Raises ValueError for COPY_SEGMENT_STARTED, and
+        at feature level 1 RemoteResourceNotFoundError for the end of a copy whose segment was
+        deleted meanwhile: the caller deletes its objects."""
 
     def put_remote_partition_delete_metadata(
         self, metadata: RemotePartitionDeleteMetadata
-    ) -> Future[None]: ...
+    ) -> Future[None]:
+        """Record a step of the deletion of a whole partition. A state before the recorded one
+        changes nothing. After DELETE_PARTITION_FINISHED the partition has no segments."""
 
     def predecessor(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
         """The segment that the start of this copy replaces in the metadata: an earlier attempt
@@ -56,35 +67,49 @@ class RemoteLogMetadataManager(Protocol):
     def remote_log_segment_metadata(
         self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
     ) -> RemoteLogSegmentMetadata | None:
-        """The finished segment that holds `offset` within `leader_epoch`."""
+        """The finished segment that holds `offset` within `leader_epoch`; None if there is none."""
 
     def highest_offset_for_epoch(
         self, partition: TopicIdPartition, leader_epoch: LeaderEpoch
-    ) -> Offset | None: ...
+    ) -> Offset | None:
+        """The highest offset (inclusive) of any finished segment in the epoch. It stays when the
+        segments are deleted. None if no copy was finished in it: the caller asks for the
+        epoch before."""
 
     def next_segment_with_txn_index(
         self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
-    ) -> RemoteLogSegmentMetadata | None: ...
+    ) -> RemoteLogSegmentMetadata | None:
+        """The first finished segment of the epoch that ends at `offset` or later and has a
+        transaction index (KIP-1058); None if there is none."""
 
     def list_remote_log_segments(
         self, partition: TopicIdPartition, leader_epoch: LeaderEpoch | None = None
     ) -> list[RemoteLogSegmentMetadata]:
-        """Segments in every state but DELETE_SEGMENT_FINISHED, ordered by start offset."""
+        """Segments in every state but DELETE_SEGMENT_FINISHED, ordered by start offset; of all
+        epochs, or of one. The list is the caller's."""
 
     def remote_log_size(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> int:
-        """Bytes of the `.log` files of one epoch's segments (KIP-852)."""
+        """Bytes of the `.log` files of the segments in `list_remote_log_segments` of one epoch
+        (KIP-852). A segment that spans two epochs counts in both."""
 
     def on_partition_leadership_changes(
         self, leaders: Iterable[TopicIdPartition], followers: Iterable[TopicIdPartition]
-    ) -> None: ...
+    ) -> None:
+        """Assign the partitions that this broker now leads or follows. Idempotent. Returns without
+        waiting for their events: `is_ready` tells when these are read."""
 
-    def on_stop_partitions(self, partitions: Iterable[TopicIdPartition]) -> None: ...
+    def on_stop_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Unassign partitions of which this broker has no replica any more. Idempotent. Writes of
+        theirs that are under way may fail with RemoteResourceNotFoundError. Nothing stored is
+        deleted."""
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
         """Whether this manager has read the whole stored state of an assigned partition, which may
-        be a finished deletion. Callers check this before any decision on deletions."""
+        be a finished deletion. Callers check this before any decision on deletions. False for a
+        partition that is not assigned. Returns at once."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release threads and connections. Writes that are under way fail. Idempotent."""
 
 
 @runtime_checkable

@@ -18,7 +18,8 @@ class RemoteStorageManager(Protocol):
     Every method is synchronous and may be called from several threads at once. All of them raise
     RemoteStorageError if the store fails (the caller tries again later),
     RemoteResourceNotFoundError if the store answers that the object does not exist, and
-    CorruptObjectError if the stored object differs from the copied file.
+    CorruptObjectError if the stored object differs from the copied file. Positions and sizes are
+    bytes of the `.log` file. Source: KIP-405.
     """
 
     def copy_log_segment_data(
@@ -26,8 +27,9 @@ class RemoteStorageManager(Protocol):
     ) -> bytes | None:
         """Copy one segment; returns custom metadata to be kept with it (KIP-917), or None.
 
-        Idempotent: copying again under the same id overwrites. An error may leave objects behind,
-        which the caller deletes under the same id.
+        The objects are durable on return: the caller may then delete the local files. They do not
+        change during the call. Idempotent: copying again under the same id overwrites. An error may
+        leave objects behind, which the caller deletes under the same id.
         """
 
     def fetch_log_segment(
@@ -44,11 +46,13 @@ class RemoteStorageManager(Protocol):
         """
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
-        """A whole index. Raises RemoteResourceNotFoundError for a transaction index that was not
-        copied."""
+        """A whole index, in Kafka's format of its file; the producer snapshot and the leader epochs
+        count as indexes. Raises RemoteResourceNotFoundError for a transaction index that was not
+        copied: the segment has no aborted transactions."""
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Delete all objects of this segment. Idempotent: absent objects are no error."""
+        """Delete all objects of this segment. Idempotent: absent objects are no error. After an
+        error some may be left, and the caller calls again."""
 
     def close(self) -> None:
         """Release connections. Idempotent."""

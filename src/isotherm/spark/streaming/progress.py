@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 class OffsetsBehindLatest(NamedTuple):
     """The unread offsets after a source's last batch, over its partitions: the Kafka source's
-    metrics minOffsetsBehindLatest, maxOffsetsBehindLatest and avgOffsetsBehindLatest."""
+    metrics minOffsetsBehindLatest, maxOffsetsBehindLatest and avgOffsetsBehindLatest. Offsets are
+    counted, not records: compaction and markers make it an upper bound."""
 
     min: int
     max: int
@@ -27,9 +28,11 @@ class OffsetsBehindLatest(NamedTuple):
 def offsets_behind_latest(
     progress: StreamingQueryProgress | None, source: int = 0
 ) -> OffsetsBehindLatest | None:
-    """The lag of the source with this index in the query. None before its first batch.
+    """The lag of the source with this index in the query, in the order of the plan. None before its
+    first batch.
 
-    `progress` is `query.lastProgress`, or that of a listener's event.
+    `progress` is `query.lastProgress`, or that of a listener's event. No broker is asked.
+    Raises IndexError if the query has no such source.
     """
     if progress is None:
         return None
