@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from isotherm.remote.metadata.api import MetadataColumns
+from isotherm.remote.metadata.topic.log_files import OnDamage
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.replay import AsOf
 from isotherm.spark.metadata.metadata_log import (
     LogIdentity,
     LogSlice,
     MetadataLog,
-    OnDamage,
     RecordRun,
 )
 from isotherm.spark.metadata.projection import Projection
@@ -53,8 +53,8 @@ class KeyedRecordsOf:
     def slices(self) -> list[LogSlice]:
         return self.log.slices()
 
-    def read(self, wanted: LogSlice, on_damage: OnDamage) -> Iterator[RecordRun]:
-        for run in self.log.read(wanted, on_damage):
+    def read(self, part: LogSlice, on_damage: OnDamage) -> Iterator[RecordRun]:
+        for run in self.log.read(part, on_damage):
             is_keyed = run.columns.key.is_valid()
             rows = is_keyed.to_numpy(zero_copy_only=False)
             columns = MetadataColumns(

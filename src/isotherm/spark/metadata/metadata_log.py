@@ -7,7 +7,7 @@ records' Kafka timestamps, because a past state is defined by them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -17,16 +17,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from isotherm.clock import SystemClock
-from isotherm.errors import CorruptRecordError, UnknownTopicOrPartitionError
-from isotherm.record.batch import LOG_OVERHEAD, read_batch_header
-from isotherm.record.columns import RecordColumns, decode_columns
+from isotherm.errors import UnknownTopicOrPartitionError
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.metadata.topic.log_files import (
+    RUN_MAX_BYTES,
+    LogFile,
+    OnDamage,
+    metadata_columns,
+    read_log_files,
+)
 from isotherm.remote.metadata.wire.events import columns_of
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.segment.file_names import LOG_SUFFIX, live_partition
+from isotherm.segment.file_names import live_partition
 from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
 from isotherm.types import (
     REMOTE_LOG_METADATA_AUDIT_TOPIC,
@@ -41,16 +46,10 @@ if TYPE_CHECKING:
 
     Int64Array: TypeAlias = npt.NDArray[np.int64]
 
-# The size of one fetch, and about that of the records of one run.
-RUN_MAX_BYTES = 16 * 1024 * 1024
 _OFFSET_MAX = 2**63 - 1
-_COLUMNS = frozenset({"timestamp", "key", "value"})
 _PLAIN_FILE = re.compile(r"\d{20}\.log")
 _UPDATE = b"\x01"
 _API_KEY_POSITION = 1
-
-# Called with the offset of a damaged batch, or the first offset after it, and the reason.
-OnDamage = Callable[[Offset, str], None]
 
 
 class RecordRun(NamedTuple):
@@ -58,19 +57,6 @@ class RecordRun(NamedTuple):
 
     columns: MetadataColumns
     timestamp_ms: Int64Array
-
-
-@dataclass(frozen=True, slots=True)
-class LogFile:
-    """A file of a partition's log: the index of its store, and its key there."""
-
-    store: int
-    key: str
-    size: int
-
-    @property
-    def base_offset(self) -> Offset:
-        return int(self.key.rpartition("/")[2].removesuffix(LOG_SUFFIX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +98,8 @@ class LogIdentity:
 
     def contradicts(self, other: LogIdentity) -> bool:
         mine, theirs = (self.cluster_id, self.topic_id), (other.cluster_id, other.topic_id)
-        known = [pair for pair in zip(mine, theirs, strict=True) if None not in pair]
-        return self.topic != other.topic or any(one != another for one, another in known)
+        pairs = [pair for pair in zip(mine, theirs, strict=True) if None not in pair]
+        return self.topic != other.topic or any(one != another for one, another in pairs)
 
 
 class MetadataLog(Protocol):
@@ -128,7 +114,7 @@ class MetadataLog(Protocol):
     def slices(self) -> list[LogSlice]:
         """One slice for each existing partition, ascending by number."""
 
-    def read(self, wanted: LogSlice, on_damage: OnDamage) -> Iterator[RecordRun]:
+    def read(self, part: LogSlice, on_damage: OnDamage) -> Iterator[RecordRun]:
         """The records of the slice. Damage is reported to `on_damage` and skipped."""
 
 
@@ -155,15 +141,15 @@ class TopicMetadataLog:
                 LogSlice(number, *topic.offsets(number)) for number in range(topic.partition_count)
             ]
 
-    def read(self, wanted: LogSlice, on_damage: OnDamage) -> Iterator[RecordRun]:
-        end = _OFFSET_MAX if wanted.end_offset is None else wanted.end_offset
-        position = wanted.start_offset
+    def read(self, part: LogSlice, on_damage: OnDamage) -> Iterator[RecordRun]:
+        end = _OFFSET_MAX if part.end_offset is None else part.end_offset
+        position = part.start_offset
         if position >= end:
             # Most metadata partitions of a small cluster are empty: ask no broker.
             return
         with closing(self._open()) as topic:
             while position < end:
-                records = topic.read(wanted.number, position, RUN_MAX_BYTES)
+                records = topic.read(part.number, position, RUN_MAX_BYTES)
                 if not records:
                     return
                 position = records[-1].offset + 1
@@ -227,15 +213,13 @@ class DumpMetadataLog:
             slices.append(LogSlice(number, files[0].base_offset, None, tuple(files)))
         return slices
 
-    def read(self, wanted: LogSlice, on_damage: OnDamage) -> Iterator[RecordRun]:
-        end = _OFFSET_MAX if wanted.end_offset is None else wanted.end_offset
-        clients = [open_for_reading(settings) for settings in self.stores]
-        for index, file in enumerate(wanted.files):
-            if file.base_offset >= end:
-                return
-            is_last = index + 1 == len(wanted.files)
-            reader = _FileReader(clients[file.store], file, on_damage, is_last=is_last)
-            yield from reader.runs((wanted.start_offset, end))
+    def read(self, part: LogSlice, on_damage: OnDamage) -> Iterator[RecordRun]:
+        end = _OFFSET_MAX if part.end_offset is None else part.end_offset
+        stores = [open_for_reading(settings) for settings in self.stores]
+        offsets = (part.start_offset, end)
+        for decoded in read_log_files(stores, part.files, offsets, on_damage):
+            assert decoded.timestamp_ms is not None
+            yield RecordRun(metadata_columns(decoded), decoded.timestamp_ms)
 
 
 def until_time(runs: Iterator[RecordRun], as_of_ms: TimestampMs | None) -> Iterator[RecordRun]:
@@ -274,92 +258,15 @@ def as_events(topic: str, run: RecordRun) -> RecordRun:
     )
 
 
-class _FileReader:
-    """Reads a file of a log in ranges. Of damaged data it skips only the damaged batches."""
-
-    def __init__(
-        self, client: ObjectClient, file: LogFile, on_damage: OnDamage, *, is_last: bool
-    ) -> None:
-        self._client = client
-        self._file = file
-        self._on_damage = on_damage
-        self._is_last = is_last
-
-    def runs(self, offsets: tuple[Offset, Offset]) -> Iterator[RecordRun]:
-        size, position, next_offset = RUN_MAX_BYTES, 0, self._file.base_offset
-        while position < self._file.size:
-            end = min(position + size, self._file.size)
-            data = self._client.get_range(self._file.key, position, end).data
-            decoded, taken = self._decode(data, offsets, next_offset)
-            for columns in decoded:
-                next_offset = max(next_offset, columns.next_offset)
-                yield _run_of_columns(columns)
-                if columns.next_offset >= offsets[1]:
-                    return
-            if taken is None:
-                return
-            if taken == 0 and end == self._file.size:
-                # A broker may be appending to the last file.
-                if not self._is_last:
-                    self._on_damage(next_offset, f"file ends in mid-batch file={self._file.key}")
-                return
-            # A batch larger than the range: fetch it again with a larger one.
-            size = size if taken else 2 * size
-            position += taken
-
-    def _decode(
-        self, data: memoryview, offsets: tuple[Offset, Offset], next_offset: Offset
-    ) -> tuple[Sequence[RecordColumns], int | None]:
-        """The columns of the complete batches in `data`, and the size of these batches. The size is
-        None if nothing after them is readable."""
-        try:
-            decoded = decode_columns(data, offset_range=offsets, columns=_COLUMNS)
-        except CorruptRecordError:
-            return self._salvage(data, offsets, next_offset)
-        return [decoded] if decoded.position_end else [], decoded.position_end
-
-    def _salvage(
-        self, data: memoryview, offsets: tuple[Offset, Offset], next_offset: Offset
-    ) -> tuple[list[RecordColumns], int | None]:
-        """As `_decode`, but batch by batch, without the damaged ones."""
-        salvaged: list[RecordColumns] = []
-        position = 0
-        while len(data) - position > LOG_OVERHEAD:
-            try:
-                header = read_batch_header(data, position)
-            except CorruptRecordError as error:
-                # The start of the next batch is unknown.
-                self._on_damage(next_offset, f"{error} file={self._file.key}")
-                return salvaged, None
-            end = position + header.size_in_bytes
-            if end > len(data):
-                break
-            try:
-                decoded = decode_columns(data[position:end], offset_range=offsets, columns=_COLUMNS)
-                salvaged.append(decoded)
-            except CorruptRecordError as error:
-                self._on_damage(header.base_offset, f"{error} file={self._file.key}")
-            position, next_offset = end, header.next_offset
-        return salvaged, position
-
-
 def _run_of(records: list[MetadataTopicRecord], next_offset: Offset) -> RecordRun:
     columns = replace(columns_of(records, next_offset), next_offset=next_offset)
     times = np.array([record.timestamp_ms for record in records], dtype=np.int64)
     return RecordRun(columns, times)
 
 
-def _run_of_columns(decoded: RecordColumns) -> RecordRun:
-    assert decoded.key is not None
-    assert decoded.value is not None
-    assert decoded.timestamp_ms is not None
-    columns = MetadataColumns(decoded.offset, decoded.key, decoded.value, decoded.next_offset)
-    return RecordRun(columns, decoded.timestamp_ms)
-
-
 def _property(client: ObjectClient, key: str, separator: str, name: str) -> str | None:
     for line in client.get(key, 1 << 20).decode(errors="replace").splitlines():
-        found, _, value = line.partition(separator)
-        if found.strip() == name:
+        key_text, _, value = line.partition(separator)
+        if key_text.strip() == name:
             return value.strip()
     return None

@@ -1,39 +1,36 @@
 """`__remote_log_metadata` in a broker's log directories, of Isotherm or Apache Kafka.
 
-The segment files are read as they are: nothing is locked, recovered or changed, so a broker may be
-running. Records that it has not flushed, or will truncate, may be seen or not.
+The segment files are read as they are when the topic is opened: nothing is locked, recovered or
+changed, so a broker may be running. Records that it has not flushed, or will truncate, may be seen
+or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from isotherm.errors import CorruptLogError, PolicyViolationError, UnknownTopicOrPartitionError
-from isotherm.record.batch_header import HEADER_SIZE, read_batch_header
-from isotherm.record.batch_table import read_batch_table
-from isotherm.record.columns import decode_columns
+from isotherm.record.columns import RecordColumns
 from isotherm.remote.metadata.api import (
     MetadataColumns,
     MetadataTopicRecord,
     NewMetadataRecord,
 )
+from isotherm.remote.metadata.topic.log_files import (
+    LogFile,
+    end_offset,
+    metadata_columns,
+    read_log_files,
+)
 from isotherm.remote.metadata.wire.events import columns_of
+from isotherm.remote.storage.inventory import open_for_reading
+from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.segment.file_names import LOG_SUFFIX, live_partition
 from isotherm.types import NO_TIMESTAMP, REMOTE_LOG_METADATA_TOPIC, Offset, TimestampMs
 
-_COLUMNS = frozenset({"key", "value"})
 _OFFSET_MAX = 2**63 - 1
 _READ_SIZE_MIN = 2 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The place of the next read: `position` in the partition's segment with this index."""
-
-    segment: int
-    position: int
 
 
 class LogDirMetadataTopic:
@@ -45,26 +42,36 @@ class LogDirMetadataTopic:
     def __init__(self, log_dirs: Iterable[Path], topic: str = REMOTE_LOG_METADATA_TOPIC) -> None:
         """List the topic's segments. Raises UnknownTopicOrPartitionError if there is no
         partition."""
-        self._segments: dict[int, list[Path]] = {}
-        for directory in (each for log_dir in log_dirs for each in log_dir.iterdir()):
-            partition = live_partition(directory.name, topic)
-            if partition is not None:
-                self._segments[partition] = sorted(directory.glob(f"*{LOG_SUFFIX}"))
-        if not self._segments:
+        directories = list(log_dirs)
+        self._stores = [
+            open_for_reading(ObjectStoreSettings(url=each.absolute().as_uri()))
+            for each in directories
+        ]
+        self._files: dict[int, list[LogFile]] = {}
+        for store, log_dir in enumerate(directories):
+            for directory in log_dir.iterdir():
+                partition = live_partition(directory.name, topic)
+                if partition is not None:
+                    self._files[partition] = [
+                        LogFile(store, f"{directory.name}/{path.name}", path.stat().st_size)
+                        for path in sorted(directory.glob(f"*{LOG_SUFFIX}"))
+                    ]
+        if not self._files:
             raise UnknownTopicOrPartitionError(
                 f"the log directories have no such topic topic={topic}"
             )
-        self._streams: dict[tuple[int, Offset], _Place] = {}
+        # By the offset that each is read up to.
+        self._streams: dict[tuple[int, Offset], Iterator[RecordColumns]] = {}
         self._ends: dict[int, Offset] = {}
 
     @property
     def partition_count(self) -> int:
         """The number of partitions up to the last existing one. Missing ones among them are
         empty."""
-        return max(self._segments) + 1
+        return max(self._files) + 1
 
     def size_in_bytes(self, partition: int) -> int:
-        return sum(path.stat().st_size for path in self._segments.get(partition, ()))
+        return sum(file.size for file in self._files.get(partition, ()))
 
     def append(
         self, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: TimestampMs
@@ -95,41 +102,29 @@ class LogDirMetadataTopic:
         ]
 
     def read_columns(self, partition: int, start_offset: Offset, max_bytes: int) -> MetadataColumns:
-        """See `MetadataTopic.read_columns`. Raises CorruptLogError for a closed segment that ends
-        within a batch."""
-        segments = self._segments.get(partition, [])
-        place = self._streams.pop((partition, start_offset), _Place(0, 0))
-        while place.segment < len(segments):
-            data = _read_file(segments[place.segment], place.position, max_bytes)
-            decoded = decode_columns(
-                data, offset_range=(start_offset, _OFFSET_MAX), columns=_COLUMNS
-            )
-            if decoded.position_end == 0:
-                if data and place.segment + 1 < len(segments):
-                    raise CorruptLogError(
-                        "segment ends within a batch and is not the last one"
-                        f" file={segments[place.segment]} position={place.position}",
-                        "compare the partition with another replica",
-                    )
-                place = _Place(place.segment + 1, 0)
-                continue
-            place = _Place(place.segment, place.position + decoded.position_end)
+        """See `MetadataTopic.read_columns`; a stream keeps the `max_bytes` of its first read.
+        Raises CorruptLogError for a damaged batch, and for a closed segment that ends within
+        one."""
+        stream = self._streams.pop((partition, start_offset), None) or read_log_files(
+            self._stores,
+            self._files.get(partition, []),
+            (start_offset, _OFFSET_MAX),
+            _refuse,
+            max(max_bytes, _READ_SIZE_MIN),
+        )
+        for decoded in stream:
             if decoded.next_offset > start_offset:
-                self._streams[partition, decoded.next_offset] = place
-                assert decoded.key is not None
-                assert decoded.value is not None
-                return MetadataColumns(
-                    decoded.offset, decoded.key, decoded.value, decoded.next_offset
-                )
+                self._streams[partition, decoded.next_offset] = stream
+                return metadata_columns(decoded)
         return columns_of([], start_offset)
 
     def offsets(self, partition: int) -> tuple[Offset, Offset]:
-        segments = self._segments.get(partition, [])
-        if not segments:
+        files = self._files.get(partition, [])
+        if not files:
             return 0, 0
         if partition not in self._ends:
-            self._ends[partition] = _end_offset(segments[-1])
-        return int(segments[0].stem), self._ends[partition]
+            self._ends[partition] = end_offset(self._stores[files[-1].store], files[-1])
+        return files[0].base_offset, self._ends[partition]
 
     def is_current(self, partition: int) -> bool:
         return True
@@ -138,26 +133,5 @@ class LogDirMetadataTopic:
         """Nothing is open."""
 
 
-def _read_file(path: Path, position: int, size: int) -> memoryview:
-    """Read `size` bytes, or more if the first batch is larger; it is whole unless the file ends
-    before. Raises CorruptRecordError for a damaged header."""
-    with path.open("rb") as file:
-        file.seek(position)
-        data = file.read(max(size, _READ_SIZE_MIN))
-        if len(data) >= HEADER_SIZE:
-            missing = read_batch_header(data).size_in_bytes - len(data)
-            if missing > 0:
-                data += file.read(missing)
-        return memoryview(data)
-
-
-def _end_offset(path: Path) -> Offset:
-    """The offset after the last complete batch. Only headers are decoded."""
-    end = int(path.stem)
-    position = 0
-    while True:
-        batches, size = read_batch_table(_read_file(path, position, _READ_SIZE_MIN))
-        if size == 0:
-            return end
-        end = int(batches[-1]["base_offset"] + batches[-1]["last_offset_delta"]) + 1
-        position += size
+def _refuse(_offset: Offset, reason: str) -> None:
+    raise CorruptLogError(reason, "compare the partition with another replica")

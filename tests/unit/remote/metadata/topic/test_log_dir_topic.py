@@ -57,3 +57,10 @@ def test_last_segment_may_end_within_a_batch_and_others_may_not(tmp_path: Path) 
     (tmp_path / f"{REMOTE_LOG_METADATA_TOPIC}-0" / f"{4:020}.log").write_bytes(batch(4, b"d"))
     with pytest.raises(CorruptLogError, match=r"00002\.log position=\d+"):
         read_all(tmp_path)
+
+
+def test_damaged_batch_is_refused_and_its_file_named(tmp_path: Path) -> None:
+    damaged = bytearray(batch(0, b"a") + batch(1, b"b"))
+    damaged[-1] ^= 0xFF
+    with pytest.raises(CorruptLogError, match=r"crc.* file=.*0000\.log"):
+        read_all(log_dir(tmp_path, bytes(damaged)))
