@@ -273,7 +273,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *COLUMNAR_FOLD,
     ),
     "remote/metadata/folding/segment_fold.py": ("tests/property/remote/test_segment_fold.py",),
-    "remote/metadata/folding/wanted_partitions.py": (
+    "remote/metadata/folding/selected_partitions.py": (
         "tests/unit/remote/metadata/folding/test_followed_partition.py",
         *COLUMNAR_FOLD,
     ),

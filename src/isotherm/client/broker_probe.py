@@ -155,14 +155,14 @@ def _cause(
         with socket.create_connection(address, timeout_s) as connection:
             stream: Stream = connection
             if security.tls is None:
-                found = _found_in_plain(connection, address)
+                answer = _answer_in_plain(connection, address)
             else:
                 stream = secured = TlsStream(connection, security.tls, address.host)
-                found = _found_with_tls(secured)
-            if isinstance(found, str):
-                return _Cause(found)
+                answer = _answer_with_tls(secured)
+            if isinstance(answer, str):
+                return _Cause(answer)
             if not with_sasl:
-                return _cause_of_no_login(stream, found, security)
+                return _cause_of_no_login(stream, answer, security)
             return _cause_of_login(stream, security)
     except socket.gaierror as error:
         return _Cause(f"no such host ({error.strerror})")
@@ -213,10 +213,10 @@ def _cause_of_no_login(stream: Stream, versions: bytes, security: NodeSecurity) 
     return _Cause(text, is_login=True)
 
 
-def _found_in_plain(connection: socket.socket, address: NodeAddress) -> bytes | str:
+def _answer_in_plain(connection: socket.socket, address: NodeAddress) -> bytes | str:
     """The broker's answer as bytes, or the reason as text why there is none."""
     try:
-        head = _asked(connection)
+        head = _api_versions_answer(connection)
     except ConnectionError:
         head = b""
     if _is_kafka(head):
@@ -228,7 +228,7 @@ def _found_in_plain(connection: socket.socket, address: NodeAddress) -> bytes | 
     return f"not Kafka: it answers {head!r}" if head else "not Kafka: it closes the connection"
 
 
-def _asked(stream: Stream) -> bytes:
+def _api_versions_answer(stream: Stream) -> bytes:
     """The answer to ApiVersions: all of it if it is Kafka's, otherwise its first bytes."""
     stream.sendall(_SIZE.pack(len(_REQUEST)) + _REQUEST)
     head = receive(stream, _SIZE.size + 4)
@@ -269,7 +269,7 @@ _CLOSED_AFTER_TLS = (
 )
 
 
-def _found_with_tls(stream: TlsStream) -> bytes | str:
+def _answer_with_tls(stream: TlsStream) -> bytes | str:
     """The broker's answer as bytes, or the reason as text why there is none."""
     try:
         stream.handshake()
@@ -278,7 +278,7 @@ def _found_with_tls(stream: TlsStream) -> bytes | str:
     except ConnectionError:
         return "not TLS: it closes the connection"
     try:
-        head = _asked(stream)
+        head = _api_versions_answer(stream)
     except ssl.SSLError as error:
         # With TLS 1.3 a client's certificate is refused after the handshake.
         return _cause_of_tls(error)

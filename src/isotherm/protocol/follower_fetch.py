@@ -86,14 +86,14 @@ def request_writer(version: int) -> Callable[[FetchRequest, int, bytearray], Non
         for topic in request.topics:
             write_uuid(topic.topic_id, out)
             write_compact_array_length(len(topic.partitions), out)
-            for asked in topic.partitions:
+            for partition in topic.partitions:
                 out += _PARTITION.pack(
-                    asked.partition,
-                    asked.current_leader_epoch,
-                    asked.fetch_offset,
-                    asked.last_fetched_epoch,
-                    asked.log_start_offset,
-                    asked.partition_max_bytes,
+                    partition.partition,
+                    partition.current_leader_epoch,
+                    partition.fetch_offset,
+                    partition.last_fetched_epoch,
+                    partition.log_start_offset,
+                    partition.partition_max_bytes,
                 )
                 out.append(0)
             out.append(0)
@@ -101,8 +101,8 @@ def request_writer(version: int) -> Callable[[FetchRequest, int, bytearray], Non
         for forgotten in request.forgotten_topics:
             write_uuid(forgotten.topic_id, out)
             write_compact_array_length(len(forgotten.partitions), out)
-            for partition in forgotten.partitions:
-                out += _INT32.pack(partition)
+            for index in forgotten.partitions:
+                out += _INT32.pack(index)
             out.append(0)
         write_compact_string(request.rack_id, out)
         if has_replica_state:

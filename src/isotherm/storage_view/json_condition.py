@@ -45,25 +45,25 @@ class JsonCondition:
         """False if the bytes are no JSON, have nothing at the path, or something of another
         kind."""
         try:
-            found = _ABSENT if data is None else self._at_path(json.loads(data))
+            value = _ABSENT if data is None else self._at_path(json.loads(data))
         except (ValueError, RecursionError):
             return False
-        if found is _ABSENT or _kind(found) != _kind(self.literal):
+        if value is _ABSENT or _kind(value) != _kind(self.literal):
             return False
-        if self.operator in ("=", "!=") or _kind(found) in ("number", "text"):
-            return _OPERATORS[self.operator](found, self.literal)
+        if self.operator in ("=", "!=") or _kind(value) in ("number", "text"):
+            return _OPERATORS[self.operator](value, self.literal)
         return False
 
-    def _at_path(self, found: Any) -> Any:
+    def _at_path(self, value: Any) -> Any:
         for step in self.path:
             if isinstance(step, int):
-                is_there = isinstance(found, list) and step < len(found)
+                is_there = isinstance(value, list) and step < len(value)
             else:
-                is_there = isinstance(found, dict) and step in found
+                is_there = isinstance(value, dict) and step in value
             if not is_there:
                 return _ABSENT
-            found = found[step]
-        return found
+            value = value[step]
+        return value
 
 
 def json_condition(text: str) -> JsonCondition:
@@ -87,10 +87,10 @@ def json_condition(text: str) -> JsonCondition:
 
 def _literal(text: str) -> str | float | bool | None:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return text if isinstance(found, (dict, list)) else found
+    return text if isinstance(value, (dict, list)) else value
 
 
 def _kind(value: object) -> str:

@@ -132,7 +132,7 @@ class BucketSource:
     def __init__(self, bucket: BucketSegmentSource, wants_topic: Callable[[str], bool]) -> None:
         self._bucket = bucket
         self._wants_topic = wants_topic
-        self._found: dict[TopicIdPartition, dict[uuid.UUID, RemoteLogSegmentMetadata]] = {}
+        self._segments: dict[TopicIdPartition, dict[uuid.UUID, RemoteLogSegmentMetadata]] = {}
         self._columns: dict[TopicIdPartition, RemoteSegments] = {}
 
     def refresh(self, partitions: Collection[TopicIdPartition], ends: MetadataEnds) -> None:
@@ -142,7 +142,7 @@ class BucketSource:
         )
         for each in self._bucket.visible_segments(self._wants_topic, partitions):
             segments[each.topic_id_partition][each.segment_id.id] = each
-        self._found = dict(segments)
+        self._segments = dict(segments)
         self._columns = {
             partition: RemoteSegments.of_metadata(each.values())
             for partition, each in segments.items()
@@ -154,4 +154,4 @@ class BucketSource:
     def metadata(
         self, partition: TopicIdPartition, segment_id: uuid.UUID
     ) -> RemoteLogSegmentMetadata | None:
-        return self._found.get(partition, {}).get(segment_id)
+        return self._segments.get(partition, {}).get(segment_id)

@@ -78,11 +78,11 @@ def _alter_all(
 
 async def _unknown_hosts(request: Any) -> frozenset[str]:
     """The requested addresses that are neither an IP address nor a host name that resolves."""
-    asked = {
+    addresses = {
         name for entry in request.entries for kind, name in _parts(entry) if kind == IP and name
     }
     unknown = set()
-    for name in sorted(asked):
+    for name in sorted(addresses):
         try:
             ipaddress.ip_address(name)
         except ValueError:

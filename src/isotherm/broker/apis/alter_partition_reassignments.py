@@ -59,33 +59,37 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _outcome(
-    name: str, topic: TopicImage | None, asked: Any, allows_change: bool
+    name: str, topic: TopicImage | None, reassignment: Any, allows_change: bool
 ) -> dict[str, Any]:
     code, message = ErrorCode.none, None
     try:
-        _check(name, topic, asked, allows_change=allows_change)
+        _check(name, topic, reassignment, allows_change=allows_change)
     except RejectedError as error:
         code, message = code_of(error), str(error)
     return {
-        "partition_index": asked.partition_index,
+        "partition_index": reassignment.partition_index,
         "error_code": code,
         "error_message": message,
     }
 
 
-def _check(name: str, topic: TopicImage | None, asked: Any, *, allows_change: bool) -> None:
+def _check(name: str, topic: TopicImage | None, reassignment: Any, *, allows_change: bool) -> None:
     """Raise RejectedError unless the request names the partition's current replicas."""
-    place = f"partition={name}-{asked.partition_index}"
-    if topic is None or not 0 <= asked.partition_index < len(topic.partitions):
+    place = f"partition={name}-{reassignment.partition_index}"
+    if topic is None or not 0 <= reassignment.partition_index < len(topic.partitions):
         raise UnknownTopicOrPartitionError(f"no such partition {place}")
-    if asked.replicas is None:
+    if reassignment.replicas is None:
         raise NoReassignmentInProgressError(f"no reassignment is in progress {place}")
-    replicas = topic.partitions[asked.partition_index].replicas
-    if tuple(asked.replicas) == tuple(replicas):
+    replicas = topic.partitions[reassignment.partition_index].replicas
+    if tuple(reassignment.replicas) == tuple(replicas):
         return
-    facts = f"{place} replicas={list(asked.replicas)} current={list(replicas)}"
-    strangers = [each for each in asked.replicas if each not in replicas]
-    if not asked.replicas or strangers or len(set(asked.replicas)) != len(asked.replicas):
+    facts = f"{place} replicas={list(reassignment.replicas)} current={list(replicas)}"
+    strangers = [each for each in reassignment.replicas if each not in replicas]
+    if (
+        not reassignment.replicas
+        or strangers
+        or len(set(reassignment.replicas)) != len(reassignment.replicas)
+    ):
         raise InvalidReplicaAssignmentError(f"the only broker holds the only replica {facts}")
     if not allows_change:
         raise InvalidReplicationFactorError(f"the number of replicas may not change {facts}")

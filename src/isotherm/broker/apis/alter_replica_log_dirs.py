@@ -39,11 +39,13 @@ async def handle(context: RequestContext, request: Any) -> Any:
                 topic.name,
                 number,
                 _outcome(
-                    replica_manager, log_dirs.get(asked.path), TopicPartition(topic.name, number)
+                    replica_manager,
+                    log_dirs.get(directory.path),
+                    TopicPartition(topic.name, number),
                 ),
             )
-            for asked in request.dirs
-            for topic in asked.topics
+            for directory in request.dirs
+            for topic in directory.topics
             for number in topic.partitions
         ]
     )
@@ -88,8 +90,8 @@ def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any
         context,
         [
             (topic.name, number, error_code)
-            for asked in request.dirs
-            for topic in asked.topics
+            for directory in request.dirs
+            for topic in directory.topics
             for number in topic.partitions
         ],
     )

@@ -48,13 +48,13 @@ async def answer_alteration(
     `changes_of(resource, settings)` returns the changes to one resource of the request with these
     present settings.
     """
-    asked = [
+    alterations = [
         (resource.resource_type, resource.resource_name, partial(changes_of, resource))
         for resource in request.resources
     ]
     services = context.services
     altered = await services.run_control(
-        lambda: _alter_all(services, asked, validate_only=request.validate_only)
+        lambda: _alter_all(services, alterations, validate_only=request.validate_only)
     )
     return _response_fields(
         (each.resource_type, each.name, code_of(each.error), str(each.error))
@@ -94,7 +94,7 @@ def _response_fields(
 
 def _alter_all(
     services: BrokerServices,
-    asked: Iterable[tuple[int, str, Changes]],
+    alterations: Iterable[tuple[int, str, Changes]],
     *,
     validate_only: bool,
 ) -> list[AlteredResource]:
@@ -103,7 +103,7 @@ def _alter_all(
     The changes to a resource are all applied or none. A resource that the request names twice is
     rejected.
     """
-    resources = list(asked)
+    resources = list(alterations)
     counts = Counter((kind, name) for kind, name, _ in resources)
     answers = []
     for kind, name, changes in resources:
@@ -132,19 +132,19 @@ def _alter(
         if not name:
             raise InvalidRequestError("topics have no cluster-wide defaults to set")
         check_topic_name(name)
-        asked = changes(controller.topic_texts(name))
-        _check_names(asked)
-        _check_policy_stays(name, asked, controller.topic_texts(name))
-        controller.alter_topic_config(name, asked, validate_only=validate_only)
+        config_changes = changes(controller.topic_texts(name))
+        _check_names(config_changes)
+        _check_policy_stays(name, config_changes, controller.topic_texts(name))
+        controller.alter_topic_config(name, config_changes, validate_only=validate_only)
     elif kind == ResourceType.BROKER:
-        asked = changes(controller.broker_texts(name))
-        _check_names(asked)
-        controller.alter_broker_config(name, asked, validate_only=validate_only)
+        config_changes = changes(controller.broker_texts(name))
+        _check_names(config_changes)
+        controller.alter_broker_config(name, config_changes, validate_only=validate_only)
     elif kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
         resource = ConfigResource(kind, name)
-        asked = changes(controller.texts_of(resource))
-        _check_names(asked)
-        controller.alter_resource_config(resource, asked, validate_only=validate_only)
+        config_changes = changes(controller.texts_of(resource))
+        _check_names(config_changes)
+        controller.alter_resource_config(resource, config_changes, validate_only=validate_only)
     else:
         raise InvalidRequestError(
             f"resources of this type cannot be altered resource_type={kind} name={name}"

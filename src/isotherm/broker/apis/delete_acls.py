@@ -24,16 +24,16 @@ from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
-def requested_filter(asked: Any) -> AclFilter:
+def requested_filter(acl_filter: Any) -> AclFilter:
     """The filter in a DeleteAcls or DescribeAcls request."""
     return AclFilter(
-        asked.resource_type_filter,
-        asked.resource_name_filter,
-        asked.pattern_type_filter,
-        asked.principal_filter,
-        asked.host_filter,
-        asked.operation,
-        asked.permission_type,
+        acl_filter.resource_type_filter,
+        acl_filter.resource_name_filter,
+        acl_filter.pattern_type_filter,
+        acl_filter.principal_filter,
+        acl_filter.host_filter,
+        acl_filter.operation,
+        acl_filter.permission_type,
     )
 
 

@@ -56,7 +56,7 @@ class _Deletion(NamedTuple):
 
 def handle(context: RequestContext, request: Any) -> Any:
     topics = [
-        (topic.name, [_delete(context, topic.name, asked) for asked in topic.partitions])
+        (topic.name, [_delete(context, topic.name, entry) for entry in topic.partitions])
         for topic in request.topics
     ]
     waiting = [each for _, made in topics for each in made if each.partition is not None]
@@ -65,13 +65,13 @@ def handle(context: RequestContext, request: Any) -> Any:
     return _response(context, topics)
 
 
-def _delete(context: RequestContext, topic: str, asked: Any) -> _Deletion:
-    index = asked.partition_index
+def _delete(context: RequestContext, topic: str, entry: Any) -> _Deletion:
+    index = entry.partition_index
     try:
         if is_internal(topic) or topic in REMOTE_LOG_METADATA_TOPICS:
             raise InvalidTopicError(f"records of an internal topic cannot be deleted topic={topic}")
         partition = context.services.replica_manager.find_partition(topic, None, index)
-        target = delete_records(partition, asked.offset)
+        target = delete_records(partition, entry.offset)
         low_watermark = partition.low_watermark()
     except IsothermError as error:
         return _Deletion(index, code_of(error))

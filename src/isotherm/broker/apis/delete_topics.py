@@ -37,11 +37,11 @@ FIRST_TOPIC_ID_VERSION = 6
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    asked = _asked(context, request)
+    topics = _requested_topics(context, request)
     # An empty name counts as a name. No topic has it, so the controller answers that it is unknown.
-    wanted = [
+    names_and_ids = [
         topic
-        for name, topic_id in asked
+        for name, topic_id in topics
         if (name is None) != (topic_id is None)
         for topic in (name, topic_id)
         if topic is not None
@@ -49,7 +49,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     controller = context.services.controller
     results = iter(
         await context.services.run_control(
-            lambda: controller.delete_topics(wanted, charge=context.charge)
+            lambda: controller.delete_topics(names_and_ids, charge=context.charge)
         )
     )
     ambiguous = InvalidRequestError("a topic must have either a name or an id")
@@ -59,12 +59,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
             next(results)
             if (name is None) != (topic_id is None)
             else DeletedTopic(name, topic_id, ambiguous)
-            for name, topic_id in asked
+            for name, topic_id in topics
         ],
     )
 
 
-def _asked(context: RequestContext, request: Any) -> list[tuple[str | None, uuid.UUID | None]]:
+def _requested_topics(
+    context: RequestContext, request: Any
+) -> list[tuple[str | None, uuid.UUID | None]]:
     if context.header.api_version >= FIRST_TOPIC_ID_VERSION:
         return [(topic.name, topic.topic_id) for topic in request.topics]
     return [(name, None) for name in request.topic_names]

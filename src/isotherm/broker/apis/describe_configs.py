@@ -69,7 +69,7 @@ CONFIG_TYPES = {
 
 def handle(context: RequestContext, request: Any) -> Any:
     describing = _Describing(context, request)
-    results = [describing.result(asked) for asked in request.resources]
+    results = [describing.result(resource) for resource in request.resources]
     return context.response({"results": results})
 
 
@@ -91,32 +91,32 @@ class _Describing:
         self._described: dict[Hashable, tuple[DescribedConfig, ...]] = {}
         self._made: dict[Hashable, Any] = {}
 
-    def result(self, asked: Any) -> Any:
+    def result(self, resource: Any) -> Any:
         try:
-            return self._result(asked)
+            return self._result(resource)
         except RejectedError as error:
-            return _error_fields(asked, code_of(error), str(error))
+            return _error_fields(resource, code_of(error), str(error))
 
-    def _result(self, asked: Any) -> Any:
-        source = _source(self._services, asked.resource_type, asked.resource_name)
-        shown = source.depends_on, frozenset(asked.configuration_keys or ())
+    def _result(self, resource: Any) -> Any:
+        source = _source(self._services, resource.resource_type, resource.resource_name)
+        shown = source.depends_on, frozenset(resource.configuration_keys or ())
         made = self._made.get(shown)
         if made is None:
-            made = self._made[shown] = self._make(asked, source)
-        return dataclasses.replace(made, resource_name=asked.resource_name)
+            made = self._made[shown] = self._make(resource, source)
+        return dataclasses.replace(made, resource_name=resource.resource_name)
 
-    def _make(self, asked: Any, source: _Source) -> Any:
+    def _make(self, resource: Any, source: _Source) -> Any:
         described = self._described.get(source.depends_on)
         if described is None:
             described = self._described[source.depends_on] = tuple(source.describe())
-        names = set(asked.configuration_keys or ())
+        names = set(resource.configuration_keys or ())
         made = entity_of(
             self._result_type,
             {
                 "error_code": ErrorCode.none,
                 "error_message": None,
-                "resource_type": asked.resource_type,
-                "resource_name": asked.resource_name,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
                 "configs": [
                     _config_fields(config, self._request)
                     for config in described
@@ -181,12 +181,12 @@ def _config_fields(config: DescribedConfig, request: Any) -> dict[str, Any]:
     }
 
 
-def _error_fields(asked: Any, error_code: ErrorCode, message: str | None) -> dict[str, Any]:
+def _error_fields(resource: Any, error_code: ErrorCode, message: str | None) -> dict[str, Any]:
     return {
         "error_code": error_code,
         "error_message": message,
-        "resource_type": asked.resource_type,
-        "resource_name": asked.resource_name,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
         "configs": (),
     }
 

@@ -42,17 +42,17 @@ Replicas: TypeAlias = Sequence[tuple[TopicPartition, Callable[[], dict[str, Any]
 
 async def handle(context: RequestContext, request: Any) -> Any:
     replica_manager = context.services.replica_manager
-    asked = _asked(request)
+    partitions = _requested_partitions(request)
     logs = {
         log.topic_partition: log
         for log in replica_manager.logs()
         if log.topic_partition.topic != CLUSTER_METADATA_TOPIC
-        and (asked is None or log.topic_partition in asked)
+        and (partitions is None or log.topic_partition in partitions)
     }
     copies = [
         copy
         for copy in replica_manager.future_replicas()
-        if asked is None or copy.topic_partition in asked
+        if partitions is None or copy.topic_partition in partitions
     ]
     # A request of a few bytes may be about all replicas, so others are served meanwhile.
     turns = AnswerTurns()
@@ -75,12 +75,12 @@ async def handle(context: RequestContext, request: Any) -> Any:
         ]
         results.append(await _directory_fields(context, log_dir, replicas, turns))
     remote = context.services.remote_log_manager
-    if asked is None and remote is not None and (sizes := remote.sizes()):
+    if partitions is None and remote is not None and (sizes := remote.sizes()):
         results.append(await _remote_fields(context, remote.location, sizes, turns))
     return context.response({"error_code": ErrorCode.none, "results": results})
 
 
-def _asked(request: Any) -> set[tuple[str, int]] | None:
+def _requested_partitions(request: Any) -> set[tuple[str, int]] | None:
     if request.topics is None:
         return None
     return {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}

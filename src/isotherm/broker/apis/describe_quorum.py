@@ -28,9 +28,9 @@ METADATA_PARTITION = (CLUSTER_METADATA_TOPIC, 0)
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    asked = _asked(request)
-    if asked != [METADATA_PARTITION]:
-        return _refused_partitions(context, asked, ErrorCode.unknown_topic_or_partition)
+    partitions = _requested_partitions(request)
+    if partitions != [METADATA_PARTITION]:
+        return _refused_partitions(context, partitions, ErrorCode.unknown_topic_or_partition)
     services = context.services
     controller, node_id = services.controller, services.config.node_id
     now_ms, end_offset = services.clock.now_ms(), services.metadata.image.end_offset
@@ -59,7 +59,7 @@ def handle(context: RequestContext, request: Any) -> Any:
     )
 
 
-def _asked(request: Any) -> list[tuple[str, int]]:
+def _requested_partitions(request: Any) -> list[tuple[str, int]]:
     return [
         (topic.topic_name, each.partition_index)
         for topic in request.topics
@@ -68,10 +68,10 @@ def _asked(request: Any) -> list[tuple[str, int]]:
 
 
 def _refused_partitions(
-    context: RequestContext, asked: list[tuple[str, int]], error_code: ErrorCode
+    context: RequestContext, partitions: list[tuple[str, int]], error_code: ErrorCode
 ) -> Any:
     topics: dict[str, list[dict[str, Any]]] = {}
-    for topic, number in asked:
+    for topic, number in partitions:
         topics.setdefault(topic, []).append({"partition_index": number, "error_code": error_code})
     return _response(
         context,

@@ -34,10 +34,10 @@ def handle(context: RequestContext, request: Any) -> Any:
         ErrorCode.none,
         [
             (
-                asked.topic,
-                [(each, _outcome(context, asked.topic, each)) for each in asked.partitions],
+                topic.topic,
+                [(each, _outcome(context, topic.topic, each)) for each in topic.partitions],
             )
-            for asked in request.topic_partitions or ()
+            for topic in request.topic_partitions or ()
         ],
     )
 
@@ -86,8 +86,8 @@ def _response(
 def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
     """Answer the request and every named partition with `error_code`."""
     topics = [
-        (asked.topic, [(each, error_code) for each in asked.partitions])
-        for asked in request.topic_partitions or ()
+        (topic.topic, [(each, error_code) for each in topic.partitions])
+        for topic in request.topic_partitions or ()
     ]
     return _response(context, error_code, topics)
 

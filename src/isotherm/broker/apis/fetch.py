@@ -219,8 +219,8 @@ def _check_targets(
     granted: set[Hashable],
 ) -> None:
     names = {target.key: _topic_name(context, target.key) for target in targets}
-    asked = {name for name in names.values() if name is not None}
-    allowed = authorizer.allowed(context, Operation.READ, ResourceType.TOPIC, asked)
+    topic_names = {name for name in names.values() if name is not None}
+    allowed = authorizer.allowed(context, Operation.READ, ResourceType.TOPIC, topic_names)
     for target in targets:
         key, name = target.key, names[target.key]
         if name is None:
@@ -283,21 +283,21 @@ def _respond_with_leaders(
     context: RequestContext,
     fetch: FetchContext,
     reader: FetchReader,
-    found: FetchReads,
+    fetch_reads: FetchReads,
     now_ms: int,
 ) -> FetchResponse:
     """The response, with the current leader of each partition that another broker leads
     (KIP-951).
     """
     reads, endpoints = [], {}
-    for target, read in zip(found.targets, found.reads, strict=True):
+    for target, read in zip(fetch_reads.targets, fetch_reads.reads, strict=True):
         if read.response.error_code in LEADER_ERRORS:
             hint = current_leader(context, *target.key)
             read = PartitionRead(read.response._replace(current_leader=hint.leader))
             if hint.endpoint is not None and reader.follower is None:
                 endpoints[hint.endpoint.node_id] = hint.endpoint
         reads.append(read)
-    answer = fetch.respond(found.targets, reads, now_ms)
+    answer = fetch.respond(fetch_reads.targets, reads, now_ms)
     return answer._replace(node_endpoints=tuple(endpoints.values()))
 
 
@@ -308,8 +308,8 @@ def _refuse(context: RequestContext, request: FetchRequest, error_code: ErrorCod
             topic.name,
             topic.topic_id,
             [
-                FetchPartitionResponse(asked.partition, error_code=error_code)
-                for asked in topic.partitions
+                FetchPartitionResponse(partition.partition, error_code=error_code)
+                for partition in topic.partitions
             ],
         )
         for topic in request.topics

@@ -61,17 +61,17 @@ class Answer(NamedTuple):
 
 def handle(context: RequestContext, request: Any) -> Any:
     asked_times = Counter(
-        (topic.name, asked.partition_index)
+        (topic.name, entry.partition_index)
         for topic in request.topics
-        for asked in topic.partitions
+        for entry in topic.partitions
     )
     search = LocalSearch(context.services.batch_executor, asyncio.Semaphore())
     answers = [
         Answer(error=ErrorCode.invalid_request)
-        if asked_times[topic.name, asked.partition_index] > 1
-        else _look_up(context, request, topic.name, asked, search)
+        if asked_times[topic.name, entry.partition_index] > 1
+        else _look_up(context, request, topic.name, entry, search)
         for topic in request.topics
-        for asked in topic.partitions
+        for entry in topic.partitions
     ]
     if any(answer.awaited for answer in answers):
         return _answer_later(context, request, answers)
@@ -101,21 +101,21 @@ def _code(error: IsothermError, version: int) -> ErrorCode:
 
 
 def _look_up(
-    context: RequestContext, request: Any, topic: str, asked: Any, search: LocalSearch
+    context: RequestContext, request: Any, topic: str, entry: Any, search: LocalSearch
 ) -> Answer:
     version = context.header.api_version
     services = context.services
     remote = services.remote_log_manager
     try:
-        check_timestamp(asked.timestamp, version)
-        partition = services.replica_manager.find_partition(topic, None, asked.partition_index)
+        check_timestamp(entry.timestamp, version)
+        partition = services.replica_manager.find_partition(topic, None, entry.partition_index)
         if version >= FIRST_LEADER_EPOCH_VERSION:
-            partition.check_leader_epoch(asked.current_leader_epoch)
+            partition.check_leader_epoch(entry.current_leader_epoch)
         if request.replica_id != DEBUGGING_REPLICA_ID:
             partition.check_is_leader()
         offset = find_offset(
             partition,
-            asked.timestamp,
+            entry.timestamp,
             _isolation(request, version),
             None if remote is None else remote.readers,
             search,
@@ -150,8 +150,8 @@ def _response(context: RequestContext, request: Any, answers: Sequence[Answer]) 
                 {
                     "name": topic.name,
                     "partitions": [
-                        _partition_fields(asked.partition_index, next(remaining))
-                        for asked in topic.partitions
+                        _partition_fields(entry.partition_index, next(remaining))
+                        for entry in topic.partitions
                     ],
                 }
                 for topic in request.topics

@@ -140,17 +140,17 @@ async def _create_missing(context: RequestContext, topics: Iterable[Any]) -> dic
     return {result.name: code_of(result.error) for result in results if result.error is not None}
 
 
-def _answer(image: MetadataImage, asked: Any, refused: dict[str, ErrorCode]) -> TopicAnswer:
-    topic_id = getattr(asked, "topic_id", None)
-    if topic_id is not None or asked.name is None:
+def _answer(image: MetadataImage, entry: Any, refused: dict[str, ErrorCode]) -> TopicAnswer:
+    topic_id = getattr(entry, "topic_id", None)
+    if topic_id is not None or entry.name is None:
         topic = image.topics_by_id.get(topic_id) if topic_id is not None else None
         if topic is None:
             return TopicAnswer(None, ErrorCode.unknown_topic_id, topic_id=topic_id)
         return TopicAnswer(topic)
-    topic = image.topics_by_name.get(asked.name)
+    topic = image.topics_by_name.get(entry.name)
     if topic is not None:
         return TopicAnswer(topic)
-    return TopicAnswer(None, refused.get(asked.name) or _missing_code(asked.name), name=asked.name)
+    return TopicAnswer(None, refused.get(entry.name) or _missing_code(entry.name), name=entry.name)
 
 
 def _missing_code(name: str) -> ErrorCode:

@@ -67,16 +67,16 @@ def _known_offsets(
         retention_ms = request.retention_time // ONE_MS
     for topic in request.topics:
         name, topic_id, partition_count = _resolve(context, topic)
-        for asked in topic.partitions:
-            if name is None or not 0 <= asked.partition_index < partition_count:
+        for entry in topic.partitions:
+            if name is None or not 0 <= entry.partition_index < partition_count:
                 continue
             has_epoch = version >= FIRST_LEADER_EPOCH_VERSION
             yield (
-                TopicPartition(name, asked.partition_index),
+                TopicPartition(name, entry.partition_index),
                 OffsetAndMetadata(
-                    asked.committed_offset,
-                    asked.committed_leader_epoch if has_epoch else NO_LEADER_EPOCH,
-                    asked.committed_metadata or "",
+                    entry.committed_offset,
+                    entry.committed_leader_epoch if has_epoch else NO_LEADER_EPOCH,
+                    entry.committed_metadata or "",
                     now_ms,
                     topic_id,
                     now_ms + retention_ms if retention_ms >= 0 else None,
@@ -122,10 +122,10 @@ def _response(
                     ("topic_id" if has_id else "name"): topic.topic_id if has_id else topic.name,
                     "partitions": [
                         {
-                            "partition_index": asked.partition_index,
-                            "error_code": _code(context, topic, asked.partition_index, codes),
+                            "partition_index": entry.partition_index,
+                            "error_code": _code(context, topic, entry.partition_index, codes),
                         }
-                        for asked in topic.partitions
+                        for entry in topic.partitions
                     ],
                 }
                 for topic in request.topics

@@ -27,11 +27,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
     coordinator = context.services.group_coordinator
     await coordinator.ensure_topic()
     existing = [
-        TopicPartition(topic.name, asked.partition_index)
+        TopicPartition(topic.name, entry.partition_index)
         for topic in request.topics
         if (image := context.services.metadata.image.topic(topic.name)) is not None
-        for asked in topic.partitions
-        if 0 <= asked.partition_index < len(image.partitions)
+        for entry in topic.partitions
+        if 0 <= entry.partition_index < len(image.partitions)
     ]
     codes = coordinator.offsets.delete(request.group_id, existing)
     if (waiting := coordinator.uncommitted(request.group_id)) is not None:
@@ -44,12 +44,12 @@ async def handle(context: RequestContext, request: Any) -> Any:
             "name": topic.name,
             "partitions": [
                 {
-                    "partition_index": asked.partition_index,
+                    "partition_index": entry.partition_index,
                     "error_code": codes.get(
-                        TopicPartition(topic.name, asked.partition_index), unknown
+                        TopicPartition(topic.name, entry.partition_index), unknown
                     ),
                 }
-                for asked in topic.partitions
+                for entry in topic.partitions
             ],
         }
         for topic in request.topics

@@ -41,7 +41,7 @@ FIRST_BATCHED_VERSION = 8
 FIRST_TOPIC_ID_VERSION = 10
 
 
-class Asked(NamedTuple):
+class GroupRequest(NamedTuple):
     """One group of a request. `topics` are by name or by id; None means all."""
 
     group_id: str
@@ -53,15 +53,15 @@ class Asked(NamedTuple):
 async def handle(context: RequestContext, request: Any) -> Any:
     await context.services.group_coordinator.ensure_topic()
     return _response(
-        context, [await _group_fields(context, request, each) for each in _asked(request)]
+        context, [await _group_fields(context, request, each) for each in _group_requests(request)]
     )
 
 
-def _asked(request: Any) -> list[Asked]:
+def _group_requests(request: Any) -> list[GroupRequest]:
     if not hasattr(request, "groups"):
-        return [Asked(request.group_id, request.topics)]
+        return [GroupRequest(request.group_id, request.topics)]
     return [
-        Asked(
+        GroupRequest(
             group.group_id,
             group.topics,
             getattr(group, "member_id", None),
@@ -71,26 +71,28 @@ def _asked(request: Any) -> list[Asked]:
     ]
 
 
-async def _group_fields(context: RequestContext, request: Any, asked: Asked) -> dict[str, Any]:
+async def _group_fields(
+    context: RequestContext, request: Any, group: GroupRequest
+) -> dict[str, Any]:
     version = context.header.api_version
     require_stable = version >= FIRST_REQUIRE_STABLE_VERSION and request.require_stable
     coordinator = context.services.group_coordinator
     offsets = coordinator.offsets
     try:
-        error = offsets.fetch_error(asked.group_id, asked.member_id, asked.member_epoch)
-        if asked.topics is None:
-            topics = await _all_topics(context, asked.group_id, require_stable=require_stable)
+        error = offsets.fetch_error(group.group_id, group.member_id, group.member_epoch)
+        if group.topics is None:
+            topics = await _all_topics(context, group.group_id, require_stable=require_stable)
         else:
-            partitions = _partitions(context, asked.topics)
-            fetched = offsets.fetch(asked.group_id, partitions, require_stable=require_stable)
-            topics = [_topic_fields(context, topic, fetched) for topic in asked.topics]
-        if (waiting := coordinator.uncommitted(asked.group_id)) is not None:
+            partitions = _partitions(context, group.topics)
+            fetched = offsets.fetch(group.group_id, partitions, require_stable=require_stable)
+            topics = [_topic_fields(context, topic, fetched) for topic in group.topics]
+        if (waiting := coordinator.uncommitted(group.group_id)) is not None:
             await waiting
     except IsothermError as failure:
-        return _error_fields(context, asked, code_of(failure))
+        return _error_fields(context, group, code_of(failure))
     if error is not ErrorCode.none:
-        return _error_fields(context, asked, error)
-    return {"group_id": asked.group_id, "topics": topics, "error_code": ErrorCode.none}
+        return _error_fields(context, group, error)
+    return {"group_id": group.group_id, "topics": topics, "error_code": ErrorCode.none}
 
 
 def _partitions(context: RequestContext, topics: Sequence[Any]) -> list[TopicPartition]:
@@ -196,7 +198,7 @@ def _partition_fields(index: int, fetched: FetchedOffset) -> dict[str, Any]:
     }
 
 
-def _error_fields(context: RequestContext, asked: Asked, error: ErrorCode) -> dict[str, Any]:
+def _error_fields(context: RequestContext, group: GroupRequest, error: ErrorCode) -> dict[str, Any]:
     """The fields of a failed group.
 
     Version 1 has no error of the whole response, so each partition gets it.
@@ -211,9 +213,9 @@ def _error_fields(context: RequestContext, asked: Asked, error: ErrorCode) -> di
                     for index in topic.partition_indexes
                 ],
             }
-            for topic in asked.topics or ()
+            for topic in group.topics or ()
         ]
-    return {"group_id": asked.group_id, "topics": topics, "error_code": error}
+    return {"group_id": group.group_id, "topics": topics, "error_code": error}
 
 
 def _response(context: RequestContext, groups: list[dict[str, Any]]) -> Any:
@@ -225,7 +227,7 @@ def _response(context: RequestContext, groups: list[dict[str, Any]]) -> Any:
 def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
     """Answer every group with `error_code`."""
     return _response(
-        context, [_error_fields(context, asked, error_code) for asked in _asked(request)]
+        context, [_error_fields(context, group, error_code) for group in _group_requests(request)]
     )
 
 
@@ -289,10 +291,10 @@ async def _guard_group(
     refusals = api.refuse_items(
         context, dataclasses.replace(request, topics=checked.denied), _TOPIC_DENIED
     ).topics
-    asked = request
+    allowed_request = request
     if request.topics is not None:
-        asked = dataclasses.replace(request, topics=checked.allowed)
-    response = await api.handle(context, asked)
+        allowed_request = dataclasses.replace(request, topics=checked.allowed)
+    response = await api.handle(context, allowed_request)
     if is_refusal(response):
         return response
     topics = response.topics

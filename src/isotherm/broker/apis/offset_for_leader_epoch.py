@@ -37,20 +37,20 @@ def handle(context: RequestContext, request: Any) -> Any:
     return context.response({"topics": topics})
 
 
-def _answer(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
+def _answer(context: RequestContext, topic: str, entry: Any) -> dict[str, Any]:
     code, end = ErrorCode.none, UNDEFINED_EPOCH_END
     try:
-        partition = context.services.replica_manager.find_partition(topic, None, asked.partition)
-        partition.check_leader_epoch(asked.current_leader_epoch)
+        partition = context.services.replica_manager.find_partition(topic, None, entry.partition)
+        partition.check_leader_epoch(entry.current_leader_epoch)
         partition.check_is_leader()
     except IsothermError as error:
         code = code_of(error)
     else:
         log = partition.log
-        end = log.leader_epochs.end_offset_for(asked.leader_epoch, log.log_end_offset)
+        end = log.leader_epochs.end_offset_for(entry.leader_epoch, log.log_end_offset)
     return {
         "error_code": code,
-        "partition": asked.partition,
+        "partition": entry.partition,
         "leader_epoch": end.epoch,
         "end_offset": end.end_offset,
     }

@@ -42,7 +42,7 @@ from isotherm.broker.apis.batch_checks import (
 )
 from isotherm.broker.apis.produce_admission import (
     NO_VERDICTS,
-    Asked,
+    AdmissionKey,
     Verdicts,
     admit_batch,
     await_admissions,
@@ -160,7 +160,7 @@ async def _append_once_admitted(
     request: ProduceRequest,
     origin: AppendOrigin,
     checks: BatchChecks,
-    waiting: Mapping[Asked, PendingAdmission],
+    waiting: Mapping[AdmissionKey, PendingAdmission],
 ) -> ProduceResponse | None:
     """Append, once the transaction coordinator has answered for all partitions of `waiting`."""
     verdicts = await await_admissions(waiting) if waiting else NO_VERDICTS

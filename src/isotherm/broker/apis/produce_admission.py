@@ -44,9 +44,9 @@ FIRST_ABORTABLE_VERSION = 11
 FIRST_ADDING_VERSION = 12
 
 # A request may have batches of several producers for one partition.
-Asked: TypeAlias = tuple[TopicPartition, ProducerIdAndEpoch]
+AdmissionKey: TypeAlias = tuple[TopicPartition, ProducerIdAndEpoch]
 
-Verdicts: TypeAlias = Mapping[Asked, IsothermError | None]
+Verdicts: TypeAlias = Mapping[AdmissionKey, IsothermError | None]
 """The coordinators' answers: None for admitted batches, else the error that refuses them."""
 
 NO_VERDICTS: Verdicts = {}
@@ -54,13 +54,13 @@ NO_VERDICTS: Verdicts = {}
 
 def start_admissions(
     context: RequestContext, request: ProduceRequest
-) -> dict[Asked, PendingAdmission]:
+) -> dict[AdmissionKey, PendingAdmission]:
     """Ask for the transactional batches; returns the admissions to wait for.
 
     They are none if this broker coordinates all transactions. A batch that is refused at once is
     left out here. `admit_batch` refuses it again.
     """
-    waiting: dict[Asked, PendingAdmission] = {}
+    waiting: dict[AdmissionKey, PendingAdmission] = {}
     if not request.transactional_id or context.services.remote_admission is None:
         return waiting
     for topic in request.topics:
@@ -73,27 +73,27 @@ def start_admissions(
                     topic.name, topic.topic_id, produced.partition
                 )
                 check_header(header)
-                asked = _asked(partition, header)
-                if asked in waiting:
+                key = _admission_key(partition, header)
+                if key in waiting:
                     continue
                 pending = _admit(context, request, partition, header)
             except IsothermError:
                 continue
             if pending is not None:
-                waiting[asked] = pending
+                waiting[key] = pending
     return waiting
 
 
-async def await_admissions(waiting: Mapping[Asked, PendingAdmission]) -> Verdicts:
+async def await_admissions(waiting: Mapping[AdmissionKey, PendingAdmission]) -> Verdicts:
     """The verdicts, once all are known. They hold until the end of this loop iteration."""
     refusals = await asyncio.gather(*(each.wait() for each in waiting.values()))
-    verdicts: dict[Asked, IsothermError | None] = {}
-    for (asked, pending), refusal in zip(waiting.items(), refusals, strict=True):
-        verdicts[asked] = None
+    verdicts: dict[AdmissionKey, IsothermError | None] = {}
+    for (key, pending), refusal in zip(waiting.items(), refusals, strict=True):
+        verdicts[key] = None
         try:
             pending.settle(refusal)
         except IsothermError as error:
-            verdicts[asked] = error
+            verdicts[key] = error
     return verdicts
 
 
@@ -120,9 +120,9 @@ def admit_batch(
     if ability is None:
         return
     try:
-        asked = _asked(partition, header)
-        if asked in verdicts:
-            verdict = verdicts[asked]
+        key = _admission_key(partition, header)
+        if key in verdicts:
+            verdict = verdicts[key]
             if verdict is not None:
                 raise verdict
         else:
@@ -142,7 +142,7 @@ def admit_batch(
         raise NotEnoughReplicasError(str(error)) from error
 
 
-def _asked(partition: Partition, header: BatchHeader) -> Asked:
+def _admission_key(partition: Partition, header: BatchHeader) -> AdmissionKey:
     producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
     return partition.topic_partition, producer
 

@@ -60,12 +60,12 @@ async def handle(context: RequestContext, request: Any) -> Any:
             "name": topic.name,
             "partitions": [
                 {
-                    "partition_index": asked.partition_index,
+                    "partition_index": entry.partition_index,
                     "error_code": codes.get(
-                        TopicPartition(topic.name, asked.partition_index), unknown
+                        TopicPartition(topic.name, entry.partition_index), unknown
                     ),
                 }
-                for asked in topic.partitions
+                for entry in topic.partitions
             ],
         }
         for topic in request.topics
@@ -108,12 +108,12 @@ def _known_offsets(
     offsets = {}
     for asked_topic in request.topics:
         topic = topics.get(asked_topic.name)
-        for asked in asked_topic.partitions:
-            if topic is not None and 0 <= asked.partition_index < len(topic.partitions):
-                offsets[TopicPartition(topic.name, asked.partition_index)] = OffsetAndMetadata(
-                    asked.committed_offset,
-                    asked.committed_leader_epoch if has_epoch else NO_LEADER_EPOCH,
-                    asked.committed_metadata or "",
+        for entry in asked_topic.partitions:
+            if topic is not None and 0 <= entry.partition_index < len(topic.partitions):
+                offsets[TopicPartition(topic.name, entry.partition_index)] = OffsetAndMetadata(
+                    entry.committed_offset,
+                    entry.committed_leader_epoch if has_epoch else NO_LEADER_EPOCH,
+                    entry.committed_metadata or "",
                     topic_id=topic.topic_id,
                 )
     return offsets

@@ -40,12 +40,12 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return _response(context, ErrorCode.none, None, tuple(update.name for update in updates))
 
 
-def _update(context: RequestContext, asked: Any) -> FeatureUpdate:
+def _update(context: RequestContext, entry: Any) -> FeatureUpdate:
     if context.header.api_version >= FIRST_UPGRADE_TYPE_VERSION:
-        upgrade_type = asked.upgrade_type
+        upgrade_type = entry.upgrade_type
     else:
-        upgrade_type = UpgradeType.SAFE_DOWNGRADE if asked.allow_downgrade else UpgradeType.UPGRADE
-    return FeatureUpdate(asked.feature, asked.max_version_level, upgrade_type)
+        upgrade_type = UpgradeType.SAFE_DOWNGRADE if entry.allow_downgrade else UpgradeType.UPGRADE
+    return FeatureUpdate(entry.feature, entry.max_version_level, upgrade_type)
 
 
 def _response(

@@ -54,14 +54,14 @@ class DelayedFetch:
 def expected_size(target: FetchTarget, reader: FetchReader) -> int:
     """Estimate the bytes that a read would return now, from the bytes that became readable since
     the last read. The log is not read."""
-    partition, asked, isolation = target.partition, target.asked, reader.isolation
+    partition, request, isolation = target.partition, target.request, reader.isolation
     assert partition is not None
     if (
         # With other replicas bytes may become visible below the fetch offset. They are not for
         # this reader. Without others the high watermark is the log end, and never below it.
         isolation is not FetchIsolation.LOG_END
         and not partition.is_alone
-        and partition.log.high_watermark <= asked.fetch_offset
+        and partition.log.high_watermark <= request.fetch_offset
     ):
         return target.read_size
     if reader.follower is not None and reader.follower.is_held_back(partition):
@@ -70,12 +70,12 @@ def expected_size(target: FetchTarget, reader: FetchReader) -> int:
         return target.read_size
     if isolation is FetchIsolation.TXN_COMMITTED:
         stable = partition.log.last_stable_offset
-        if stable <= asked.fetch_offset:
+        if stable <= request.fetch_offset:
             return target.read_size
         if target.hidden_from is not None and stable > target.hidden_from:
             # The end of a transaction makes records readable that were below the high watermark
             # before, so the counter of visible bytes does not show them.
-            return asked.partition_max_bytes
+            return request.partition_max_bytes
     is_of_follower = isolation is FetchIsolation.LOG_END
     readable = partition.appended_size if is_of_follower else partition.visible_size
-    return min(target.read_size + readable - target.size_before, asked.partition_max_bytes)
+    return min(target.read_size + readable - target.size_before, request.partition_max_bytes)

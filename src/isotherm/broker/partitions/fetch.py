@@ -209,9 +209,9 @@ class FetchReader(NamedTuple):
         reads = FetchReads(targets, [])
         min_one_message = True
         for target in targets:
-            asked, partition = target.asked, target.partition
+            request, partition = target.request, target.partition
             if partition is None:
-                reads.reads.append(_error_read(asked, target.error))
+                reads.reads.append(_error_read(request, target.error))
                 reads.is_decided = True
                 continue
             # Noted before the read: a change during the read then counts as news and is not missed.
@@ -221,11 +221,11 @@ class FetchReader(NamedTuple):
                 target.size_before = partition.visible_size
             else:
                 target.size_before = partition.appended_size
-            limit = max(0, min(max_bytes, asked.partition_max_bytes))
+            limit = max(0, min(max_bytes, request.partition_max_bytes))
             try:
-                read = self._read(partition, asked, limit, min_one_message, is_first=is_first)
+                read = self._read(partition, request, limit, min_one_message, is_first=is_first)
             except IsothermError as error:
-                read = _error_read(asked, error_code(error))
+                read = _error_read(request, error_code(error))
             size = target.read_size = read.size
             if self.isolation is FetchIsolation.TXN_COMMITTED:
                 target.hidden_from = _hidden_from(read)
@@ -245,7 +245,7 @@ class FetchReader(NamedTuple):
     def _read(
         self,
         partition: Partition,
-        asked: FetchPartition,
+        request: FetchPartition,
         max_bytes: int,
         min_one_message: bool,
         *,
@@ -254,35 +254,35 @@ class FetchReader(NamedTuple):
         # The epoch is checked first, as in Kafka: with stale metadata the offset may be of another
         # lineage. Each check is called only if a comparison shows that it may matter: the calls of
         # a fetch have a budget (docs/decisions/0136).
-        if asked.current_leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch):
-            partition.check_leader_epoch(asked.current_leader_epoch)
+        if request.current_leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch):
+            partition.check_leader_epoch(request.current_leader_epoch)
         if self.leader_only and not partition.is_leader:
             partition.check_is_leader()
         follower = self.follower
         if follower is not None:
-            partition.check_follower(follower.broker_id, asked.current_leader_epoch)
-        if self.rack is not None or asked.last_fetched_epoch != NO_LEADER_EPOCH:
-            elsewhere = _elsewhere(partition, asked, self.rack)
+            partition.check_follower(follower.broker_id, request.current_leader_epoch)
+        if self.rack is not None or request.last_fetched_epoch != NO_LEADER_EPOCH:
+            elsewhere = _elsewhere(partition, request, self.rack)
             if elsewhere is not None:
                 # A diverging follower's fetch is not recorded: its offset is of another history.
                 return elsewhere
         read = partition.log.read_local(
-            asked.fetch_offset,
+            request.fetch_offset,
             max_bytes,
             isolation=self.isolation,
             min_one_message=min_one_message,
         )
         if read is None and follower is not None:
-            return _moved_read(partition, asked)
+            return _moved_read(partition, request)
         if read is None:
-            return self._remote_read(partition, asked, max_bytes, min_one_message)
+            return self._remote_read(partition, request, max_bytes, min_one_message)
         if follower is not None:
             # After the read, as in Kafka: an offset that cannot be read does not show which
             # records the follower has.
-            read = _follower_read(follower, partition, asked, read, is_first=is_first)
+            read = _follower_read(follower, partition, request, read, is_first=is_first)
         size, transactions = len(read.records), read.aborted_transactions
         response = FetchPartitionResponse(
-            asked.partition,
+            request.partition,
             0,
             read.high_watermark,
             read.last_stable_offset,
@@ -290,25 +290,25 @@ class FetchReader(NamedTuple):
             None if transactions is None else _aborted(transactions),
             (read.records,) if size else (),
         )
-        return PartitionRead(response, size, None, asked.fetch_offset >= read.end_offset)
+        return PartitionRead(response, size, None, request.fetch_offset >= read.end_offset)
 
     def _remote_read(
-        self, partition: Partition, asked: FetchPartition, max_bytes: int, min_one_message: bool
+        self, partition: Partition, request: FetchPartition, max_bytes: int, min_one_message: bool
     ) -> PartitionRead:
         """A pending remote read. Its expected size is the partition's limit, as in Kafka."""
-        response = _response(partition, asked)
+        response = _response(partition, request)
         if max_bytes == 0 and not min_one_message:
             return PartitionRead(response)
-        request = ReadRequest(
+        remote = ReadRequest(
             partition.log,
             partition.topic_id_partition,
-            asked.fetch_offset,
+            request.fetch_offset,
             max_bytes,
             self.isolation,
             min_one_message,
         )
         # At least 1, so that it counts as data even if no budget is left.
-        return PartitionRead(response, max(1, max_bytes), request)
+        return PartitionRead(response, max(1, max_bytes), remote)
 
 
 def _hidden_from(read: PartitionRead) -> Offset | None:
@@ -322,65 +322,65 @@ def _hidden_from(read: PartitionRead) -> Offset | None:
 
 
 def _elsewhere(
-    partition: Partition, asked: FetchPartition, rack: ConsumerRack | None
+    partition: Partition, request: FetchPartition, rack: ConsumerRack | None
 ) -> PartitionRead | None:
     """The answer without records: a preferred replica for a consumer in another rack, or the
     diverging epoch for a follower whose log diverges. None if this log must be read."""
     if rack is not None:
-        preferred = preferred_replica(partition, asked.fetch_offset, rack)
+        preferred = preferred_replica(partition, request.fetch_offset, rack)
         if preferred is not None:
-            response = _response(partition, asked)
+            response = _response(partition, request)
             return PartitionRead(response._replace(preferred_read_replica=preferred))
-    if asked.last_fetched_epoch != NO_LEADER_EPOCH:
-        diverging = _diverging_epoch(partition, asked)
+    if request.last_fetched_epoch != NO_LEADER_EPOCH:
+        diverging = _diverging_epoch(partition, request)
         if diverging is not None:
-            response = _response(partition, asked)
+            response = _response(partition, request)
             return PartitionRead(response._replace(diverging_epoch=diverging))
     return None
 
 
-def _diverging_epoch(partition: Partition, asked: FetchPartition) -> EpochEndOffset | None:
+def _diverging_epoch(partition: Partition, request: FetchPartition) -> EpochEndOffset | None:
     """The epoch and end offset at which the follower's log diverges from this one (KIP-595); None
     if it does not diverge."""
     log = partition.log
     epoch, end_offset = log.leader_epochs.end_offset_for(
-        asked.last_fetched_epoch, log.log_end_offset
+        request.last_fetched_epoch, log.log_end_offset
     )
     if epoch == NO_LEADER_EPOCH:
         raise OffsetOutOfRangeError(
             f"epoch is not known partition={partition.topic_partition}"
-            f" last_fetched_epoch={asked.last_fetched_epoch}"
+            f" last_fetched_epoch={request.last_fetched_epoch}"
         )
     # Before the comparison of epochs, as in Kafka's Partition.readRecords: a follower below the
     # log start begins anew. A truncation would not bring it into the log.
-    if asked.fetch_offset < log.log_start_offset:
+    if request.fetch_offset < log.log_start_offset:
         raise OffsetOutOfRangeError(
             f"offset is below the log start partition={partition.topic_partition}"
-            f" offset={asked.fetch_offset} log_start_offset={log.log_start_offset}"
+            f" offset={request.fetch_offset} log_start_offset={log.log_start_offset}"
         )
-    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+    if epoch < request.last_fetched_epoch or end_offset < request.fetch_offset:
         return EpochEndOffset(epoch, end_offset)
     return None
 
 
-def _response(partition: Partition, asked: FetchPartition) -> FetchPartitionResponse:
+def _response(partition: Partition, request: FetchPartition) -> FetchPartitionResponse:
     log = partition.log
     return FetchPartitionResponse(
-        partition=asked.partition,
+        partition=request.partition,
         high_watermark=log.high_watermark,
         last_stable_offset=log.last_stable_offset,
         log_start_offset=log.log_start_offset,
     )
 
 
-def _error_read(asked: FetchPartition, code: ErrorCode) -> PartitionRead:
-    return PartitionRead(FetchPartitionResponse(asked.partition, error_code=code))
+def _error_read(request: FetchPartition, code: ErrorCode) -> PartitionRead:
+    return PartitionRead(FetchPartitionResponse(request.partition, error_code=code))
 
 
 def _follower_read(
     follower: FollowerFetch,
     partition: Partition,
-    asked: FetchPartition,
+    request: FetchPartition,
     read: LogRead,
     *,
     is_first: bool,
@@ -391,9 +391,9 @@ def _follower_read(
     if is_first:
         partition.update_follower(
             follower.broker_id,
-            leader_epoch=asked.current_leader_epoch,
-            fetch_offset=asked.fetch_offset,
-            log_start_offset=asked.log_start_offset,
+            leader_epoch=request.current_leader_epoch,
+            fetch_offset=request.fetch_offset,
+            log_start_offset=request.log_start_offset,
             broker_epoch=follower.broker_epoch,
             leader_end_offset=read.log_end_offset,
             now_ms=follower.now_ms,
@@ -403,12 +403,12 @@ def _follower_read(
     return read
 
 
-def _moved_read(partition: Partition, asked: FetchPartition) -> PartitionRead:
+def _moved_read(partition: Partition, request: FetchPartition) -> PartitionRead:
     """The answer to a follower whose offset is only in the remote tier, with the offsets to
     restart from.
     """
     return PartitionRead(
-        _response(partition, asked)._replace(
+        _response(partition, request)._replace(
             error_code=ErrorCode.offset_moved_to_tiered_storage, last_stable_offset=-1
         )
     )

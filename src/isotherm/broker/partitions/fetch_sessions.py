@@ -59,7 +59,7 @@ INT32_MAX = 2**31 - 1
 
 _ORDER = attrgetter("order")
 
-AskedPartitions: TypeAlias = Mapping[PartitionKey, FetchPartition]
+RequestedPartitions: TypeAlias = Mapping[PartitionKey, FetchPartition]
 
 
 class FetchTerms(NamedTuple):
@@ -109,22 +109,22 @@ class FetchSession:
 
     def update(self, request: FetchRequest) -> None:
         for topic in request.topics:
-            for asked in topic.partitions:
-                key = PartitionKey(topic.name, topic.topic_id, asked.partition)
-                known = self.partitions.get(key)
-                if known is None:
-                    self.add(FetchTarget(key, asked))
+            for partition in topic.partitions:
+                key = PartitionKey(topic.name, topic.topic_id, partition.partition)
+                target = self.partitions.get(key)
+                if target is None:
+                    self.add(FetchTarget(key, partition))
                 else:
-                    known.asked = asked
-                    self.unread.add(known)
+                    target.request = partition
+                    self.unread.add(target)
         for forgotten in request.forgotten_topics:
             for index in forgotten.partitions:
                 key = PartitionKey(forgotten.name, forgotten.topic_id, index)
-                known = self.partitions.pop(key, None)
-                if known is not None:
-                    self.unread.discard(known)
-                    known.leave()
-                    known.session = None
+                target = self.partitions.pop(key, None)
+                if target is not None:
+                    self.unread.discard(target)
+                    target.leave()
+                    target.session = None
 
     def targets(self) -> list[FetchTarget]:
         """The partitions to read now, in order."""
@@ -196,10 +196,10 @@ class _Sessionless:
 
     __slots__ = ("_targets",)
 
-    def __init__(self, asked: AskedPartitions) -> None:
+    def __init__(self, partitions: RequestedPartitions) -> None:
         # A loop, because a comprehension costs a function call in this Python version.
         self._targets: list[FetchTarget] = []
-        for key, partition in asked.items():
+        for key, partition in partitions.items():
             self._targets.append(FetchTarget(key, partition))
 
     @property
@@ -256,14 +256,14 @@ class FullFetch(_Sessionless):
 
     def __init__(
         self,
-        asked: AskedPartitions,
+        partitions: RequestedPartitions,
         cache: FetchSessionCache,
         terms: FetchTerms | None,
         *,
         is_privileged: bool,
         uses_topic_ids: bool,
     ) -> None:
-        super().__init__(asked)
+        super().__init__(partitions)
         self._cache = cache
         self._terms = terms
         self._is_privileged = is_privileged
@@ -387,9 +387,9 @@ class FetchSessionCache:
             if request.session_id in self._sessions:
                 self._close(request.session_id)
             if request.session_epoch == FINAL_EPOCH:
-                return SessionlessFetch(_asked(request))
+                return SessionlessFetch(_requested_partitions(request))
             return FullFetch(
-                _asked(request),
+                _requested_partitions(request),
                 self,
                 terms,
                 is_privileged=request.replica_id > CONSUMER_REPLICA_ID,
@@ -499,10 +499,10 @@ def _worth(session: FetchSession) -> tuple[bool, int, int]:
     return session.is_privileged, session.counted_size, session.session_id
 
 
-def _asked(request: FetchRequest) -> AskedPartitions:
+def _requested_partitions(request: FetchRequest) -> RequestedPartitions:
     """The requested partitions. If a partition occurs twice, the last entry counts."""
-    wanted = {}
+    partitions = {}
     for topic in request.topics:
-        for asked in topic.partitions:
-            wanted[PartitionKey(topic.name, topic.topic_id, asked.partition)] = asked
-    return wanted
+        for partition in topic.partitions:
+            partitions[PartitionKey(topic.name, topic.topic_id, partition.partition)] = partition
+    return partitions

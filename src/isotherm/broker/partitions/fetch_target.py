@@ -44,7 +44,7 @@ class FetchTarget:
     """
 
     key: PartitionKey
-    asked: FetchPartition
+    request: FetchPartition
     session: PartitionWatcher | None = None
     order: int = 0
     partition: Partition | None = None

@@ -126,7 +126,7 @@ class CompactionJournals:
             if place is not None:
                 partition, run, name = place
                 folders.setdefault((partition, run), []).append((name, stored.last_modified_ms))
-        return [_listed(*place, found) for place, found in sorted(folders.items())]
+        return [_listed(*place, names) for place, names in sorted(folders.items())]
 
     def read(self, listed: ListedRun) -> FoundRun:
         """Read the run's journal, with one more request. Raises CorruptMetadataError for an

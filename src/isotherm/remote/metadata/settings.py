@@ -44,13 +44,15 @@ _WITHOUT_EFFECT = {
 def keys_without_effect(texts: Mapping[str, str]) -> dict[str, str]:
     """The keys that a broker with the topic in process ignores, each with the reason. All keys are
     without their prefix `rlmm.config.`."""
-    found = {
+    reasons = {
         name: reason
         for name, (in_effect, reason) in _WITHOUT_EFFECT.items()
         if name in texts and texts[name].strip() != in_effect
     }
-    found |= {name: "the topic is in process" for name in texts if name.startswith(CLIENT_PREFIXES)}
-    return found
+    reasons |= {
+        name: "the topic is in process" for name in texts if name.startswith(CLIENT_PREFIXES)
+    }
+    return reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

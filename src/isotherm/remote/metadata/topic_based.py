@@ -187,8 +187,8 @@ class TopicBasedRemoteLogMetadataManager:
     def is_partition_deleted(self, partition: TopicIdPartition) -> bool:
         """See `isotherm.remote.metadata.api.ReplacesSegments`."""
         number = metadata_partition(partition, self._topic.partition_count)
-        wanted = {partition}.__contains__
-        return bool(fold_metadata_partition(self._topic, number, wanted).deleted)
+        selects = {partition}.__contains__
+        return bool(fold_metadata_partition(self._topic, number, selects).deleted)
 
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """A live segment of an assigned partition, in any state."""

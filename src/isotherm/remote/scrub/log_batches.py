@@ -296,7 +296,7 @@ def _wrong_headers(data: memoryview, batches: BatchTable, start: Position) -> li
 
 def _moved(message: str, start: Position) -> str:
     """The message with positions in the log instead of the block."""
-    return _POSITION.sub(lambda found: f"position={int(found[1]) + start}", message)
+    return _POSITION.sub(lambda match: f"position={int(match[1]) + start}", message)
 
 
 def _joined(tables: list[Rows]) -> Rows:

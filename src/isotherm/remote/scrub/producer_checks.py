@@ -149,12 +149,12 @@ def _open_before(
 
 def _idle(before: ProducersBefore | None, seen: set[ProducerId]) -> Rows:
     """Transactions that are open throughout the segment, without a batch in it."""
-    known = [
+    rows = [
         (entry.producer_id, entry.current_transaction_first_offset, _NEVER, _NEVER, False)
         for entry in ({} if before is None else before.entries).values()
         if entry.current_transaction_first_offset >= 0 and entry.producer_id not in seen
     ]
-    return np.array(known, _TRANSACTION)
+    return np.array(rows, _TRANSACTION)
 
 
 def check_producer_batches(batches: LogBatches, transactions: Transactions) -> list[Problem]:
@@ -169,11 +169,15 @@ def check_producer_batches(batches: LogBatches, transactions: Transactions) -> l
     header, sequence = FindingKind.WRONG_HEADER, FindingKind.WRONG_SEQUENCE
     problems: list[Problem] = []
     suspects = rows[~is_transactional & (rows["producer_id"] >= 0)]
-    known = transactions.rows
-    known = known[(known["first_offset"] != UNKNOWN_OFFSET) | (known["first_here"] != _NEVER)]
-    if len(suspects) and len(known):
-        begins = np.where(known["first_offset"] >= 0, known["first_offset"], known["first_here"])
-        spans = TransactionSpans(known["producer_id"], begins, known["marker_offset"])
+    begun = transactions.rows
+    begun = begun[(begun["first_offset"] != UNKNOWN_OFFSET) | (begun["first_here"] != _NEVER)]
+    if len(suspects) and len(begun):
+        begins = np.where(
+            begun["first_offset"] >= 0,
+            begun["first_offset"],
+            begun["first_here"],
+        )
+        spans = TransactionSpans(begun["producer_id"], begins, begun["marker_offset"])
         inside, _ = spans.holding(suspects["producer_id"], suspects["base_offset"])
         fact = "batch inside a transaction of its producer is not transactional"
         problems += _of_rows(header, fact, suspects[inside])
@@ -431,12 +435,12 @@ def _from_before(earlier: ProducerSnapshotEntry | None, fields: dict[str, int]) 
     """The fields of the earlier entry that a marker does not change."""
     if earlier is None:
         return {}
-    known = {"coordinator_epoch": earlier.coordinator_epoch}
+    kept = {"coordinator_epoch": earlier.coordinator_epoch}
     if earlier.producer_epoch == fields["producer_epoch"]:
-        known["last_offset"] = earlier.last_offset
-        known["last_sequence"] = earlier.last_sequence
-        known["offset_delta"] = earlier.offset_delta
-    return known
+        kept["last_offset"] = earlier.last_offset
+        kept["last_sequence"] = earlier.last_sequence
+        kept["offset_delta"] = earlier.offset_delta
+    return kept
 
 
 def _set_open_transaction(producers: dict[ProducerId, dict[str, int]], row: np.void) -> None:

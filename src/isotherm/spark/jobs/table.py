@@ -290,7 +290,7 @@ def _run_task(work: _Work, number: int, task: TaskPartition) -> Iterator[dict[st
             name = f"{work.run}-{number:05}"
             put = _write_files(work, work.places, name, batches, decoders, reasons)
     if work.places is None or _have_grown(decoders):
-        schema = rows_schema(KeyValue(*(each.known for each in decoders)))
+        schema = rows_schema(KeyValue(*(each.value_type for each in decoders)))
         yield {"task": number, "kind": _COLUMNS, "type": schema.serialize().to_pybytes()}
         return
     for kind, file in put:

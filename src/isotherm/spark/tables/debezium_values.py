@@ -35,23 +35,23 @@ OpenDecoder = Callable[[ValueType, ValueType], ValueDecoder]
 
 
 class EnvelopeDecoder:
-    """A ValueDecoder whose `fixed` and `known` are types of rows, not of events. Values that are no
-    event about a row are dead: those without `op`, truncations, messages."""
+    """A ValueDecoder whose `fixed` and `value_type` are types of rows, not of events. Values that
+    are no event about a row are dead: those without `op`, truncations, messages."""
 
-    def __init__(self, open_decoder: OpenDecoder, fixed: ValueType, known: ValueType) -> None:
+    def __init__(self, open_decoder: OpenDecoder, fixed: ValueType, value_type: ValueType) -> None:
         self._open = open_decoder
         self._fixed = fixed
-        self._begun_with = known
-        self._events = open_decoder(_event(fixed), _event(known))
+        self._begun_with = value_type
+        self._events = open_decoder(_event(fixed), _event(value_type))
         self.framing = self._events.framing
 
     @property
-    def known(self) -> ValueType:
-        return _field(self._events.known, AFTER)
+    def value_type(self) -> ValueType:
+        return _field(self._events.value_type, AFTER)
 
     @property
     def has_grown(self) -> bool:
-        return self.known != self._begun_with
+        return self.value_type != self._begun_with
 
     def decode(self, values: Values) -> DecodedValues:
         column, dead = self._events.decode(values)
@@ -60,7 +60,7 @@ class EnvelopeDecoder:
                 return DecodedValues(_nulls(0), dead)
             # The new fields are outside the rows. Decode the values again with the type that is now
             # known.
-            self._events = self._open(_event(self._fixed), self._events.known)
+            self._events = self._open(_event(self._fixed), self._events.value_type)
             column, dead = self._events.decode(values)
         return self._unwrapped(column, dead, len(values))
 
@@ -68,7 +68,7 @@ class EnvelopeDecoder:
         places = np.delete(np.arange(count), [each.place for each in dead])
         is_event = np.asarray(column.is_valid())
         ops = _child(column, OP, pa.string())
-        rows = _child(column, AFTER, self.known if self.known is not None else pa.null())
+        rows = _child(column, AFTER, self.value_type if self.value_type is not None else pa.null())
         is_deletion = np.asarray(pc.fill_null(pc.equal(ops, DELETION), False))
         is_row = np.asarray(pc.is_in(ops, pa.array(ROWS))) & np.asarray(rows.is_valid())
         is_lost = is_event & ~is_deletion & ~is_row

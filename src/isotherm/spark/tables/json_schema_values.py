@@ -54,7 +54,7 @@ class JsonSchemaDecoder:
         self,
         type_of_schema: Callable[[SchemaId], ValueType],
         fixed: ValueType,
-        known: ValueType,
+        value_type: ValueType,
         *,
         may_grow: bool = True,
     ) -> None:
@@ -62,11 +62,11 @@ class JsonSchemaDecoder:
         self._fixed = fixed
         self._may_grow = may_grow
         self._unknown: dict[SchemaId, str | None] = {}
-        self._json = JsonDecoder(fixed, known, may_grow=may_grow, is_form_free=True)
+        self._json = JsonDecoder(fixed, value_type, may_grow=may_grow, is_form_free=True)
 
     @property
-    def known(self) -> ValueType:
-        return self._json.known
+    def value_type(self) -> ValueType:
+        return self._json.value_type
 
     @property
     def has_grown(self) -> bool:
@@ -98,7 +98,7 @@ class JsonSchemaDecoder:
                 self._unknown[schema_id] = f"{error} schema_id={schema_id}"
             else:
                 if self._may_grow:
-                    self._json.known = merged(self._json.known, declared, self._fixed)
+                    self._json.value_type = merged(self._json.value_type, declared, self._fixed)
         return self._unknown[schema_id]
 
 

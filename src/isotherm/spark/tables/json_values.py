@@ -115,7 +115,7 @@ class _Found(NamedTuple):
 
 
 class JsonDecoder:
-    """Decodes batches to columns of one type, `known`.
+    """Decodes batches to columns of one type, `value_type`.
 
     With `may_grow`, a field that the type lacks is added to it. From then on `has_grown` is true,
     and the columns are unusable. Without it such fields are left out. `fixed` is the part of the
@@ -127,29 +127,29 @@ class JsonDecoder:
     def __init__(
         self,
         fixed: ValueType,
-        known: ValueType,
+        value_type: ValueType,
         *,
         may_grow: bool = True,
         is_form_free: bool = False,
     ) -> None:
         self._fixed = fixed
-        self._begun_with = known
+        self._begun_with = value_type
         self._may_grow = may_grow
         self._is_form_free = is_form_free
-        self.known = known
+        self.value_type = value_type
 
     @property
-    def known(self) -> ValueType:
-        return self._known
+    def value_type(self) -> ValueType:
+        return self._value_type
 
-    @known.setter
-    def known(self, kind: ValueType) -> None:
-        self._known = kind
+    @value_type.setter
+    def value_type(self, kind: ValueType) -> None:
+        self._value_type = kind
         self._plain = unmarked(kind)
 
     @property
     def has_grown(self) -> bool:
-        return self.known != self._begun_with
+        return self.value_type != self._begun_with
 
     def decode(self, values: Values) -> DecodedValues:
         """Decode a batch. A null value becomes a null in the column."""
@@ -176,7 +176,7 @@ class JsonDecoder:
         too_deep = f"objects and arrays are nested deeper than {NESTING_MAX}"
         dead += [DeadValue(int(place), too_deep) for place in scan.too_deep]
         rows = np.setdiff1d(scan.doubtful, scan.too_deep)
-        return batch.without([*scan.too_deep, *self._refuse(batch, rows, self.known, dead)])
+        return batch.without([*scan.too_deep, *self._refuse(batch, rows, self.value_type, dead)])
 
     def _decode(
         self,
@@ -204,7 +204,7 @@ class JsonDecoder:
                 return
             kind = marked_numbers(kind, decoded.column)
         if self._may_grow:
-            self.known = merged(self.known, kind, self._fixed)
+            self.value_type = merged(self.value_type, kind, self._fixed)
         parts.append(column)
 
     def _halve(
@@ -215,23 +215,25 @@ class JsonDecoder:
             self._decode(batch.part(part), parts, dead, is_screened=is_screened)
 
     def _screen(self, batch: _Batch, parts: list[Values], dead: list[DeadValue]) -> None:
-        rest = batch.without(self._refuse(batch, np.arange(len(batch.places)), self.known, dead))
+        rest = batch.without(
+            self._refuse(batch, np.arange(len(batch.places)), self.value_type, dead)
+        )
         if len(rest.places):
             self._decode(rest, parts, dead, is_screened=True)
 
     def _found(self, batch: _Batch, column: Values) -> _Found:
         """The type that the fields of the values have. Raises FieldNameError if one cannot be a
-        column beside those of `known`."""
+        column beside those of `value_type`."""
         kind = column_type(column.type)
         if (
             batch.plain is not batch.values
             and self._may_grow
-            and not self.known == self._fixed == kind
+            and not self.value_type == self._fixed == kind
         ):
             # Of a field without a schema, 3.0 is the first double.
-            column = parse(batch.values, _as_doubles(self.known, self._fixed))
+            column = parse(batch.values, _as_doubles(self.value_type, self._fixed))
             kind = column_type(column.type)
-        reason = twin(kind, self.known)
+        reason = twin(kind, self.value_type)
         if reason is not None:
             raise FieldNameError(reason)
         return _Found(kind, column)
@@ -243,8 +245,8 @@ class JsonDecoder:
 
         The values have then been decoded otherwise.
         """
-        rows = np.flatnonzero(batch.only_long & large_doubles(decoded.column, self.known))
-        refused = self._refuse(batch, rows, self.known, dead, may_grow=False)
+        rows = np.flatnonzero(batch.only_long & large_doubles(decoded.column, self.value_type))
+        refused = self._refuse(batch, rows, self.value_type, dead, may_grow=False)
         if refused:
             rest = batch.without(refused)
             if len(rest.places):
@@ -254,7 +256,7 @@ class JsonDecoder:
             return False
         # In a new field the first number determines the type. A value with both types in it is
         # dead.
-        whole = merged(self.known, decoded.kind, self._fixed)
+        whole = merged(self.value_type, decoded.kind, self._fixed)
         rows = np.flatnonzero(batch.only_long & large_doubles(decoded.column, whole))
         if len(batch.places) == 1:
             return bool(self._refuse(batch, rows, whole, dead))
@@ -274,10 +276,10 @@ class JsonDecoder:
             return False
         if any(each is not None for each in self._reasons(batch, np.zeros(1, np.int64), alone)):
             return False
-        grown = merged(self.known, marked_numbers(alone, column), self._fixed)
-        has_grown = grown != self.known
+        grown = merged(self.value_type, marked_numbers(alone, column), self._fixed)
+        has_grown = grown != self.value_type
         if has_grown:
-            self.known = grown
+            self.value_type = grown
         return has_grown
 
     def _refuse(

@@ -43,14 +43,14 @@ OpenCodec: TypeAlias = Callable[[SchemaName], SchemaCodec]
 
 
 class RegistryDecoder:
-    """A ValueDecoder. `fixed` is the part of `known` that the table has. Without `may_grow`, other
-    fields are left out. With `has_path` values have Protobuf's indexes (see `framed`)."""
+    """A ValueDecoder. `fixed` is the part of `value_type` that the table has. Without `may_grow`,
+    other fields are left out. With `has_path` values have Protobuf's indexes (see `framed`)."""
 
     def __init__(
         self,
         open_codec: OpenCodec,
         fixed: ValueType,
-        known: ValueType,
+        value_type: ValueType,
         *,
         may_grow: bool = True,
         has_path: bool = False,
@@ -58,14 +58,14 @@ class RegistryDecoder:
         self._open_codec = open_codec
         self.framing = Framing(has_path)
         self._fixed = fixed
-        self._begun_with = known
+        self._begun_with = value_type
         self._may_grow = may_grow
         self._codecs: dict[SchemaName, SchemaCodec | str] = {}
-        self.known = known
+        self.value_type = value_type
 
     @property
     def has_grown(self) -> bool:
-        return self.known != self._begun_with
+        return self.value_type != self._begun_with
 
     def decode(self, values: Values) -> DecodedValues:
         names, schemas, payloads = framed(values, has_path=self.framing.has_path)
@@ -75,7 +75,7 @@ class RegistryDecoder:
         dead = not_framed(schemas)
         if self.has_grown:
             return DecodedValues(pa.nulls(0), dead)
-        kind = pa.null() if self.known is None else self.known
+        kind = pa.null() if self.value_type is None else self.value_type
         without = np.flatnonzero(schemas == NO_VALUE)
         parts, places = [nulls(len(without), kind)], [without]
         for index, name in enumerate(names):
@@ -108,7 +108,7 @@ class RegistryDecoder:
             return
         self._codecs[name] = codec
         if self._may_grow:
-            self.known = merged(self.known, codec.column, self._fixed)
+            self.value_type = merged(self.value_type, codec.column, self._fixed)
 
     def _decoded(self, name: SchemaName, payloads: Values, kind: pa.DataType) -> DecodedValues:
         """The values as `kind`, and those that cannot be decoded."""
@@ -116,7 +116,7 @@ class RegistryDecoder:
         reason = (
             codec
             if isinstance(codec, str)
-            else twin(codec.column, self.known) or conflict(codec.column, self.known)
+            else twin(codec.column, self.value_type) or conflict(codec.column, self.value_type)
         )
         if isinstance(codec, str) or reason is not None:
             return DecodedValues(

@@ -76,7 +76,7 @@ def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> Dec
             deleted = values
         for place, reason in values.dead:
             reasons.setdefault(place, f"{name}: {reason}")
-        if decoder.known is not None:
+        if decoder.value_type is not None:
             decoded[name] = values
     if any(each.has_grown for each in decoders):
         return DecodedRows(batch.slice(0, 0), batch.slice(0, 0), np.zeros(0, np.bool_))
@@ -88,7 +88,7 @@ def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> Dec
     lost = stamped.take(pa.array(places, pa.int64()))
     texts = pa.array([reasons[place] for place in places.tolist()], pa.string())
     letters = [*(lost.column(name) for name in (*_COLUMNS, *KeyValue._fields)), texts]
-    types = KeyValue(*(each.known for each in decoders))
+    types = KeyValue(*(each.value_type for each in decoders))
     if deleted is None:
         is_tombstone = np.asarray(batch.column("value").is_null())[kept]
     else:

@@ -10,15 +10,15 @@ from isotherm.spark.tables.value_types import ValueType
 
 
 class ValueDecoder(Protocol):
-    """Decodes values to one column. `known` is the column's type, None while no field is known. If
-    it `has_grown`, the columns are unusable. `framing` is None if values do not name their schemas.
-    """
+    """Decodes values to one column. `value_type` is the column's type, None while no field has been
+    seen. If it `has_grown`, the columns are unusable. `framing` is None if values do not name their
+    schemas."""
 
     @property
     def framing(self) -> Framing | None: ...
 
     @property
-    def known(self) -> ValueType: ...
+    def value_type(self) -> ValueType: ...
 
     @property
     def has_grown(self) -> bool: ...

@@ -50,7 +50,7 @@ class ValueFormat:
 
 class RawDecoder:
     framing = None
-    known: ValueType = pa.binary()
+    value_type: ValueType = pa.binary()
     has_grown = False
 
     def decode(self, values: Values) -> DecodedValues:
@@ -61,7 +61,7 @@ class StringDecoder:
     """Decodes text. Values that are not UTF-8 are dead."""
 
     framing = None
-    known: ValueType = pa.string()
+    value_type: ValueType = pa.string()
     has_grown = False
 
     def decode(self, values: Values) -> DecodedValues:
@@ -78,8 +78,8 @@ class RequiredDecoder:
         self.framing = decoder.framing
 
     @property
-    def known(self) -> ValueType:
-        return self._decoder.known
+    def value_type(self) -> ValueType:
+        return self._decoder.value_type
 
     @property
     def has_grown(self) -> bool:
@@ -144,11 +144,11 @@ def _first_type(name: str) -> ValueType:
 
 
 def decoders_of(
-    formats: KeyValue[ValueFormat], fixed: DecodedTypes, known: DecodedTypes
+    formats: KeyValue[ValueFormat], fixed: DecodedTypes, types: DecodedTypes
 ) -> KeyValue[ValueDecoder]:
     """The decoders of keys and values. `fixed` has the types of the table's columns, which do not
-    change. `known` also has fields that will be added."""
-    return KeyValue(*(_decoder_of(*each) for each in zip(formats, fixed, known, strict=True)))
+    change. `types` also has fields that will be added."""
+    return KeyValue(*(_decoder_of(*each) for each in zip(formats, fixed, types, strict=True)))
 
 
 def settled_decoders(formats: KeyValue[ValueFormat], types: DecodedTypes) -> KeyValue[ValueDecoder]:
@@ -159,27 +159,27 @@ def settled_decoders(formats: KeyValue[ValueFormat], types: DecodedTypes) -> Key
 
 
 def _decoder_of(
-    value_format: ValueFormat, fixed: ValueType, known: ValueType, *, may_grow: bool = True
+    value_format: ValueFormat, fixed: ValueType, value_type: ValueType, *, may_grow: bool = True
 ) -> ValueDecoder:
     if value_format.required:
         optional = replace(value_format, required=False)
-        return RequiredDecoder(_decoder_of(optional, fixed, known, may_grow=may_grow))
+        return RequiredDecoder(_decoder_of(optional, fixed, value_type, may_grow=may_grow))
     if value_format.unwraps:
         whole = replace(value_format, unwraps=False)
-        return EnvelopeDecoder(partial(_decoder_of, whole, may_grow=may_grow), fixed, known)
+        return EnvelopeDecoder(partial(_decoder_of, whole, may_grow=may_grow), fixed, value_type)
     match value_format.name:
         case "raw":
             return RawDecoder()
         case "string":
             return StringDecoder()
         case "json":
-            return JsonDecoder(fixed, known, may_grow=may_grow)
+            return JsonDecoder(fixed, value_type, may_grow=may_grow)
     assert value_format.registry is not None, "formats has checked it"
     if value_format.name == JSON_SCHEMA:
         from isotherm.spark.tables.json_schema_values import JsonSchemaDecoder, schema_type
 
         return JsonSchemaDecoder(
-            partial(schema_type, value_format.registry), fixed, known, may_grow=may_grow
+            partial(schema_type, value_format.registry), fixed, value_type, may_grow=may_grow
         )
     from isotherm.spark.tables.registry_values import RegistryDecoder, open_codec
 
@@ -188,7 +188,7 @@ def _decoder_of(
             open_codec, value_format.name, value_format.registry, is_compared=value_format.compared
         ),
         fixed,
-        known,
+        value_type,
         may_grow=may_grow,
         has_path=value_format.name == PROTOBUF,
     )

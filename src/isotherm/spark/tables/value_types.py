@@ -160,9 +160,9 @@ def _merged_field(column: pa.Field[Any], other: pa.Field[Any], fixed: ValueType)
     return marked(column.name, kind, NEEDED if NEEDED in marks else marks[0] or marks[1])
 
 
-def merged_types(known: DecodedTypes, other: DecodedTypes, fixed: DecodedTypes) -> DecodedTypes:
+def merged_types(types: DecodedTypes, other: DecodedTypes, fixed: DecodedTypes) -> DecodedTypes:
     """As `merged`, for both columns."""
-    return KeyValue(*(merged(*each) for each in zip(known, other, fixed, strict=True)))
+    return KeyValue(*(merged(*each) for each in zip(types, other, fixed, strict=True)))
 
 
 def twin(other: ValueType, column: ValueType, path: str = "") -> str | None:

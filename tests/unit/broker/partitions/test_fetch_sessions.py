@@ -160,7 +160,7 @@ def test_new_changed_and_forgotten_partitions_are_taken_over() -> None:
     sessions = cache()
     session_id = begin(sessions)
     context = sessions.context(request(session_id, 1, (1, 9), (7, 4), forget=(0, 55)), 12, 0, None)
-    assert [(each.key.partition, each.asked.fetch_offset) for each in context.targets()] == [
+    assert [(each.key.partition, each.request.fetch_offset) for each in context.targets()] == [
         (1, 9),
         (2, 0),
         (7, 4),
@@ -218,7 +218,7 @@ def test_session_with_topic_ids_is_not_gone_on_with_by_name_nor_the_reverse() ->
 def test_partition_named_twice_counts_once_with_the_last_offset() -> None:
     sessions = cache()
     context = sessions.context(request(0, INITIAL_EPOCH, (0, 1), (0, 2)), 12, 0, None)
-    assert [target.asked.fetch_offset for target in context.targets()] == [2]
+    assert [target.request.fetch_offset for target in context.targets()] == [2]
 
 
 def test_full_cache_keeps_its_young_sessions() -> None:

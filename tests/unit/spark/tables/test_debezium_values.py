@@ -83,16 +83,16 @@ def test_only_fields_of_rows_become_columns() -> None:
         assert not dead
     events.decode(pa.array([event("c", after={"id": 1, "mail": "x"})], pa.binary()))
     assert events.has_grown
-    assert events.known == pa.struct([*ROW, ("mail", pa.string())])
+    assert events.value_type == pa.struct([*ROW, ("mail", pa.string())])
 
 
 def test_first_row_tells_the_columns() -> None:
     events = decoder(None)
-    assert events.known is None
+    assert events.value_type is None
     events.decode(pa.array([event("d", {"id": 1})], pa.binary()))
     assert not events.has_grown
     events.decode(pa.array([event("c", after={"id": 1, "name": "Ann"})], pa.binary()))
-    assert events.known == ROW
+    assert events.value_type == ROW
 
 
 def test_deletions_are_tombstones() -> None:
@@ -173,7 +173,7 @@ def test_events_in_avro() -> None:
     values = pa.array([framed(0, ENVELOPE, each) for each in made], pa.binary())
     events = EnvelopeDecoder(partial(decoder_for, [ENVELOPE]), None, None)
     events.decode(values)
-    assert events.known == ROW
+    assert events.value_type == ROW
     settled = EnvelopeDecoder(partial(decoder_for, [ENVELOPE]), ROW, ROW)
     column, dead = settled.decode(values)
     assert not settled.has_grown
@@ -191,7 +191,7 @@ def test_events_by_a_json_schema() -> None:
     values = pa.array([b"\0\0\0\0\7" + event("c", after={"id": 1, "price": 2})], pa.binary())
     events = EnvelopeDecoder(opened, None, None)
     events.decode(values)
-    assert events.known == row, "the price is a number, not a whole one"
+    assert events.value_type == row, "the price is a number, not a whole one"
     column, dead = EnvelopeDecoder(opened, row, row).decode(values)
     assert column.to_pylist() == [{"id": 1, "price": 2.0}]
     assert not dead

@@ -79,7 +79,7 @@ def rows_of(key: str, value: str, records: list[Record]) -> tuple[list[Any], lis
     wanted, fixed = formats(key, value, registry), first_types(key, value)
     first = decoders_of(wanted, fixed, fixed)
     decoded_rows(batch, first)
-    known = KeyValue(*(each.known for each in first))
+    known = KeyValue(*(each.value_type for each in first))
     rows, dead, _ = decoded_rows(batch, decoders_of(wanted, known, known))
     rows.validate(full=True)
     return rows.to_pylist(), dead.to_pylist()

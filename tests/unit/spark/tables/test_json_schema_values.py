@@ -72,7 +72,7 @@ def settled(values: list[bytes], fixed: ValueType = None) -> ValueType:
     """The column type of these values, as a job infers it in one task."""
     found = decoder(fixed, fixed)
     found.decode(pa.array(values, pa.binary()))
-    return found.known
+    return found.value_type
 
 
 def decode(values: list[bytes], known: ValueType) -> DecodedValues:

@@ -95,7 +95,7 @@ def settled(values: list[bytes | None], fixed: ValueType = None) -> ValueType:
     decoder = JsonDecoder(fixed, fixed)
     column = decoder.decode(pa.array(values, pa.binary())).column
     assert len(column) == 0 or not decoder.has_grown
-    return decoder.known
+    return decoder.value_type
 
 
 def decode(values: list[bytes | None], known: ValueType) -> DecodedValues:

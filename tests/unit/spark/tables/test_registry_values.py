@@ -83,7 +83,7 @@ def settled(schemas: list[Any], payloads: Any) -> RegistryDecoder:
     """The decoder with the column types that these payloads give, as a job makes it."""
     grown = decoder_for(schemas, None, None)
     grown.decode(payloads)
-    return decoder_for(schemas, grown.known, grown.known)
+    return decoder_for(schemas, grown.value_type, grown.value_type)
 
 
 def row_of(schema: Any, written: Any) -> Any:
@@ -228,7 +228,7 @@ def test_schemas_with_names_that_differ_in_case_only_make_dead_letters() -> None
     rows = [{"a": 1}, {"A": 2}, {"a": 3, "A": 4}]
     payloads = pa.array([framed(n, schemas[n], row) for n, row in enumerate(rows)])
     decoder = settled(schemas, payloads)
-    assert str(decoder.known) == "struct<a: int64>"
+    assert str(decoder.value_type) == "struct<a: int64>"
     decoded = decoder.decode(payloads)
     assert decoded.column.to_pylist() == [{"a": 1}]
     assert decoded.dead == [
@@ -314,7 +314,7 @@ def test_schemas_with_too_many_levels_make_dead_letters(
     decoder = decoder_for([schema], None, None)
     decoder.decode(payloads)
     assert decoder.has_grown == (reason is None)
-    column, dead = decoder_for([schema], decoder.known, decoder.known).decode(payloads)
+    column, dead = decoder_for([schema], decoder.value_type, decoder.value_type).decode(payloads)
     if reason is None:
         assert (len(column), dead) == (1, [])
     else:

@@ -378,8 +378,8 @@ class ConsumerGroup:
         return self.take_over(holder, beat.member_id, records)
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
-        found = (each for each in self.members.values() if each.instance_id == instance_id)
-        return None if instance_id is None else next(found, None)
+        members = (each for each in self.members.values() if each.instance_id == instance_id)
+        return None if instance_id is None else next(members, None)
 
     def known_member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
         """The member.
@@ -498,16 +498,16 @@ class ConsumerGroup:
         topics = {}
         subscriptions = {}
         for member_id, member in self.members.items():
-            found = self._topics_of(member, catalog)
+            subscribed_topics = self._topics_of(member, catalog)
             if member.topic_regex and self.selection_of(member) is None:
                 # Its first heartbeat compares with the topics that were assigned by now.
                 self.selections[member_id] = Selection(
                     member.topic_regex, self._target_names(member, catalog)
                 )
-            topics.update({topic.topic_id: len(topic.partitions) for topic in found})
+            topics.update({topic.topic_id: len(topic.partitions) for topic in subscribed_topics})
             subscriptions[member_id] = MemberSubscription(
                 member.instance_id,
-                frozenset(topic.topic_id for topic in found),
+                frozenset(topic.topic_id for topic in subscribed_topics),
                 self.target.get(member_id, NOTHING),
             )
         target = ASSIGNORS[self.assignor](subscriptions, topics)

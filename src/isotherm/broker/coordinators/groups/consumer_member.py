@@ -115,11 +115,11 @@ def reconcile(
             # checked against them (KIP-1251).
             assignment_epochs=_only(member.assignment_epochs, member.assigned),
         )
-    wanted = target - member.assigned
+    missing = target - member.assigned
     # The member still owns the partitions that it has just revoked, so it may get them back.
     held = member.held
-    got = frozenset(each for each in wanted if each in held or is_free(each))
-    is_complete = got == wanted
+    got = frozenset(each for each in missing if each in held or is_free(each))
+    is_complete = got == missing
     return replace(
         member,
         state=MemberState.STABLE if is_complete else MemberState.UNRELEASED_PARTITIONS,

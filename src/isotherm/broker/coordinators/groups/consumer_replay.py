@@ -116,7 +116,7 @@ def _assignment_epochs(
     """
     # A static member that has left has a negative epoch, at which nothing was assigned.
     default = max(member_epoch, 0)
-    found: dict[AssignedPartition, int] = {}
+    assignment_epochs: dict[AssignedPartition, int] = {}
     for item in items:
         epochs = item.assignment_epochs
         if epochs is not None and len(epochs) != len(item.partitions):
@@ -132,5 +132,5 @@ def _assignment_epochs(
             epochs = None
         for place, index in enumerate(item.partitions):
             epoch = default if epochs is None else epochs[place]
-            found[item.topic_id, index] = epoch  # type: ignore[index]
-    return found
+            assignment_epochs[item.topic_id, index] = epoch  # type: ignore[index]
+    return assignment_epochs

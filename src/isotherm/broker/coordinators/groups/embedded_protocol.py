@@ -49,11 +49,11 @@ class Subscription(NamedTuple):
 def read_subscription(metadata: bytes) -> Subscription:
     """Decode a consumer's join metadata. Raises ProtocolError."""
     version = min(_version_of(metadata), len(_SUBSCRIPTIONS) - 1)
-    found, _ = decoder(_SUBSCRIPTIONS[version])(metadata, _VERSION.size)
+    subscription, _ = decoder(_SUBSCRIPTIONS[version])(metadata, _VERSION.size)
     return Subscription(
-        frozenset(found.topics),
-        _partitions(getattr(found, "owned_partitions", ())),
-        getattr(found, "rack_id", None),
+        frozenset(subscription.topics),
+        _partitions(getattr(subscription, "owned_partitions", ())),
+        getattr(subscription, "rack_id", None),
     )
 
 
@@ -62,8 +62,8 @@ def read_assignment(assignment: bytes) -> tuple[TopicPartition, ...]:
     if not assignment:
         return ()
     _version_of(assignment)
-    found, _ = decoder(assignment_v0.ConsumerProtocolAssignment)(assignment, _VERSION.size)
-    return _partitions(found.assigned_partitions)
+    decoded, _ = decoder(assignment_v0.ConsumerProtocolAssignment)(assignment, _VERSION.size)
+    return _partitions(decoded.assigned_partitions)
 
 
 def write_assignment(partitions: Iterable[TopicPartition], metadata: bytes) -> bytes:
@@ -76,9 +76,9 @@ def write_assignment(partitions: Iterable[TopicPartition], metadata: bytes) -> b
     assignment = assignment_v0.ConsumerProtocolAssignment(
         assigned_partitions=tuple(
             assignment_v0.TopicPartition(
-                topic=TopicName(topic), partitions=tuple(i32(each.partition) for each in found)
+                topic=TopicName(topic), partitions=tuple(i32(each.partition) for each in of_topic)
             )
-            for topic, found in by_topic
+            for topic, of_topic in by_topic
         )
     )
     out = bytearray(_VERSION.pack(version))

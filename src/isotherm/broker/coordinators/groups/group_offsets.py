@@ -54,7 +54,7 @@ class GroupOffsets:
         A topic with the same name may exist again, so the ids must match. An offset without an id
         counts by name.
         """
-        found: dict[TopicPartition, None] = {}
+        partitions: dict[TopicPartition, None] = {}
         for offsets in (self._committed, *self._pending.values()):
             for partition, stored in offsets.items():
                 topic_ids = ids_by_name.get(partition.topic)
@@ -62,8 +62,8 @@ class GroupOffsets:
                     (topic_id := read_stored_offset(stored).topic_id) is None
                     or topic_id in topic_ids
                 ):
-                    found[partition] = None
-        return list(found)
+                    partitions[partition] = None
+        return list(partitions)
 
     def commit(self, partition: TopicPartition, offset: StoredOffset) -> None:
         self._committed[partition] = offset

@@ -91,13 +91,13 @@ def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
     """Check that all classic members support a common protocol, which a downgrade must be able
     to select.
     """
-    known = [
+    protocol_names = [
         {protocol.name for protocol in member.classic.protocols}
         for member in group.members.values()
         if member.classic is not None
     ]
     names = {protocol.name for protocol in request.protocols}
-    if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not names.intersection(*known):
+    if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not names.intersection(*protocol_names):
         raise MemberRejectedError(
             ErrorCode.inconsistent_group_protocol,
             f"the group's members do not support these protocols group_id={group.group_id}",

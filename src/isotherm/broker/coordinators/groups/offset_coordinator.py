@@ -157,12 +157,12 @@ class OffsetCoordinator:
         UNSTABLE_OFFSET_COMMIT, and the client retries.
         """
         offsets = self._shards.of_group(group_id).offsets.get(group_id, GroupOffsets())
-        wanted = offsets.committed_partitions() if partitions is None else partitions
+        fetched = offsets.committed_partitions() if partitions is None else partitions
         return {
             partition: FetchedOffset(None, ErrorCode.unstable_offset_commit)
             if require_stable and offsets.is_unstable(partition)
             else FetchedOffset(offsets.committed(partition))
-            for partition in wanted
+            for partition in fetched
         }
 
     def fetch_error(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
@@ -200,7 +200,7 @@ class OffsetCoordinator:
 
     def delete_all(self, shard: GroupShard, group_id: str) -> None:
         """Delete every offset of a group that is being deleted."""
-        self._write_tombstones(shard, group_id, self._known(shard, group_id))
+        self._write_tombstones(shard, group_id, self._stored_partitions(shard, group_id))
 
     def delete_topics(
         self, shard: GroupShard, ids_by_name: Mapping[str, Collection[uuid.UUID]]
@@ -247,7 +247,7 @@ class OffsetCoordinator:
         )
         return list(expired)
 
-    def _known(self, shard: GroupShard, group_id: str) -> list[TopicPartition]:
+    def _stored_partitions(self, shard: GroupShard, group_id: str) -> list[TopicPartition]:
         offsets = shard.offsets.get(group_id)
         return [] if offsets is None else offsets.partitions()
 

@@ -124,9 +124,9 @@ class RemoteAdmission:
         address = NodeAddress(endpoint.host, endpoint.port)
         return self._answer(question, self._batches.submit(coordinator, address, question))
 
-    async def _answer(self, question: Question, asked: Awaitable[ErrorCode]) -> None:
+    async def _answer(self, question: Question, answer: Awaitable[ErrorCode]) -> None:
         try:
-            code = await asked
+            code = await answer
         except (NotEnoughMemoryError, PeerDisconnectedError, PeerTimeoutError) as error:
             raise CoordinatorLoadInProgressError(
                 f"the coordinator does not answer transactional_id={question.transactional_id}"

@@ -54,7 +54,7 @@ _OLDER_OR_OTHER = (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follow
 
 
 def learn(
-    known: QuorumLeader, hint: LeaderHint, voters: Mapping[int, NodeAddress] | None = None
+    current: QuorumLeader, hint: LeaderHint, voters: Mapping[int, NodeAddress] | None = None
 ) -> Learned:
     """The leader after an answer, and the use of the answer. `voters` has the addresses that
     controller.quorum.voters names.
@@ -65,20 +65,20 @@ def learn(
     if hint.error == ErrorCode.invalid_request:
         raise InvalidRequestError("a controller rejects the fetch of the metadata log as invalid")
     if hint.error == ErrorCode.broker_not_available:
-        return Learned(known, Verdict.BACK_OFF)
-    if hint.epoch < known.epoch or hint.error == ErrorCode.unknown_leader_epoch:
-        return Learned(known, Verdict.BACK_OFF)
+        return Learned(current, Verdict.BACK_OFF)
+    if hint.epoch < current.epoch or hint.error == ErrorCode.unknown_leader_epoch:
+        return Learned(current, Verdict.BACK_OFF)
     announced = _announced(hint, {**(voters or {}), **hint.addresses})
-    if hint.epoch > known.epoch:
+    if hint.epoch > current.epoch:
         return Learned(announced, _ask(announced))
     if announced.leader_id is None:
-        return Learned(known, _verdict(hint, known))
-    if known.leader_id not in (None, announced.leader_id):
+        return Learned(current, _verdict(hint, current))
+    if current.leader_id not in (None, announced.leader_id):
         raise CorruptMetadataError(
             f"an epoch of the quorum has two leaders epoch={hint.epoch}"
-            f" leaders={known.leader_id},{announced.leader_id}"
+            f" leaders={current.leader_id},{announced.leader_id}"
         )
-    leader = announced if announced.address is not None or known.leader_id is None else known
+    leader = announced if announced.address is not None or current.leader_id is None else current
     return Learned(leader, _verdict(hint, leader))
 
 

@@ -230,8 +230,8 @@ class MetadataObserver:
 
     # ---- snapshots of the leader
 
-    def _download(self, wanted: DownloadSnapshot) -> None:
-        snapshot_id = wanted.snapshot_id
+    def _download(self, download: DownloadSnapshot) -> None:
+        snapshot_id = download.snapshot_id
         logger.info("metadata snapshot is fetched end_offset=%d epoch=%d", *snapshot_id)
         with self._log.partial_snapshot(snapshot_id) as partial:
             if not self._fetch_pieces(snapshot_id, partial):

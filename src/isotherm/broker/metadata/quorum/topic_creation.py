@@ -35,7 +35,7 @@ class MemberTopicCreator:
     def __init__(self, send: Callable[[Any, float], Future[Any]], clock: Clock) -> None:
         """`send` is `ControllerChannel.send`, with the timeout as second argument."""
         self._send = send
-        self._asked: set[str] = set()
+        self._in_flight: set[str] = set()
         self._outages = Outages(
             logger,
             clock,
@@ -44,14 +44,14 @@ class MemberTopicCreator:
         )
 
     async def __call__(self, topic: InternalTopic) -> None:
-        if topic.name in self._asked:
+        if topic.name in self._in_flight:
             return
-        self._asked.add(topic.name)
+        self._in_flight.add(topic.name)
         answer = asyncio.wrap_future(self._send(creation_request(topic), REQUEST_TIMEOUT_S))
         answer.add_done_callback(lambda _: self._on_answer(topic.name, answer))
 
     def _on_answer(self, name: str, answer: asyncio.Future[Any]) -> None:
-        self._asked.discard(name)
+        self._in_flight.discard(name)
         if answer.cancelled():
             return
         error = answer.exception()

@@ -44,7 +44,7 @@ PAUSE_S = 0.05
 the partition may propose the same change again."""
 
 
-class _Asked(NamedTuple):
+class _Proposal(NamedTuple):
     change: IsrChange
     on_answer: OnIsrAnswer
 
@@ -73,7 +73,7 @@ class AlterPartitionManager:
             failing="AlterPartition is not accepted and is sent again",
             working="AlterPartition is accepted again",
         )
-        self._waiting: dict[TopicIdPartition, _Asked] = {}
+        self._waiting: dict[TopicIdPartition, _Proposal] = {}
         self._guard = threading.Lock()
         self._thread = StepThread("isotherm-alter-partition", self._step, clock)
 
@@ -99,7 +99,7 @@ class AlterPartitionManager:
         with self._guard:
             is_first = partition not in self._waiting
             if is_first:
-                self._waiting[partition] = _Asked(change, on_answer)
+                self._waiting[partition] = _Proposal(change, on_answer)
         # Without the lock: it waits for the partition's lock, which appends hold while they write.
         if is_first:
             self._thread.wake()
@@ -110,11 +110,11 @@ class AlterPartitionManager:
         with self._guard:
             # A copy. Changes stay in `_waiting` until they are answered, so a failed request sends
             # them again, together with those that were submitted meanwhile.
-            asked = dict(self._waiting)
-        if not asked:
+            proposals = dict(self._waiting)
+        if not proposals:
             return UNTIL_WOKEN_S
         try:
-            is_clean = self._ask(asked)
+            is_clean = self._ask(proposals)
         # The boundary of the thread: if it ended, no ISR would change any more.
         except Exception:
             logger.exception("AlterPartition failed, and is tried again")
@@ -124,9 +124,9 @@ class AlterPartitionManager:
             self._thread.pause(PAUSE_S)
         return 0
 
-    def _ask(self, asked: dict[TopicIdPartition, _Asked]) -> bool:
-        """Send all of `asked` and pass the answers on; returns whether there was no error."""
-        request = self._request(asked)
+    def _ask(self, proposals: dict[TopicIdPartition, _Proposal]) -> bool:
+        """Send all of `proposals` and pass the answers on; returns whether there was no error."""
+        request = self._request(proposals)
         try:
             # Waits without a limit of its own: the channel's future fails after the timeout, and
             # once the channel stops.
@@ -140,11 +140,11 @@ class AlterPartitionManager:
             )
             return False
         self._outage.worked()
-        answers = _answers(response, asked)
-        for partition in asked.keys() - answers.keys():
+        answers = _answers(response, proposals)
+        for partition in proposals.keys() - answers.keys():
             logger.warning("the AlterPartition response lacks a partition partition=%s", partition)
-        is_clean = asked.keys() <= answers.keys()
-        for partition, each in asked.items():
+        is_clean = proposals.keys() <= answers.keys()
+        for partition, each in proposals.items():
             answer = answers.get(partition)
             # Sent again, as in Kafka: the controller may have changed the ISR.
             if answer is None:
@@ -156,9 +156,9 @@ class AlterPartitionManager:
             each.on_answer(answer)
         return is_clean
 
-    def _request(self, asked: dict[TopicIdPartition, _Asked]) -> Any:
+    def _request(self, proposals: dict[TopicIdPartition, _Proposal]) -> Any:
         partitions: dict[uuid.UUID, list[dict[str, Any]]] = {}
-        for place, each in sorted(asked.items()):
+        for place, each in sorted(proposals.items()):
             partitions.setdefault(place.topic_id, []).append(_fields(place, each.change))
         return entity_of(
             request_class(ApiKey.ALTER_PARTITION, VERSION),
@@ -189,9 +189,11 @@ def _fields(place: TopicIdPartition, change: IsrChange) -> dict[str, Any]:
     }
 
 
-def _answers(response: Any, asked: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, IsrAnswer]:
+def _answers(
+    response: Any, proposals: Iterable[TopicIdPartition]
+) -> dict[TopicIdPartition, IsrAnswer]:
     """The answers by requested partition. The response has topic ids, not names."""
-    places = {(each.topic_id, each.partition): each for each in asked}
+    places = {(each.topic_id, each.partition): each for each in proposals}
     return {
         place: IsrAnswer(
             answer.error_code, tuple(answer.isr), answer.leader_epoch, answer.partition_epoch

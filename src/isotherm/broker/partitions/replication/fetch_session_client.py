@@ -25,21 +25,21 @@ _FULL = 0
 _FIRST_INCREMENTAL = 1
 _EPOCH_MAX = 2**31 - 1
 
-AskedPartitions: TypeAlias = Mapping[TopicIdPartition, FetchPartition]
+RequestedPartitions: TypeAlias = Mapping[TopicIdPartition, FetchPartition]
 
 
 class SessionRequest(NamedTuple):
     """The session fields of the next request.
 
-    `asked` has every partition of the session. The answer may have any of them, including those
-    that an incremental request leaves out because they have not changed.
+    `partitions` has every partition of the session. The answer may have any of them, including
+    those that an incremental request leaves out because they have not changed.
     """
 
     session_id: int
     session_epoch: int
     topics: list[FetchTopic]
     forgotten_topics: list[ForgottenTopic]
-    asked: AskedPartitions
+    partitions: RequestedPartitions
 
     @property
     def is_full(self) -> bool:
@@ -49,7 +49,7 @@ class SessionRequest(NamedTuple):
     @property
     def is_empty(self) -> bool:
         """Whether the session has no partition and the request removes none."""
-        return not self.asked and not self.forgotten_topics
+        return not self.partitions and not self.forgotten_topics
 
 
 class FetchSessionClient:
@@ -59,22 +59,24 @@ class FetchSessionClient:
         self._session_id = NO_SESSION
         self._epoch = _FULL
         # The partitions of the leader's session, once the last request has arrived there.
-        self._asked: AskedPartitions = {}
+        self._partitions: RequestedPartitions = {}
 
-    def request(self, wanted: AskedPartitions) -> SessionRequest:
-        """The next request. It makes `wanted` the partitions of the session."""
+    def request(self, partitions: RequestedPartitions) -> SessionRequest:
+        """The next request. It makes `partitions` the partitions of the session."""
         if self._epoch == _FULL:
-            changed, forgotten = wanted, list[TopicIdPartition]()
+            changed, forgotten = partitions, list[TopicIdPartition]()
         else:
             changed = {
-                place: asked for place, asked in wanted.items() if self._asked.get(place) != asked
+                place: partition
+                for place, partition in partitions.items()
+                if self._partitions.get(place) != partition
             }
-            # A partition that backs off is not in `wanted`. It leaves the session, so that the
+            # A partition that backs off is not in `partitions`. It leaves the session, so that the
             # leader sends nothing for it meanwhile, as in Kafka.
-            forgotten = [place for place in self._asked if place not in wanted]
-        self._asked = dict(wanted)
+            forgotten = [place for place in self._partitions if place not in partitions]
+        self._partitions = dict(partitions)
         return SessionRequest(
-            self._session_id, self._epoch, _topics(changed), _forgotten(forgotten), self._asked
+            self._session_id, self._epoch, _topics(changed), _forgotten(forgotten), self._partitions
         )
 
     def on_response(self, response: FetchResponse) -> str:
@@ -92,7 +94,7 @@ class FetchSessionClient:
             for topic in response.topics
             for partition in topic.partitions
         }
-        requested = {(place.topic_id, place.partition) for place in self._asked}
+        requested = {(place.topic_id, place.partition) for place in self._partitions}
         fault = "" if answered <= requested else "it has partitions that were not requested"
         if self._epoch == _FULL and not fault and answered != requested:
             fault = "it lacks partitions of a full request"
@@ -121,9 +123,9 @@ class FetchSessionClient:
         self._session_id, self._epoch = closed_session_id, _FULL
 
 
-def _topics(asked: AskedPartitions) -> list[FetchTopic]:
+def _topics(partitions: RequestedPartitions) -> list[FetchTopic]:
     topics: dict[object, FetchTopic] = {}
-    for place, partition in asked.items():
+    for place, partition in partitions.items():
         topic = topics.get(place.topic_id)
         if topic is None:
             topic = topics[place.topic_id] = FetchTopic(None, place.topic_id, [])

@@ -141,22 +141,22 @@ _REACTIONS: dict[int, Reaction] = {
 
 def react(
     state: FetchState | None,
-    asked: FetchPartition | None,
+    request: FetchPartition | None,
     answer: FetchPartitionResponse,
     now_ms: TimestampMs,
 ) -> Reaction:
     """The reaction to an answer.
 
-    `state` is the current state, None if the partition is not fetched any more. `asked` is what the
-    request, or an earlier one of its session, asked for.
+    `state` is the current state, None if the partition is not fetched any more. `request` is the
+    partition's entry in the request, or in an earlier one of its session.
     """
     # The state may have changed since the request, by a new leader epoch, a truncation or a
     # back-off. The answer would then be applied to a log that it does not fit.
     if (
         state is None
-        or asked is None
+        or request is None
         or not state.is_ready(now_ms)
-        or (asked.fetch_offset, asked.current_leader_epoch)
+        or (request.fetch_offset, request.current_leader_epoch)
         != (state.fetch_offset, state.leader_epoch)
     ):
         return Reaction.IGNORE

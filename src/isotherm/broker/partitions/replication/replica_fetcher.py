@@ -118,13 +118,13 @@ class FetcherContext(NamedTuple):
 
 @dataclass(slots=True)
 class _Followed:
-    """A followed partition. `state` is None before the first fetch in this leader epoch. `asked` is
-    None if the last request left the partition out."""
+    """A followed partition. `state` is None before the first fetch in this leader epoch. `request`
+    is None if the last fetch left the partition out."""
 
     partition: FollowedPartition
     leader_epoch: LeaderEpoch
     state: FetchState | None = None
-    asked: FetchPartition | None = None
+    request: FetchPartition | None = None
 
     @property
     def place(self) -> TopicIdPartition:
@@ -268,7 +268,7 @@ class ReplicaFetcher:
         """Send one request and process its answer. Returns False if no partition is ready."""
         with self._lock:
             # The session itself needs no lock: only this thread uses it.
-            request = self._session.request(self._wanted())
+            request = self._session.request(self._requests())
         if request.is_empty:
             return False
         try:
@@ -309,27 +309,27 @@ class ReplicaFetcher:
             rack_id="",
         )
 
-    def _wanted(self) -> dict[TopicIdPartition, FetchPartition]:
+    def _requests(self) -> dict[TopicIdPartition, FetchPartition]:
         """The partitions that are ready, with their requests.
 
-        Each `_Followed` keeps its request in `asked`.
+        Each `_Followed` keeps its request in `request`.
         """
         now_ms = self._now_ms()
-        wanted = {}
+        requests = {}
         # A copy: `_attempt` removes partitions that fail.
         for followed in list(self._followed.values()):
-            followed.asked = None
+            followed.request = None
             if followed.state is None:
                 self._attempt(followed, lambda each=followed: self._begin(each))  # type: ignore[misc]
             state, place = followed.state, followed.place
             if state is None or not state.is_ready(now_ms) or self._is_held_back(followed, state):
                 continue
-            wanted[place] = followed.asked = state.request(
+            requests[place] = followed.request = state.request(
                 place.partition,
                 log_start_offset=followed.partition.log.log_start_offset,
                 max_bytes=self._config.replica_fetch_max_bytes,
             )
-        return wanted
+        return requests
 
     def _is_held_back(self, followed: _Followed, state: FetchState) -> bool:
         # A replica that is in sync is never held back, since it would fall out of the ISR.
@@ -357,7 +357,7 @@ class ReplicaFetcher:
             if followed is None or followed.state is None:
                 return
             state = followed.state
-            reaction = react(state, followed.asked, answer, self._now_ms())
+            reaction = react(state, followed.request, answer, self._now_ms())
             match reaction:
                 case Reaction.APPEND:
                     self._attempt(followed, lambda: self._append(key, followed, state, answer))

@@ -113,12 +113,12 @@ class TokenVerifier:
                 and key_id in (None, each.key_id)
             )
 
-        found = self._keys.find(fits)
-        if found is None:
+        verification_key = self._keys.find(fits)
+        if verification_key is None:
             raise TokenRefusedError(
                 f"the provider has no such key kid={str(key_id)[:100]!r} alg={algorithm}"
             )
-        return str(algorithm), found.key
+        return str(algorithm), verification_key.key
 
     def _check_times(self, claims: Mapping[str, Any]) -> float:
         now_s, skew_s = self._clock.now_ms() / 1000, self._settings.clock_skew_s

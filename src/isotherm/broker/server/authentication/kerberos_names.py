@@ -56,12 +56,12 @@ class KerberosNames:
     def user_of(self, principal: str) -> str | None:
         """The user of a principal. None, which refuses the client, if no rule applies or the result
         has a slash or an at sign."""
-        found = _NAME.fullmatch(principal)
-        if found is None:
+        match = _NAME.fullmatch(principal)
+        if match is None:
             return None if "@" in principal else principal
-        names = [found["realm"], found["service"]]
-        if found["host"] is not None:
-            names.append(found["host"])
+        names = [match["realm"], match["service"]]
+        if match["host"] is not None:
+            names.append(match["host"])
         for rule in self._rules:
             user = self._apply(rule, names)
             if user is not None:
@@ -73,7 +73,7 @@ class KerberosNames:
             return names[1] if names[0] == self._default_realm else None
         if len(names) - 1 != rule.components:
             return None
-        base = _PARAMETER.sub(lambda found: names[int(found[1])], rule.format)
+        base = _PARAMETER.sub(lambda match: names[int(match[1])], rule.format)
         if rule.match is not None and not rule.match.matches(base):
             return None
         if rule.pattern is None or rule.name is None:
@@ -82,29 +82,29 @@ class KerberosNames:
 
 
 def _parsed(text: str) -> _Rule:
-    found = _RULE.fullmatch(text)
-    if found is None:
+    match = _RULE.fullmatch(text)
+    if match is None:
         raise ConfigError(
             f"a rule must be DEFAULT or RULE:[N:FORMAT](REGEX)s/PATTERN/NAME/g/L key={_KEY}"
             f" value={text}"
         )
-    if found["components"] is None:
+    if match["components"] is None:
         return _Rule(text, 0, None, None, None, None, False, None)
-    components = int(found["components"])
-    for parameter in _PARAMETER.finditer(found["format"]):
+    components = int(match["components"])
+    for parameter in _PARAMETER.finditer(match["format"]):
         if int(parameter[1]) > components:
             raise ConfigError(
                 f"a rule uses a component that its names do not have key={_KEY} value={text}"
                 f" component={parameter[0]}"
             )
-    pattern = None if found["pattern"] is None else rule_pattern(found["pattern"], _KEY)
+    pattern = None if match["pattern"] is None else rule_pattern(match["pattern"], _KEY)
     return _Rule(
         text,
         components,
-        found["format"],
-        None if found["match"] is None else rule_pattern(found["match"], _KEY),
+        match["format"],
+        None if match["match"] is None else rule_pattern(match["match"], _KEY),
         pattern,
-        None if pattern is None else rule_replacement(found["name"], pattern.groups, _KEY),
-        found["everywhere"] is not None,
-        found["case"],
+        None if pattern is None else rule_replacement(match["name"], pattern.groups, _KEY),
+        match["everywhere"] is not None,
+        match["case"],
     )

@@ -77,10 +77,10 @@ def parse_key_set(text: bytes) -> list[VerificationKey]:
     entries = parsed.get("keys") if isinstance(parsed, dict) else None
     if not isinstance(entries, list):
         raise ValueError('a key set must be {"keys": [...]}')  # noqa: TRY004 - of the text
-    found = [key for each in entries if (key := _parse_key(each)) is not None]
-    if not found:
+    keys = [key for each in entries if (key := _parse_key(each)) is not None]
+    if not keys:
         raise ValueError(f"a key set has no public key for signatures entries={len(entries)}")
-    return found
+    return keys
 
 
 def _parse_key(entry: Any) -> VerificationKey | None:
@@ -130,7 +130,7 @@ class RefreshingKeys:
         self._retry_s_max = max(retry_s, retry_s_max)
         self._keys: Sequence[VerificationKey] = ()
         self._stopping = threading.Event()
-        self._wanted = threading.Event()
+        self._read_due = threading.Event()
         self._thread = threading.Thread(target=self._run, name="isotherm-token-keys", daemon=True)
 
     def start(self) -> None:
@@ -146,7 +146,7 @@ class RefreshingKeys:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._wanted.set()
+        self._read_due.set()
         if self._thread.is_alive():
             self._thread.join(_STOP_TIMEOUT_S)
 
@@ -155,14 +155,14 @@ class RefreshingKeys:
         for each in self._keys:
             if fits(each):
                 return each
-        self._wanted.set()
+        self._read_due.set()
         return None
 
     def _run(self) -> None:
         failures = 0
         while not self._wait(failures):
             # Before the read: a key that is missed during the read causes another one.
-            self._wanted.clear()
+            self._read_due.clear()
             failures = 0 if self._read_again() else failures + 1
 
     def _wait(self, failures: int) -> bool:
@@ -171,12 +171,12 @@ class RefreshingKeys:
             # The exponent is bounded, because a large power does not fit into a float.
             backoff_s = min(self._retry_s * 2 ** min(failures - 1, 30), self._retry_s_max)
             return self._clock.wait(self._stopping, backoff_s)
-        # `_wanted` is not waited for here: tokens with unknown keys cause one read per
+        # `_read_due` is not waited for here: tokens with unknown keys cause one read per
         # pause, however many come.
         if self._clock.wait(self._stopping, READ_PAUSE_S):
             return True
         rest_s = min(max(self._refresh_s - READ_PAUSE_S, 0), threading.TIMEOUT_MAX)
-        self._clock.wait(self._wanted, rest_s)
+        self._clock.wait(self._read_due, rest_s)
         return self._stopping.is_set()
 
     def _read_again(self) -> bool:

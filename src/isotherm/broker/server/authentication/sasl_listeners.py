@@ -84,18 +84,18 @@ def token_listeners(config: BrokerConfig, clock: Clock) -> Mapping[str, TokenLis
 
     Raises ConfigError, which names a listener whose tokens cannot be verified.
     """
-    found = [
+    listeners = [
         listener
         for listener in config.listener_layout.brokers
         if listener.protocol in _WITH_SASL
         and OAUTHBEARER in config.security_of(listener.name).sasl_enabled_mechanisms
     ]
-    if not found:
+    if not listeners:
         return {}
     # Imported only here, since most brokers do not need the library.
     from isotherm.broker.server.authentication.oauth_listeners import token_listener
 
-    return {listener.name: token_listener(config, listener, clock) for listener in found}
+    return {listener.name: token_listener(config, listener, clock) for listener in listeners}
 
 
 def check_sasl(config: BrokerConfig, clock: Clock) -> Mapping[str, TokenListener]:
@@ -149,7 +149,7 @@ class _Shapes:
         self._credentials = credentials
         self._mechanism = mechanism
         self._stored: Mapping[ScramUser, UserScramCredentialRecord] | None = None
-        self._found: Sequence[CredentialShape] = ()
+        self._shapes: Sequence[CredentialShape] = ()
 
     def find(self) -> Sequence[CredentialShape]:
         stored = self._credentials.image.scram_credentials
@@ -160,9 +160,9 @@ class _Shapes:
                 for user, each in stored.items()
                 if user.mechanism == self._mechanism and user.name != SECRET_USER
             )
-            self._found = sorted({shape_of(each.salt, each.iterations) for each in own}, key=str)
+            self._shapes = sorted({shape_of(each.salt, each.iterations) for each in own}, key=str)
             self._stored = stored
-        return self._found
+        return self._shapes
 
 
 def _find(credentials: Credentials, mechanism: ScramMechanism, user: str) -> ScramCredential | None:

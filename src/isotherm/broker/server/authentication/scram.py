@@ -87,18 +87,18 @@ class ScramExchange:
         self._find_shapes = find_shapes
         self._new_nonce = new_nonce
         self._secret = secret
-        self._asked: _Challenge | None = None
+        self._open_challenge: _Challenge | None = None
         self.user: str | None = None
 
     def respond(self, token: bytes) -> bytes:
         text = token.decode("utf-8", "replace")
-        if self._asked is None:
-            self._asked = self._challenge(text)
-            return self._asked.server_first.encode()
+        if self._open_challenge is None:
+            self._open_challenge = self._challenge(text)
+            return self._open_challenge.server_first.encode()
         # Cleared first: a challenge is good for one proof.
-        asked, self._asked = self._asked, None
-        signature = self._verified(asked, text)
-        self.user = asked.user
+        challenge, self._open_challenge = self._open_challenge, None
+        signature = self._verified(challenge, text)
+        self.user = challenge.user
         return b"v=" + base64.b64encode(signature)
 
     def _challenge(self, text: str) -> _Challenge:
@@ -140,10 +140,10 @@ class ScramExchange:
             salt = hashlib.shake_256(digest).digest(shape.salt_size)
         return ScramCredential(salt, b"", b"", shape.iterations)
 
-    def _verified(self, asked: _Challenge, text: str) -> bytes:
+    def _verified(self, challenge: _Challenge, text: str) -> bytes:
         """Verify the client's proof; returns the server's signature."""
         final = _FINAL.fullmatch(text)
-        if final is None or final["nonce"] != asked.nonce:
+        if final is None or final["nonce"] != challenge.nonce:
             raise self._failed()
         try:
             proof = base64.b64decode(final["proof"], validate=True)
@@ -152,12 +152,12 @@ class ScramExchange:
             raise self._failed() from error
         hash_name = self._mechanism.hash_name
         auth_message = (
-            f"{asked.client_first},{asked.server_first},{final['without_proof']}".encode()
+            f"{challenge.client_first},{challenge.server_first},{final['without_proof']}".encode()
         )
         # An unknown user takes the same steps; no hash equals the empty key.
-        credential = asked.credential or ScramCredential(b"", b"", b"", 0)
+        credential = challenge.credential or ScramCredential(b"", b"", b"", 0)
         client_signature = hmac.digest(credential.stored_key, auth_message, hash_name)
-        if len(proof) != len(client_signature) or binding != asked.gs2_header.encode():
+        if len(proof) != len(client_signature) or binding != challenge.gs2_header.encode():
             raise self._failed()
         client_key = bytes(a ^ b for a, b in zip(proof, client_signature, strict=True))
         stored_key = hashlib.new(hash_name, client_key).digest()

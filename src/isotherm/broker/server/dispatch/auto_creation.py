@@ -36,16 +36,16 @@ class TopicAutoCreation:
 
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
-        self._asked: set[str] = set()
+        self._in_flight: set[str] = set()
         # The event loop keeps only weak references to tasks, so they are kept here.
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(self, context: RequestContext, names: Iterable[str]) -> None:
         """Request the creation of these topics, without waiting for the answer."""
-        new = sorted(set(names) - self._asked)
+        new = sorted(set(names) - self._in_flight)
         if not new:
             return
-        self._asked.update(new)
+        self._in_flight.update(new)
         task = asyncio.get_running_loop().create_task(self._create(context, new))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -79,4 +79,4 @@ class TopicAutoCreation:
                         topic.error_message,
                     )
         finally:
-            self._asked.difference_update(names)
+            self._in_flight.difference_update(names)

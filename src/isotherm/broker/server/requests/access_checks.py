@@ -85,8 +85,8 @@ class Check:
             return self.resource_type, name
         field, types, default = self.resource_type
         of_request = getattr(request, field, default)
-        found = types.get(getattr(item, field, of_request))
-        return None if found is None else (found, name)
+        kind = types.get(getattr(item, field, of_request))
+        return None if kind is None else (kind, name)
 
 
 def on_cluster(

@@ -88,7 +88,7 @@ def _no_message(response: Any) -> dict[str, None]:
 
 
 def _refuse(
-    response_type: type[Any], asked: Any, refusal: Refusal, items: Items | None, depth: int = 0
+    response_type: type[Any], request: Any, refusal: Refusal, items: Items | None, depth: int = 0
 ) -> Any:
     values: dict[str, Any] = {}
     for field in _fields(response_type):
@@ -105,12 +105,12 @@ def _refuse(
             assert field.entity_type is not None
             values[name] = tuple(
                 _refuse(field.entity_type, each, refusal, items, depth + 1)
-                for each in getattr(asked, items.request[depth]) or ()
+                for each in getattr(request, items.request[depth]) or ()
             )
         elif items is not None and depth == len(items.response) and name == items.named:
-            values[name] = asked
-        elif depth and name in _NAMES and hasattr(asked, name):
-            values[name] = getattr(asked, name)
+            values[name] = request
+        elif depth and name in _NAMES and hasattr(request, name):
+            values[name] = getattr(request, name)
         elif not field.has_default:
             values[name] = blank_value(field)
     return response_type(**values)

@@ -22,7 +22,10 @@ from isotherm.errors import CorruptMetadataError
 from isotherm.kernels.event_table import PUT, TOMBSTONE
 from isotherm.remote.metadata.folding.decoded_run import DecodedRun, segment_ids
 from isotherm.remote.metadata.folding.lives import Window, grouped, weigh
-from isotherm.remote.metadata.folding.wanted_partitions import Wanted, WantedPartitions
+from isotherm.remote.metadata.folding.selected_partitions import (
+    SelectedPartitions,
+    SelectsPartition,
+)
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 
@@ -50,12 +53,12 @@ class ColumnarFold:
 
     def __init__(
         self,
-        wanted: Wanted,
+        selects: SelectsPartition,
         on_corrupt: OnCorrupt,
         *,
         waiting_max_bytes: int = _WAITING_MAX_BYTES,
     ) -> None:
-        self.partitions = WantedPartitions(wanted)
+        self.partitions = SelectedPartitions(selects)
         self._on_corrupt = on_corrupt
         self._waiting_max_bytes = waiting_max_bytes
         self._waiting: _Weighed | None = None

@@ -18,7 +18,10 @@ from isotherm.remote.metadata.api import (
     MetadataTopic,
     MetadataTopicRecord,
 )
-from isotherm.remote.metadata.folding.wanted_partitions import Wanted, WantedPartitions
+from isotherm.remote.metadata.folding.selected_partitions import (
+    SelectedPartitions,
+    SelectsPartition,
+)
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.state.partition_store import Folded
 from isotherm.remote.metadata.wire.events import corrupt_record, iterate_records
@@ -42,9 +45,9 @@ def refuse(error: CorruptMetadataError) -> None:
 
 
 def fold_metadata_topic(
-    topic: MetadataTopic, wanted: Wanted
+    topic: MetadataTopic, selects: SelectsPartition
 ) -> dict[TopicIdPartition, RemoteLogMetadataCache]:
-    """Caches of the partitions that `wanted` accepts, after every event of the topic.
+    """Caches of the partitions that `selects` accepts, after every event of the topic.
 
     A partition whose deletion is finished has no cache. CorruptMetadataError names the record
     that cannot be applied.
@@ -52,7 +55,7 @@ def fold_metadata_topic(
     caches = [
         folded.cache
         for number in range(topic.partition_count)
-        for folded in fold_metadata_partition(topic, number, wanted).partitions
+        for folded in fold_metadata_partition(topic, number, selects).partitions
     ]
     return {
         cache.partition: cache for cache in sorted(caches, key=lambda each: str(each.partition))
@@ -62,7 +65,7 @@ def fold_metadata_topic(
 def fold_metadata_partition(
     topic: MetadataTopic,
     number: int,
-    wanted: Wanted,
+    selects: SelectsPartition,
     on_corrupt: OnCorrupt = refuse,
     *,
     columnar_records_min: int = COLUMNAR_RECORDS_MIN,
@@ -79,9 +82,9 @@ def fold_metadata_partition(
     has_all = has_all_below(topic, number, end)
     # Offsets, not records: only a read would tell how many records compaction has left.
     if end - start < columnar_records_min:
-        folded = _fold_records(topic, number, wanted, on_corrupt, bounds)
+        folded = _fold_records(topic, number, selects, on_corrupt, bounds)
     else:
-        folded = _fold_columns(topic, number, wanted, on_corrupt, bounds, run_max_bytes)
+        folded = _fold_columns(topic, number, selects, on_corrupt, bounds, run_max_bytes)
     if has_all:
         # Compaction may leave no record before the end.
         return folded._replace(next_offset=max(end, folded.next_offset))
@@ -99,11 +102,11 @@ def has_all_below(topic: MetadataTopic, number: int, end: Offset) -> bool:
 def _fold_records(
     topic: MetadataTopic,
     number: int,
-    wanted: Wanted,
+    selects: SelectsPartition,
     on_corrupt: OnCorrupt,
     bounds: tuple[Offset, Offset],
 ) -> Folded:
-    partitions = WantedPartitions(wanted)
+    partitions = SelectedPartitions(selects)
     next_offset, end = bounds
     for record in iterate_records(topic, number, end_offset=end):
         next_offset = record.offset + 1
@@ -117,7 +120,7 @@ def _fold_records(
 def _fold_columns(
     topic: MetadataTopic,
     number: int,
-    wanted: Wanted,
+    selects: SelectsPartition,
     on_corrupt: OnCorrupt,
     bounds: tuple[Offset, Offset],
     run_max_bytes: int,
@@ -128,7 +131,7 @@ def _fold_columns(
     def report(offset: Offset, reason: str) -> None:
         on_corrupt(corrupt_record(MetadataTopicRecord(number, offset, 0, None, None), reason))
 
-    fold = ColumnarFold(wanted, report, waiting_max_bytes=run_max_bytes)
+    fold = ColumnarFold(selects, report, waiting_max_bytes=run_max_bytes)
     position, _ = bounds
     for run, next_offset in _runs(topic, number, bounds, run_max_bytes):
         fold.feed(run)

@@ -12,13 +12,16 @@ from isotherm.remote.metadata.folding.fold import (
     has_all_below,
     refuse,
 )
-from isotherm.remote.metadata.folding.wanted_partitions import Wanted, WantedPartitions
+from isotherm.remote.metadata.folding.selected_partitions import (
+    SelectedPartitions,
+    SelectsPartition,
+)
 from isotherm.remote.metadata.wire.events import DEFAULT_READ_MAX_BYTES
 from isotherm.types import Offset
 
 
 class FollowedPartition:
-    """The partitions that `wanted` accepts, also those whose first event comes later. Not
+    """The partitions that `selects` accepts, also those whose first event comes later. Not
     thread-safe.
 
     For `on_corrupt` see `fold_metadata_partition`. Every record below `next_offset` is applied.
@@ -29,17 +32,17 @@ class FollowedPartition:
         self,
         topic: MetadataTopic,
         number: int,
-        wanted: Wanted,
+        selects: SelectsPartition,
         on_corrupt: OnCorrupt = refuse,
         *,
         columnar_records_min: int = COLUMNAR_RECORDS_MIN,
     ) -> None:
         self._topic = topic
         self._number = number
-        self._wanted = wanted
+        self._selects = selects
         self._on_corrupt = on_corrupt
         self._columnar_records_min = columnar_records_min
-        self.partitions = WantedPartitions(wanted)
+        self.partitions = SelectedPartitions(selects)
         self.next_offset: Offset = -1
 
     def catch_up(self, end: Offset | None = None) -> int:
@@ -52,7 +55,7 @@ class FollowedPartition:
             folded = fold_metadata_partition(
                 self._topic,
                 self._number,
-                self._wanted,
+                self._selects,
                 self._on_corrupt,
                 columnar_records_min=self._columnar_records_min,
             )

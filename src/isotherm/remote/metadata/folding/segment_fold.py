@@ -76,9 +76,9 @@ class SegmentFold(ColumnarFold):
     """The state of one fold, for that fold only. Not thread-safe."""
 
     def __init__(
-        self, on_corrupt: OnCorrupt, wanted: Callable[[TopicIdPartition], bool] = lambda _: True
+        self, on_corrupt: OnCorrupt, selects: Callable[[TopicIdPartition], bool] = lambda _: True
     ) -> None:
-        super().__init__(wanted, on_corrupt)
+        super().__init__(selects, on_corrupt)
         # Offset of the last record, by partition number and segment id. Some deleted segments
         # remain in it: `state` looks up live ones only.
         self._offsets: dict[int, dict[bytes, Offset]] = defaultdict(dict)

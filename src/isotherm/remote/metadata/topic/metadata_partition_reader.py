@@ -144,8 +144,8 @@ class MetadataPartitionReader:
         finished. Raises CorruptMetadataError for a corrupt record; then this reader has failed,
         too.
         """
-        wanted = {user}.__contains__
-        folded = fold_metadata_partition(self._topic, self._partition, wanted, self._report)
+        selects = {user}.__contains__
+        folded = fold_metadata_partition(self._topic, self._partition, selects, self._report)
         if folded.deleted:
             return None
         return next(iter(folded.partitions), FoldedPartition(RemoteLogMetadataCache(user), None))

@@ -27,7 +27,7 @@ from isotherm.remote.history.lineage import epoch_spans
 from isotherm.remote.metadata.api import MetadataTopic, NewMetadataRecord
 from isotherm.remote.metadata.folding.fold import OnCorrupt, refuse
 from isotherm.remote.metadata.folding.followed_partition import FollowedPartition
-from isotherm.remote.metadata.folding.wanted_partitions import WantedPartitions
+from isotherm.remote.metadata.folding.selected_partitions import SelectedPartitions
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.upkeep.migration_views import (
     CountedRecords,
@@ -218,7 +218,7 @@ def _every(_partition: TopicIdPartition) -> bool:
 
 
 def _writes_of(
-    partition: TopicIdPartition, everything: WantedPartitions, keyed: WantedPartitions
+    partition: TopicIdPartition, everything: SelectedPartitions, keyed: SelectedPartitions
 ) -> Iterator[KeyedState]:
     cache, keyed_cache = everything.cache(partition), keyed.cache(partition)
     if cache is None:
@@ -291,7 +291,7 @@ def _answers(segment: RemoteLogSegmentMetadata, cache: RemoteLogMetadataCache) -
 
 
 def _differences_of(
-    partition: TopicIdPartition, everything: WantedPartitions, keyed: WantedPartitions
+    partition: TopicIdPartition, everything: SelectedPartitions, keyed: SelectedPartitions
 ) -> Iterator[str]:
     cache, keyed_cache = everything.cache(partition), keyed.cache(partition)
     if cache is None:

@@ -38,7 +38,7 @@ def sent(client: FetchSessionClient, **offsets: int) -> tuple[int, int, list[int
         place: asked(place, offsets[place.topic]) for place in (A, B, C) if place.topic in offsets
     }
     request = client.request(wanted)
-    assert request.asked == wanted
+    assert request.partitions == wanted
     return (
         request.session_id,
         request.session_epoch,

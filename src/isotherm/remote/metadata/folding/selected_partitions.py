@@ -1,4 +1,4 @@
-"""The user partitions of a metadata partition that a reader wants, with their caches.
+"""The user partitions of a metadata partition that a reader has selected, with their caches.
 
 Each is opened at its first event. A broker opens a partition when it is assigned instead
 (metadata_partition_reader.py).
@@ -19,34 +19,34 @@ from isotherm.remote.metadata.wire.events import MetadataChange, decode_record, 
 from isotherm.remote.segment_metadata import RemotePartitionDeleteMetadata
 from isotherm.types import Offset, TopicIdPartition
 
-Wanted = Callable[[TopicIdPartition], bool]
+SelectsPartition = Callable[[TopicIdPartition], bool]
 
 
-class WantedPartitions:
-    """The wanted partitions, in the order of their first events. A partition is deleted once: later
-    events do not open it again. Not thread-safe."""
+class SelectedPartitions:
+    """The selected partitions, in the order of their first events. A partition is deleted once:
+    later events do not open it again. Not thread-safe."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted = wanted
+    def __init__(self, selects: SelectsPartition) -> None:
+        self._selects = selects
         self._store = RemotePartitionMetadataStore()
-        self._is_wanted: dict[TopicIdPartition, bool] = {}
+        self._is_selected: dict[TopicIdPartition, bool] = {}
 
     def __iter__(self) -> Iterator[TopicIdPartition]:
         """Includes the partitions whose deletion is finished."""
-        return (partition for partition, is_wanted in self._is_wanted.items() if is_wanted)
+        return (partition for partition, is_selected in self._is_selected.items() if is_selected)
 
     def opens(self, partition: TopicIdPartition) -> bool:
-        """Whether a partition with an event is wanted."""
-        is_wanted = self._is_wanted.get(partition)
-        if is_wanted is None:
-            is_wanted = self._is_wanted[partition] = self._wanted(partition)
-            if is_wanted:
+        """Whether a partition with an event is selected."""
+        is_selected = self._is_selected.get(partition)
+        if is_selected is None:
+            is_selected = self._is_selected[partition] = self._selects(partition)
+            if is_selected:
                 self._store.open(partition)
-        return is_wanted
+        return is_selected
 
     def apply(self, record: MetadataTopicRecord) -> None:
-        """Apply a record if its partition is wanted. Raises CorruptMetadataError, which names the
-        record, for one that cannot be decoded or applied; an unwanted one is decoded, too."""
+        """Apply a record if its partition is selected. Raises CorruptMetadataError, which names the
+        record, for one that cannot be decoded or applied; one of others is decoded, too."""
         change = decode_record(record)
         # A tombstone names no topic: the store finds its partition by the topic id.
         if change.event is None or self.opens(partition_of(change.event)):
