@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -68,9 +70,8 @@ def is_led(topic: ReplicatedRemoteMetadataTopic) -> bool:
 
 
 def opened(image: MetadataImage, count: int = 2) -> ReplicatedRemoteMetadataTopic:
-    leaders = LeaderRequests(
-        lambda: image, "INTERNAL", client_id="isotherm-test", request_timeout_s=60
-    )
+    metadata: Any = SimpleNamespace(image=image)
+    leaders = LeaderRequests(metadata, "INTERNAL", client_id="isotherm-test", request_timeout_s=60)
     return ReplicatedRemoteMetadataTopic(
         NoReplicas(), leaders, count, lambda: 2, request_timeout_ms=60_000, topic=TOPIC
     )

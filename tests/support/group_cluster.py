@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -15,7 +15,7 @@ from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinat
 from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC, OffsetsTopic
-from isotherm.broker.metadata.image import MetadataImage
+from isotherm.broker.metadata.image import ConfigResource, MetadataImage
 from isotherm.broker.metadata.internal_topics import InternalTopic
 from isotherm.config.groups import GroupConfig
 from isotherm.testing.sim_clock import SimClock
@@ -40,6 +40,7 @@ class Cluster:
         self.partition = ModelPartition(TopicPartition(OFFSETS_TOPIC, 0), leader=0)
         self.clock = SimClock()
         self.group_texts: dict[str, str] = {}
+        self.image = MetadataImage()
         self._loop = loop or asyncio.get_running_loop()
         config = GroupConfig(group_initial_rebalance_delay_ms=0, **settings)
         self.coordinators = [self._coordinator(each, config) for each in range(BROKERS)]
@@ -47,16 +48,19 @@ class Cluster:
         self.late.moved(self.partition)
         self.late.deliver_all()
 
+    def texts_of(self, _resource: ConfigResource) -> Mapping[str, str]:
+        return self.group_texts
+
     def _coordinator(self, broker_id: int, config: GroupConfig) -> Any:
         replicas: Any = ModelReplicaManager({self.partition.name: self.partition}, broker_id)
         described = InternalTopic(name=OFFSETS_TOPIC, partitions=1, replication_factor=3)
         nothing: Any = None
+        metadata: Any = self
         topic = CoordinatorTopic(model_metadata(__consumer_offsets=1), replicas, nothing, described)
         return GroupCoordinator(
             config,
             OffsetsTopic(topic, self.clock),
-            MetadataImage,
-            lambda _: self.group_texts,
+            metadata,
             self.clock,
             random.Random(0),
             self._loop,

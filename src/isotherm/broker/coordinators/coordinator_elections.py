@@ -40,9 +40,8 @@ from isotherm.broker.coordinators.transactions.transaction_markers import (
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata, MetadataChange
 from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
-from isotherm.broker.metadata.image import ConfigResource, TopicImage
+from isotherm.broker.metadata.image import TopicImage
 from isotherm.broker.metadata.internal_topics import InternalTopic, TopicCreator
-from isotherm.broker.metadata.metadata_records import GROUP_RESOURCE
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.peer_batches import PeerBatches
 from isotherm.broker.surroundings import Surroundings
@@ -165,8 +164,7 @@ def open_group_coordinator(
     coordinator = GroupCoordinator(
         config.groups,
         OffsetsTopic(topic, surroundings.clock),
-        lambda: metadata.image,
-        lambda group_id: metadata.texts_of(ConfigResource(GROUP_RESOURCE, group_id)),
+        metadata,
         surroundings.clock,
         surroundings.rng,
         loop,

@@ -125,10 +125,10 @@ class LoadAbandonedError(Exception):
 Shard = TypeVar("Shard", bound=CoordinatorShard)
 
 
-class _Election:
+class Election:
     """One partition from its election to its resignation.
 
-    The fold reads `is_current` in its thread.
+    The fold of its log calls `check_current` in its thread.
     """
 
     __slots__ = ("epoch", "has_failed", "is_current")
@@ -138,6 +138,11 @@ class _Election:
         self.has_failed = False
         self.is_current = True
 
+    def check_current(self) -> None:
+        """Raise LoadAbandonedError after the resignation."""
+        if not self.is_current:
+            raise LoadAbandonedError
+
 
 class CoordinatorShards(Generic[Shard]):
     """The shards of one coordinator. Event loop thread only."""
@@ -146,21 +151,20 @@ class CoordinatorShards(Generic[Shard]):
         self,
         topic_name: str,
         *,
-        fold: Callable[[int, Callable[[], None]], Shard],
+        fold: Callable[[int, Election], Shard],
         new_shard: Callable[[int], Shard | None],
         opened: Callable[[Shard], None],
     ) -> None:
-        """`fold(index, check_wanted)` reads the partition's log in a worker thread. It calls
-        `check_wanted` regularly, which raises LoadAbandonedError after a resignation. `new_shard`
-        returns the shard of an empty log, and None for any other log. `opened` is called with each
-        shard that becomes active."""
+        """`fold(index, election)` reads the partition's log in a worker thread. It calls
+        `election.check_current` regularly. `new_shard` returns the shard of an empty log, and None
+        for any other log. `opened` is called with each shard that becomes active."""
         self._topic_name = topic_name
         self._fold = fold
         self._new_shard = new_shard
         self._opened = opened
-        self._elections: dict[int, _Election] = {}
+        self._elections: dict[int, Election] = {}
         self._active: dict[int, Shard] = {}
-        self._to_load: deque[tuple[int, _Election]] = deque()
+        self._to_load: deque[tuple[int, Election]] = deque()
         self._loading: asyncio.Task[None] | None = None
         self._is_stopped = False
 
@@ -212,7 +216,7 @@ class CoordinatorShards(Generic[Shard]):
                 return
             if not election.has_failed:
                 return
-        election = self._elections[index] = _Election(leader_epoch)
+        election = self._elections[index] = Election(leader_epoch)
         try:
             shard = self._new_shard(index)
         except IsothermError as error:
@@ -264,9 +268,7 @@ class CoordinatorShards(Generic[Shard]):
                     continue
                 try:
                     # In a thread: folding a long partition would block the event loop.
-                    shard = await loop.run_in_executor(
-                        None, self._fold, index, _check_wanted(election)
-                    )
+                    shard = await loop.run_in_executor(None, self._fold, index, election)
                 except LoadAbandonedError:
                     continue
                 # The boundary of the task: a record that breaks its fold must not prevent the
@@ -280,7 +282,7 @@ class CoordinatorShards(Generic[Shard]):
         finally:
             self._loading = None
 
-    def _open(self, index: int, election: _Election, shard: Shard) -> None:
+    def _open(self, index: int, election: Election, shard: Shard) -> None:
         shard.epoch = election.epoch
         self._active[index] = shard
         try:
@@ -291,7 +293,7 @@ class CoordinatorShards(Generic[Shard]):
             shard.close()
             self._fail(index, election, error)
 
-    def _fail(self, index: int, election: _Election, error: Exception) -> None:
+    def _fail(self, index: int, election: Election, error: Exception) -> None:
         election.has_failed = True
         log_failure(
             logger,
@@ -299,11 +301,3 @@ class CoordinatorShards(Generic[Shard]):
             "coordinator cannot be loaded, its requests are refused"
             f" partition={self._topic_name}-{index} epoch={election.epoch}",
         )
-
-
-def _check_wanted(election: _Election) -> Callable[[], None]:
-    def check() -> None:
-        if not election.is_current:
-            raise LoadAbandonedError
-
-    return check

@@ -7,10 +7,10 @@ determines the partition of each key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from isotherm.broker.coordinators.coordinator_shards import CoordinatorShard
+from isotherm.broker.coordinators.coordinator_shards import CoordinatorShard, Election
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.internal_topics import InternalTopic, TopicCreator
 from isotherm.broker.partitions.partition import ACKS_ALL, Partition
@@ -123,17 +123,18 @@ class CoordinatorTopic:
         shard.note_append(partition.when_committed(partition.log.log_end_offset, term))
 
     def read_batches(
-        self, index: int, buffer_size: int, check_wanted: Callable[[], None] = lambda: None
+        self, index: int, buffer_size: int, election: Election | None = None
     ) -> Iterator[PlacedBatch]:
         """Every batch from the log start to the log end, in reads of `buffer_size` bytes.
 
-        The first batch may start below the log start offset. `check_wanted` is called before each
-        read.
+        The first batch may start below the log start offset. Raises LoadAbandonedError before a
+        read if `election` is over.
         """
         log = self.partition(index).log
         offset, end_offset = log.log_start_offset, log.log_end_offset
         while offset < end_offset:
-            check_wanted()
+            if election is not None:
+                election.check_current()
             read = log.read(
                 offset, buffer_size, isolation=FetchIsolation.LOG_END, min_one_message=True
             )

@@ -6,9 +6,9 @@ moved, the request fails, and the caller retries later with a newer image.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
 from isotherm.client.node_address import NodeAddress
@@ -49,14 +49,14 @@ class LeaderRequests:
 
     def __init__(
         self,
-        find_image: Callable[[], MetadataImage],
+        metadata: ClusterMetadata,
         listener_name: str,
         *,
         client_id: str,
         request_timeout_s: float,
         security: NodeSecurity = PLAINTEXT,
     ) -> None:
-        self._find_image = find_image
+        self._metadata = metadata
         self._listener_name = listener_name
         self._connections = SharedConnections[BrokerId](
             client_id=client_id, request_timeout_s=request_timeout_s, security=security
@@ -68,8 +68,9 @@ class LeaderRequests:
         Raises UnknownTopicOrPartitionError, NotLeaderOrFollowerError while there is no leader, and
         what `NodeConnection.send` raises.
         """
-        image = self._find_image()
-        leader, endpoint = leader_endpoint(image, topic_partition, self._listener_name)
+        leader, endpoint = leader_endpoint(
+            self._metadata.image, topic_partition, self._listener_name
+        )
         shared = self._connections.to(leader, NodeAddress(endpoint.host, endpoint.port))
         with shared.lock:
             return shared.connection.send(request)

@@ -76,7 +76,7 @@ def member_remote_metadata(
     for warning in client_key_warnings(config):
         _logger.warning("%s", warning)
     leaders = LeaderRequests(
-        lambda: cluster_metadata.image,
+        cluster_metadata,
         listener_name,
         client_id=f"{REMOTE_LOG_METADATA_TOPIC}_client_{config.node_id}",
         request_timeout_s=REQUEST_TIMEOUT_MS / 1000,

@@ -6,7 +6,7 @@ are checked alike. A segment's log is fetched in ranges, a few of which are in m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -84,6 +84,18 @@ class SegmentScrub:
     batches: int = 0
 
 
+class _Notes:
+    """The findings about one segment, in the order of the checks."""
+
+    def __init__(self, segment: RemoteLogSegmentMetadata) -> None:
+        self.findings: list[Finding] = []
+        self._segment = segment
+
+    def add(self, problem: Problem, key: str | None = None) -> None:
+        """Add a problem of the object with this key, or of the segment as a whole."""
+        self.findings.append(segment_finding(self._segment, problem, key))
+
+
 class StoredObjects:
     """Checks of the objects of a segment, in one of the built-in layouts."""
 
@@ -91,21 +103,19 @@ class StoredObjects:
         self.layout = settings.create_layout()
         self._client = open_for_reading(settings)
 
-    def check(
-        self, segment: RemoteLogSegmentMetadata, note: Callable[..., None]
-    ) -> Described | None:
+    def check(self, segment: RemoteLogSegmentMetadata, notes: _Notes) -> Described | None:
         """Check the objects of a segment. None if its log cannot be read. Raises
         CorruptMetadataError for custom metadata that names no place."""
         log_key = self.layout.log_key(segment)
         # First: it raises for custom metadata that is no key, which would look like damaged
         # objects.
-        log_size = self._size(log_key, note)
-        manifest = self._manifest(segment, note)
+        log_size = self._size(log_key, notes)
+        manifest = self._manifest(segment, notes)
         expected = segment.segment_size_in_bytes
         if manifest is not None:
             expected = stored_file_size(manifest.chunk_index)
         if log_size is not None and log_size != expected:
-            note(_wrong_size(log_size, expected), log_key)
+            notes.add(_wrong_size(log_size, expected), log_key)
             # The log is not read: all of its checks would fail for this reason.
             log_size = None
         is_readable = manifest is not None or self.layout.commit_suffix is None
@@ -113,43 +123,41 @@ class StoredObjects:
             return None
         return Described(log_key, manifest, expected)
 
-    def _manifest(
-        self, segment: RemoteLogSegmentMetadata, note: Callable[..., None]
-    ) -> SegmentManifest | None:
+    def _manifest(self, segment: RemoteLogSegmentMetadata, notes: _Notes) -> SegmentManifest | None:
         key = self.layout.manifest_key(segment)
         if key is None:
             return None
         try:
             manifest = fetch_manifest(self._client, key)
         except RemoteResourceNotFoundError:
-            note(Problem(FindingKind.MISSING_OBJECT, "object is missing"), key)
+            notes.add(Problem(FindingKind.MISSING_OBJECT, "object is missing"), key)
             return None
         except UnreadableDataError as error:
-            note(Problem(FindingKind.DAMAGED_MANIFEST, str(error)), key)
+            notes.add(Problem(FindingKind.DAMAGED_MANIFEST, str(error)), key)
             return None
         for problem in compare_manifest(manifest, segment):
-            note(problem, key)
-        self._check_indexes_object(segment, manifest, note)
+            notes.add(problem, key)
+        self._check_indexes_object(segment, manifest, notes)
         return manifest
 
     def _check_indexes_object(
         self,
         segment: RemoteLogSegmentMetadata,
         manifest: SegmentManifest,
-        note: Callable[..., None],
+        notes: _Notes,
     ) -> None:
         location = self.layout.index_location(segment, IndexType.OFFSET, manifest)
         assert location is not None, "every manifest has one"
-        size = self._size(location.key, note)
+        size = self._size(location.key, notes)
         expected = sum(index.size for index in manifest.indexes.values())
         if size is not None and size != expected:
-            note(_wrong_size(size, expected), location.key)
+            notes.add(_wrong_size(size, expected), location.key)
 
-    def _size(self, key: str, note: Callable[..., None]) -> int | None:
+    def _size(self, key: str, notes: _Notes) -> int | None:
         try:
             return self._client.object_size(key)
         except RemoteResourceNotFoundError:
-            note(Problem(FindingKind.MISSING_OBJECT, "object is missing"), key)
+            notes.add(Problem(FindingKind.MISSING_OBJECT, "object is missing"), key)
             return None
 
 
@@ -203,48 +211,44 @@ class SegmentScrubber:
         """Check a segment. `previous` ends where it begins: its producer snapshot has the
         transactions that are open there. `overlapping` segments have some of its offsets: their
         batches are compared."""
-        findings: list[Finding] = []
-
-        def note(problem: Problem, key: str | None = None) -> None:
-            findings.append(segment_finding(segment, problem, key))
-
+        notes = _Notes(segment)
         described: Described | None = Described(None, None, segment.segment_size_in_bytes)
         if self._objects is not None:
             try:
-                described = self._objects.check(segment, note)
+                described = self._objects.check(segment, notes)
             except UnreadableDataError as error:
                 # Custom metadata that is no place: each object of the segment would fail for it.
-                note(Problem(FindingKind.DAMAGED_OBJECT, str(error)))
+                notes.add(Problem(FindingKind.DAMAGED_OBJECT, str(error)))
                 described = None
         if described is None:
-            return SegmentScrub(tuple(findings))
+            return SegmentScrub(tuple(notes.findings))
         log_key, manifest, expected = described
-        batches = self._log(segment, log_key, note)
+        batches = self._log(segment, log_key, notes)
         if batches is None:
-            return SegmentScrub(tuple(findings), expected)
+            return SegmentScrub(tuple(notes.findings), expected)
         problems = self._log_problems(segment, batches)
         for problem in (*problems, *self._conflicts(batches, overlapping)):
-            note(problem, log_key)
+            notes.add(problem, log_key)
         if not problems or _CAUSES_NO_OTHER.issuperset(each.kind for each in problems):
             transactions = Transactions(batches, self._producers_before(segment, previous))
             for problem in check_producer_batches(batches, transactions):
-                note(problem, log_key)
+                notes.add(problem, log_key)
             # Else its positions are those of other indexes, and a finding says so.
             if manifest is None or not describes_another(segment, manifest):
-                self._check_indexes(segment, manifest, note, batches, transactions)
-        return SegmentScrub(tuple(findings), expected, len(batches.rows))
+                self._check_indexes(segment, manifest, notes, batches, transactions)
+        return SegmentScrub(tuple(notes.findings), expected, len(batches.rows))
 
     def _conflicts(
         self, batches: LogBatches, overlapping: Sequence[RemoteLogSegmentMetadata]
     ) -> Iterator[Problem]:
         for other in overlapping:
             # Its damage is another finding.
-            others = self._log(other, None, lambda *_: None)
+            others = self._log(other, None, _Notes(other))
             if others is not None:
                 yield from check_same_batches(batches, others, uuid_to_text(other.segment_id.id))
 
     def _log(
-        self, segment: RemoteLogSegmentMetadata, log_key: str | None, note: Callable[..., None]
+        self, segment: RemoteLogSegmentMetadata, log_key: str | None, notes: _Notes
     ) -> LogBatches | None:
         try:
             # Closed here: the garbage collector would close the generator in any thread, and might
@@ -254,9 +258,9 @@ class SegmentScrubber:
                     blocks, segment.segment_size_in_bytes, with_records=self._with_records
                 )
         except RemoteResourceNotFoundError:
-            note(Problem(FindingKind.MISSING_OBJECT, "object was deleted meanwhile"), log_key)
+            notes.add(Problem(FindingKind.MISSING_OBJECT, "object was deleted meanwhile"), log_key)
         except UnreadableDataError as error:
-            note(Problem(FindingKind.DAMAGED_OBJECT, str(error)), log_key)
+            notes.add(Problem(FindingKind.DAMAGED_OBJECT, str(error)), log_key)
         return None
 
     def _blocks(self, segment: RemoteLogSegmentMetadata) -> Generator[memoryview, None, None]:
@@ -306,7 +310,7 @@ class SegmentScrubber:
         self,
         segment: RemoteLogSegmentMetadata,
         manifest: SegmentManifest | None,
-        note: Callable[..., None],
+        notes: _Notes,
         batches: LogBatches,
         transactions: Transactions,
     ) -> None:
@@ -327,7 +331,7 @@ class SegmentScrubber:
                     detail = f"index cannot be read reason={str(error)!r}"
                     found_problems = [Problem(_INDEX_PROBLEMS[kind], detail)]
             for problem in found_problems:
-                note(problem, key)
+                notes.add(problem, key)
 
     def _absent(
         self,

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -57,7 +57,7 @@ from isotherm.broker.coordinators.groups.group_snapshot import group_value
 from isotherm.broker.coordinators.groups.shards import GroupShards
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 from isotherm.broker.coordinators.groups.topic_selection import NO_SELECTIONS, TopicSelector, Viewer
-from isotherm.broker.metadata.image import MetadataImage
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.shared_futures import shared_result
 from isotherm.errors import IsothermError
 from isotherm.remote.outages import log_failure
@@ -108,18 +108,18 @@ class ConsumerGroupCoordinator:
         shards: GroupShards,
         policy: MigrationPolicy,
         classic_groups: ClassicGroups,
-        find_image: Callable[[], MetadataImage],
+        metadata: ClusterMetadata,
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._shards = shards
         self._policy = policy
         self._classic_groups = classic_groups
-        self._find_image = find_image
+        self._metadata = metadata
         self._rng = rng
         self._loop = loop
         self._catalog: TopicCatalog | None = None
-        self._selector = TopicSelector(find_image)
+        self._selector = TopicSelector(metadata)
         self._executor = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="isotherm-groups")
         # Groups with a step in the thread. Done when the step has been applied, or has failed.
         self._long_steps: dict[str, asyncio.Future[None]] = {}
@@ -331,7 +331,7 @@ class ConsumerGroupCoordinator:
         return uuid_to_text(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 
     def _current_catalog(self) -> TopicCatalog:
-        image = self._find_image()
+        image = self._metadata.image
         if self._catalog is None or self._catalog.version != image.end_offset:
             self._catalog = TopicCatalog(image)
         return self._catalog

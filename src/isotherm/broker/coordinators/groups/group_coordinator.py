@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -42,7 +42,8 @@ from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import OffsetsTopic, Producer
 from isotherm.broker.coordinators.groups.shards import GroupShards
 from isotherm.broker.error_mapping import error_code
-from isotherm.broker.metadata.image import MetadataImage, TopicImage
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.metadata.image import TopicImage
 from isotherm.clock import Clock
 from isotherm.config.groups import GroupConfig
 from isotherm.errors import InvalidGroupIdError, InvalidRequestError, IsothermError
@@ -76,18 +77,16 @@ class GroupCoordinator:
         self,
         config: GroupConfig,
         topic: OffsetsTopic,
-        find_image: Callable[[], MetadataImage],
-        texts_of_group: Callable[[str], Mapping[str, str]],
+        metadata: ClusterMetadata,
         clock: Clock,
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`texts_of_group` returns a group's own settings and may be called on any thread."""
-        shards = GroupShards(topic, config, clock, texts_of_group, opened=self._resume)
+        shards = GroupShards(topic, config, clock, metadata, opened=self._resume)
         self.shards = shards
         self.offsets = OffsetCoordinator(config, shards, self._forget_group)
         policy = MigrationPolicy(config.group_consumer_migration_policy)
-        self.consumer = ConsumerGroupCoordinator(shards, policy, self, find_image, rng, loop)
+        self.consumer = ConsumerGroupCoordinator(shards, policy, self, metadata, rng, loop)
         self._config = config
         self._rng = rng
         self._loop = loop

@@ -7,10 +7,10 @@ log, also through compaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from isotherm.broker.coordinators.coordinator_shards import CoordinatorShard
+from isotherm.broker.coordinators.coordinator_shards import CoordinatorShard, Election
 from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic
 from isotherm.broker.coordinators.groups.group_records import (
     GroupRecord,
@@ -88,18 +88,18 @@ class OffsetsTopic:
         )
         return self.partitions.append(shard, batch, now_ms)
 
-    def read(self, index: int, check_wanted: Callable[[], None] = lambda: None) -> Iterator[Loaded]:
+    def read(self, index: int, election: Election | None = None) -> Iterator[Loaded]:
         """The partition's records in the order of the log, without those that a later record of the
         same key replaces.
 
         Records between transactional records are compacted in memory: most records of a long log
         are replaced, and need not be decoded. All records of transactions are kept, since a marker
         may still commit or abort them. Raises CorruptMetadataError or CorruptRecordError with the
-        offset of the bad record or batch. See `CoordinatorTopic.read_batches` for `check_wanted`.
+        offset of the bad record or batch. See `CoordinatorTopic.read_batches` for `election`.
         """
         offsets = OffsetReader()
         latest: dict[bytes, KeyedRecord] = {}
-        for item in self._read_log(index, check_wanted):
+        for item in self._read_log(index, election):
             if isinstance(item, list):
                 for record in item:
                     key = record[1] or b""
@@ -119,10 +119,10 @@ class OffsetsTopic:
         yield from _decoded(latest.values(), index, offsets)
 
     def _read_log(
-        self, index: int, check_wanted: Callable[[], None]
+        self, index: int, election: Election | None
     ) -> Iterator[list[KeyedRecord] | _TransactionalBatch | LoadedMarker]:
         for read, position, header, start_offset in self.partitions.read_batches(
-            index, LOAD_BUFFER_SIZE, check_wanted
+            index, LOAD_BUFFER_SIZE, election
         ):
             # `read_keyed_records` does not check it, and a damaged offset may still be readable.
             verify_batch_crc(read, position, header)

@@ -9,10 +9,10 @@ Source: Kafka CoordinatorRuntime, GroupCoordinatorShard.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
-from isotherm.broker.coordinators.coordinator_shards import CoordinatorShards
+from isotherm.broker.coordinators.coordinator_shards import CoordinatorShards, Election
 from isotherm.broker.coordinators.groups.classic_group import ClassicGroup, ClassicGroupSettings
 from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroupSettings
 from isotherm.broker.coordinators.groups.group_records import (
@@ -31,6 +31,9 @@ from isotherm.broker.coordinators.groups.offsets_topic import (
     Producer,
 )
 from isotherm.broker.coordinators.groups.stored_offset import stored_offset
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.metadata.image import ConfigResource
+from isotherm.broker.metadata.metadata_records import GROUP_RESOURCE
 from isotherm.clock import Clock
 from isotherm.config.groups import GroupConfig, GroupLevelConfig
 from isotherm.errors import (
@@ -49,17 +52,16 @@ class GroupShards:
         topic: OffsetsTopic,
         config: GroupConfig,
         clock: Clock,
-        texts_of_group: Callable[[str], Mapping[str, str]],
+        metadata: ClusterMetadata,
         *,
         opened: Callable[[GroupShard], None],
     ) -> None:
-        """`texts_of_group` returns a group's own settings and may be called on any thread. `opened`
-        gets each shard once it is loaded."""
+        """`metadata` has the groups' own settings. `opened` gets each shard once it is loaded."""
         self.settings = ClassicGroupSettings(
             config.group_initial_rebalance_delay_ms, config.group_max_size
         )
         self._config = config
-        self._texts_of_group = texts_of_group
+        self._metadata = metadata
         self._topic = topic
         self._clock = clock
         self._creating = asyncio.Lock()
@@ -70,7 +72,8 @@ class GroupShards:
 
     def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
         """The current settings of a consumer group. Any thread."""
-        config = GroupLevelConfig.parse(self._texts_of_group(group_id), self._config)
+        texts = self._metadata.texts_of(ConfigResource(GROUP_RESOURCE, group_id))
+        config = GroupLevelConfig.parse(texts, self._config)
         return ConsumerGroupSettings(
             config.consumer_session_timeout_ms,
             config.consumer_heartbeat_interval_ms,
@@ -167,9 +170,9 @@ class GroupShards:
         # the topic finds the shard.
         return GroupShard(index) if self._topic.partitions.is_empty(index) else None
 
-    def _fold(self, index: int, check_wanted: Callable[[], None]) -> GroupShard:
+    def _fold(self, index: int, election: Election) -> GroupShard:
         fold = ShardFold(index, self.settings, self.consumer_settings)
-        for loaded in self._topic.read(index, check_wanted):
+        for loaded in self._topic.read(index, election):
             fold.add(loaded)
         return fold.finish(now_ms=self.now_ms(), wall_offset_ms=self.wall_offset_ms())
 

@@ -15,20 +15,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.principal import Principal
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.shared_futures import shared_result
 from isotherm.patterns import matching_names
 from isotherm.protocol.framing import RequestHeader
 
 if TYPE_CHECKING:
     from isotherm.broker.metadata.access.authorizer import Authorizer
-    from isotherm.broker.metadata.image import MetadataImage
 
 # Names, in all kept results together: some 60 bytes each. And results, each with its pattern.
 KEPT_NAMES_MAX = 1_000_000
@@ -78,8 +78,8 @@ class _Result(NamedTuple):
 class TopicSelector:
     """Event loop thread only. Must be closed."""
 
-    def __init__(self, find_image: Callable[[], MetadataImage]) -> None:
-        self._find_image = find_image
+    def __init__(self, metadata: ClusterMetadata) -> None:
+        self._metadata = metadata
         self._executor = ThreadPoolExecutor(
             MATCHING_THREADS, thread_name_prefix="isotherm-patterns"
         )
@@ -116,15 +116,15 @@ class TopicSelector:
             return NO_SELECTIONS
         if not self._start(pattern) and not is_own:
             await shared_result(self._running[pattern])
-        wanted = {
+        patterns = {
             other_id: (each.pattern, each.viewer)
             for other_id, each in selections.items()
             if each.viewer is not None and each.version != version
         }
         if not is_own:
-            wanted[member_id] = (pattern, viewer)
+            patterns[member_id] = (pattern, viewer)
         selected: dict[str, Selection] = {}
-        for other_id, (text, seer) in wanted.items():
+        for other_id, (text, seer) in patterns.items():
             result = await self._visible(text, seer, authorizer)
             # What lags behind is for this member alone, whose rights may have changed.
             if result is not None and (result.version == version or other_id == member_id):
@@ -132,7 +132,7 @@ class TopicSelector:
         return selected
 
     def _version(self, authorizer: Authorizer | None) -> Version:
-        topics = self._find_image().topics_by_name
+        topics = self._metadata.image.topics_by_name
         if topics is not self._topics:
             # Most changes of topics are not of their names.
             if topics.keys() != self._topics.keys():

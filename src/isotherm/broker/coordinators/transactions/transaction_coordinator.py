@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
-from isotherm.broker.coordinators.coordinator_shards import CoordinatorShards
+from isotherm.broker.coordinators.coordinator_shards import CoordinatorShards, Election
 from isotherm.broker.coordinators.transactions.transaction_endings import (
     MarkerWriter,
     TransactionEndings,
@@ -122,9 +122,9 @@ class TransactionCoordinator:
     def _new_shard(self, index: int) -> TransactionShard | None:
         return TransactionShard(index) if self._log.partitions.is_empty(index) else None
 
-    def _fold(self, index: int, check_wanted: Callable[[], None]) -> TransactionShard:
+    def _fold(self, index: int, election: Election) -> TransactionShard:
         shard = TransactionShard(index)
-        shard.by_id.update(self._log.read(index, check_wanted))
+        shard.by_id.update(self._log.read(index, election))
         return shard
 
     def _resume(self, shard: TransactionShard) -> None:

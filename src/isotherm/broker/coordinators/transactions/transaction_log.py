@@ -8,9 +8,9 @@ Source: Kafka TransactionStateManager, TransactionLog.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from isotherm.broker.coordinators.coordinator_shards import CoordinatorShard
+from isotherm.broker.coordinators.coordinator_shards import CoordinatorShard, Election
 from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic
 from isotherm.broker.coordinators.transactions.transaction_records import (
     TransactionRecord,
@@ -62,15 +62,15 @@ class TransactionLog:
         self.partitions.append(shard, batch, now_ms)
 
     def read(
-        self, index: int, check_wanted: Callable[[], None] = lambda: None
+        self, index: int, election: Election | None = None
     ) -> Mapping[str, TransactionMetadata]:
         """The newest metadata of each transactional id of a partition. Any thread.
 
         Raises CorruptMetadataError or CorruptRecordError with the offset of the bad record. See
-        `CoordinatorTopic.read_batches` for `check_wanted`.
+        `CoordinatorTopic.read_batches` for `election`.
         """
         transactions: dict[str, TransactionMetadata] = {}
-        for record in self._records(index, check_wanted):
+        for record in self._records(index, election):
             transactional_id = record.key.transactional_id
             if record.value is None:
                 transactions.pop(transactional_id, None)
@@ -80,9 +80,9 @@ class TransactionLog:
                 )
         return transactions
 
-    def _records(self, index: int, check_wanted: Callable[[], None]) -> Iterator[TransactionRecord]:
+    def _records(self, index: int, election: Election | None) -> Iterator[TransactionRecord]:
         buffer_size = self._config.transaction_state_log_load_buffer_size
-        batches = self.partitions.read_batches(index, buffer_size, check_wanted)
+        batches = self.partitions.read_batches(index, buffer_size, election)
         for read, position, header, _ in batches:
             # `read_keyed_records` does not check it, and damaged records may still be readable.
             verify_batch_crc(read, position, header)

@@ -84,7 +84,7 @@ def thread(monkeypatch: pytest.MonkeyPatch) -> Thread:
 def consumer_of(cluster: Cluster, thread: Thread, topics: Topics) -> ConsumerGroupCoordinator:
     consumer: Any = cluster.coordinators[0].consumer
     consumer._executor = thread
-    consumer._find_image = lambda: topics.image
+    consumer._metadata = topics
     return consumer
 
 

@@ -50,7 +50,7 @@ class Group:
         self.allow("open")
         self.selections: dict[str, Selection] = {}
         self.matched: list[str] = []
-        self.selector = TopicSelector(lambda: self.image)
+        self.selector = TopicSelector(self)
 
         def counted(pattern: str, names: Any) -> frozenset[str]:
             self.matched.append(pattern)
