@@ -41,7 +41,7 @@ from isotherm.remote.metadata.topic.log_dir_topic import LogDirMetadataTopic
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.project import project
 from isotherm.spark.jobs.replay import replay
-from isotherm.spark.metadata.metadata_log import DumpMetadataLog
+from isotherm.spark.metadata.remote_metadata_log import DumpMetadataLog
 from isotherm.spark.session import session
 
 QUESTION = Question(

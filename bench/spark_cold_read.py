@@ -46,7 +46,7 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import WhenMissing, read_task
-from isotherm.spark.rows import arrow_schema, full_schema
+from isotherm.spark.row_schema import arrow_schema, full_schema
 from isotherm.spark.source import IsothermReader
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 import isotherm.spark
 from bench.harness import Question, describe, keep
 from bench.spark_queries import COUNT, QUERIES, Side, ask_in_turn
-from isotherm.spark.rows import arrow_schema, full_schema, schema_of
+from isotherm.spark.row_schema import arrow_schema, full_schema, schema_of
 
 ROUNDS = 3
 TASKS = 4

@@ -61,7 +61,7 @@ from isotherm.spark.plan.offsets import OffsetBounds
 from isotherm.spark.plan.planning import ReadTask
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import WhenMissing, read_task
-from isotherm.spark.rows import arrow_schema, schema_of
+from isotherm.spark.row_schema import arrow_schema, schema_of
 from isotherm.spark.source_task import TaskPartition, uncollected
 from isotherm.spark.tier.segment_list_sources import (
     BucketSegmentSource,
@@ -287,7 +287,7 @@ import json, sys
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.rows import full_schema
+from isotherm.spark.row_schema import full_schema
 from isotherm.spark.source import IsothermReader
 
 options = parse_options(json.loads(sys.argv[1]))

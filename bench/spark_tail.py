@@ -31,7 +31,7 @@ from isotherm.clock import SystemClock
 from isotherm.spark.plan.planning import BrokerRead
 from isotherm.spark.reading.consumed_tail import consume_tail
 from isotherm.spark.reading.tail import consumer_properties, read_tail
-from isotherm.spark.rows import arrow_schema, full_schema
+from isotherm.spark.row_schema import arrow_schema, full_schema
 from isotherm.testing.broker_process import BrokerProcess
 from isotherm.types import TopicPartition
 

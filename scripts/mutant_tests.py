@@ -208,8 +208,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "segment/time_index.py": ("tests/unit/segment/test_time_index.py",),
     "segment/transaction_index.py": ("tests/unit/segment/test_transaction_index.py",),
     "remote/plugin.py": PLUGIN,
-    "remote/storage/checked.py": PLUGIN,
-    "remote/metadata/checked.py": PLUGIN,
+    "remote/storage/checked_storage_manager.py": PLUGIN,
+    "remote/metadata/checked_metadata_manager.py": PLUGIN,
     "remote/indexes/index_cache.py": INDEX_CACHE,
     "remote/indexes/index_cache_entry.py": (
         "tests/unit/remote/indexes/test_index_cache_entry.py",

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from isotherm.remote.metadata.checked import checked_metadata, load_metadata_manager
-from isotherm.remote.storage.checked import checked_storage, load_storage_manager
+from isotherm.remote.metadata.checked_metadata_manager import (
+    checked_metadata,
+    load_metadata_manager,
+)
+from isotherm.remote.storage.checked_storage_manager import checked_storage, load_storage_manager
 from isotherm.spark.tier.users_storage import UsersStorage
 from isotherm.testing.conformance.lists_segments import ListsSegmentsConformance
 from isotherm.testing.conformance.random_histories import RandomHistoriesConformance

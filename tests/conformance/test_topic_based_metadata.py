@@ -9,9 +9,9 @@ import pytest
 
 from isotherm.clock import SystemClock
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.testing.conformance.remote_metadata import RemoteLogMetadataManagerConformance
 from isotherm.testing.sim_clock import SimClock
 from tests.support.memory_metadata_topic import MemoryMetadataTopic

@@ -13,7 +13,7 @@ from isotherm.spark.jobs.project import project, projected_segments
 from isotherm.spark.jobs.project_topic import project_to_topic
 from isotherm.spark.jobs.replay import replay
 from isotherm.spark.jobs.verify import verify
-from isotherm.spark.metadata.metadata_log import DumpMetadataLog, TopicMetadataLog
+from isotherm.spark.metadata.remote_metadata_log import DumpMetadataLog, TopicMetadataLog
 from oracle.kafka import DUMP_LOG_SEGMENTS, KafkaOracle, run_tool
 from oracle.tiered_topic import TieredTopic
 

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrameReader, SparkSession
 
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.planning import BrokerRead, SegmentRead
-from isotherm.spark.rows import full_schema
+from isotherm.spark.row_schema import full_schema
 from isotherm.spark.source import IsothermReader
 from oracle.consumed_records import records_of_frame
 from oracle.tiered_topic import TieredTopic

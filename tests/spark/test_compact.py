@@ -32,7 +32,7 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.compact import compact, cost_of, read_plan, settings_of
 from isotherm.spark.jobs.replay import replay
 from isotherm.spark.jobs.verify import verify
-from isotherm.spark.metadata.metadata_log import TopicMetadataLog
+from isotherm.spark.metadata.remote_metadata_log import TopicMetadataLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TopicIdPartition

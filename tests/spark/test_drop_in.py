@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from isotherm.errors import ConfigError, RejectedError
 from isotherm.spark import source_metrics
 from isotherm.spark.option_parsing import parse_options, parse_stream_options
-from isotherm.spark.rows import full_schema
+from isotherm.spark.row_schema import full_schema
 from isotherm.spark.source import IsothermReader
 from isotherm.spark.streaming.stream_source import IsothermStreamReader
 from isotherm.spark.topic_pattern import topic_pattern

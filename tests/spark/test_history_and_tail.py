@@ -15,7 +15,7 @@ from pyspark.sql import DataFrameReader, SparkSession
 
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.planning import BrokerRead, Read, SegmentRead
-from isotherm.spark.rows import full_schema
+from isotherm.spark.row_schema import full_schema
 from isotherm.spark.source import IsothermReader
 from isotherm.spark.source_task import TaskPartition
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker

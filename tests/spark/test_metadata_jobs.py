@@ -20,7 +20,12 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.project import LOST, check_table_format, project, projected_segments
 from isotherm.spark.jobs.replay import AsOf, replay
 from isotherm.spark.jobs.verify import DIFFERENT, EXTRA, MISSING, verify
-from isotherm.spark.metadata.metadata_log import DumpMetadataLog, LogIdentity, LogSlice, RecordRun
+from isotherm.spark.metadata.remote_metadata_log import (
+    DumpMetadataLog,
+    LogIdentity,
+    LogSlice,
+    RecordRun,
+)
 from isotherm.spark.metadata.segment_frames import segment_row
 from isotherm.spark.metadata.slice_fold import (
     DAMAGED_BATCH,

@@ -20,7 +20,7 @@ from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import ConfigError, RemoteStorageError
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.metadata.metadata_log import TopicMetadataLog
+from isotherm.spark.metadata.remote_metadata_log import TopicMetadataLog
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.reading.tail import consumer_properties
 from isotherm.testing.embedded_broker import TIERED_TOPIC

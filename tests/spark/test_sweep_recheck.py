@@ -17,7 +17,7 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.recheck import MetadataNow, segments_finished_last, still_deletable
-from isotherm.spark.metadata.metadata_log import DumpMetadataLog
+from isotherm.spark.metadata.remote_metadata_log import DumpMetadataLog
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TopicIdPartition, uuid_to_text
 from tests.support.metadata_dump import write_dump
 

@@ -10,7 +10,7 @@ from isotherm.broker.tier.embedded_remote_metadata_topic import EmbeddedRemoteMe
 from isotherm.broker.tier.remote_metadata_topics import compacted_settings
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import UnknownTopicOrPartitionError
-from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import (
     REMOTE_LOG_METADATA_AUDIT_TOPIC,

@@ -23,9 +23,9 @@ from isotherm.errors import RemoteResourceNotFoundError
 from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.metadata.wire.events import iterate_records
 from isotherm.remote.metadata.wire.serde import decode_event
 from isotherm.remote.quota import QuotaWindows, RemoteQuota

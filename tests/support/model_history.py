@@ -38,9 +38,9 @@ from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_codec import decode_task, encode_task
 from isotherm.spark.reading.task_reading import WhenMissing, read_task
-from isotherm.spark.rows import arrow_schema, schema_of
+from isotherm.spark.row_schema import arrow_schema, schema_of
 from isotherm.spark.tier.open_log import open_segment_source
-from isotherm.spark.tier.settings import tier_settings
+from isotherm.spark.tier.tier_settings import tier_settings
 from isotherm.spark.tier.tiered_log import TieredLog
 from isotherm.types import Offset, ProducerId, TopicIdPartition, uuid_to_text
 from tests.support.local_log import open_local_log

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
+from isotherm.broker.metadata.cluster_metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.metadata.endpoint import Endpoint
-from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.metadata.quorum.member import QuorumMember
 from isotherm.broker.metadata.quorum.quorum_metadata import QuorumMetadata
 from isotherm.broker.startup.identity import read_identity

@@ -40,9 +40,9 @@ from isotherm.record.batch import (
 from isotherm.remote.futures import done_future
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.metadata.exclusive import exclusive_metadata
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
 from isotherm.remote.reading.read_ahead import ReadAhead, ReadAheadSettings
 from isotherm.remote.reading.read_request import ReadRequest, RemoteRead

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from isotherm.broker.metadata.controller.controller import Controller
-from isotherm.broker.metadata.endpoint import Endpoint
-from isotherm.broker.metadata.metadata_topic import (
+from isotherm.broker.metadata.cluster_metadata_topic import (
     METADATA_LOG_CONFIG,
     METADATA_TOPIC_ID,
     METADATA_TOPIC_PARTITION,
 )
+from isotherm.broker.metadata.controller.controller import Controller
+from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.config.broker import BrokerConfig
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache

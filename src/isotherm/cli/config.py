@@ -21,7 +21,7 @@ from isotherm.config.replication import ReplicationConfig
 from isotherm.config.security import SecurityConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
-from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.storage.settings import ObjectStoreSettings
 
 app = typer.Typer(no_args_is_help=True, help="Show the configuration keys and the served APIs.")

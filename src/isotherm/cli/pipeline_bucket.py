@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.cost import Cost
-    from isotherm.spark.metadata.metadata_log import MetadataLog
+    from isotherm.spark.metadata.remote_metadata_log import MetadataLog
     from isotherm.spark.options import SourceOptions
 
 MaxBytes = Annotated[
@@ -34,7 +34,7 @@ def bucket(
     `writes` a write. Brokers are not needed."""
     from isotherm.remote.storage.store_check import check_store
     from isotherm.spark.option_parsing import parse_options
-    from isotherm.spark.tier.settings import named_store, tier_settings
+    from isotherm.spark.tier.tier_settings import named_store, tier_settings
 
     options = parse_options(source_texts(path, option, None, {}))
     check_store(named_store(options), writes=writes)

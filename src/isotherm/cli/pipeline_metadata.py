@@ -19,7 +19,7 @@ from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_
 if TYPE_CHECKING:
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.replay import AsOf
-    from isotherm.spark.metadata.metadata_log import MetadataLog
+    from isotherm.spark.metadata.remote_metadata_log import MetadataLog
 
 LogDirs = Annotated[
     list[Path] | None,
@@ -101,7 +101,7 @@ def metadata_log(
     `max_bytes`."""
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.replay import cost_of_log
-    from isotherm.spark.metadata.metadata_log import DumpMetadataLog, TopicMetadataLog
+    from isotherm.spark.metadata.remote_metadata_log import DumpMetadataLog, TopicMetadataLog
 
     bootstrap_server, client, log_dirs, dump, store_option = place
     if sum(each is not None for each in (bootstrap_server, log_dirs or None, dump)) != 1:

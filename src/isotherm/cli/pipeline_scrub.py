@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from isotherm.remote.storage.settings import ObjectStoreSettings
-    from isotherm.spark.metadata.metadata_log import MetadataLog
+    from isotherm.spark.metadata.remote_metadata_log import MetadataLog
     from isotherm.spark.options import SourceOptions
 
 _COLUMNS = ["kind", "topic", "partition", "start_offset", "segment_id", "detail"]

@@ -37,7 +37,7 @@ from isotherm.cli.pipeline_replay import print_findings
 from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from isotherm.spark.metadata.metadata_log import MetadataLog
+    from isotherm.spark.metadata.remote_metadata_log import MetadataLog
 
 _COLUMNS = ["topic", "partition", "segment_id", "kind", "field", "expected", "found"]
 

@@ -32,7 +32,7 @@ from isotherm.remote.remote_tier_metrics import (
     publish_quotas,
 )
 from isotherm.remote.storage.api import RemoteStorageManager
-from isotherm.remote.storage.checked import location_of
+from isotherm.remote.storage.checked_storage_manager import location_of
 from isotherm.remote.task_schedule import TaskSchedule
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.pending_deletions import PendingDeletions

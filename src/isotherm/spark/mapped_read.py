@@ -30,7 +30,7 @@ def read(spark: SparkSession, options: Mapping[str, object]) -> DataFrame:
     Errors of the tier or the brokers are raised when the query runs.
     """
     check_requirements()
-    from isotherm.spark.rows import chosen_schema
+    from isotherm.spark.row_schema import chosen_schema
     from isotherm.spark.tasks_source import IsothermTasks, rows_of_tasks
 
     texts = option_texts(options)

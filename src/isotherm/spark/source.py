@@ -29,7 +29,7 @@ from isotherm.spark.option_parsing import (
 )
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.requirements import check_streams
-from isotherm.spark.rows import check_schema, chosen_schema
+from isotherm.spark.row_schema import check_schema, chosen_schema
 from isotherm.spark.source_task import TaskPartition, freeze_imports, read_partition, uncollected
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class IsothermReader(DataSourceReader):
         """The tasks, as a list: Spark accepts no other sequence."""
         from isotherm.spark.driver.batch_query import BatchQuery
         from isotherm.spark.tier.open_log import open_brokers, open_tiered_log
-        from isotherm.spark.tier.settings import read_settings
+        from isotherm.spark.tier.tier_settings import read_settings
 
         options = self._options
         settings = read_settings(options)

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from isotherm.clock import SystemClock
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.rows import arrow_schema
+from isotherm.spark.row_schema import arrow_schema
 from isotherm.spark.tier.storage import open_storage
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _read_task(
 ) -> Iterator[pa.RecordBatch]:
     from isotherm.spark.reading.readers import ReadSettings
     from isotherm.spark.reading.task_reading import WhenMissing, read_task
-    from isotherm.spark.tier.settings import read_settings
+    from isotherm.spark.tier.tier_settings import read_settings
     from isotherm.spark.tier.tiered_log import cause_when_gone
 
     schema = arrow_schema(spark_schema)

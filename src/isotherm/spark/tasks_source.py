@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.options import SourceOptions
-from isotherm.spark.rows import arrow_schema
+from isotherm.spark.row_schema import arrow_schema
 from isotherm.spark.source import IsothermReader
 from isotherm.spark.source_task import freeze_imports, read_partition
 

@@ -55,7 +55,7 @@ def _parsed(options: Mapping[str, object]) -> SourceOptions:
 @contextmanager
 def _log(options: SourceOptions, *, by_name: bool) -> Iterator[TieredLog]:
     from isotherm.spark.tier.open_log import open_brokers, open_tiered_log
-    from isotherm.spark.tier.settings import read_settings
+    from isotherm.spark.tier.tier_settings import read_settings
 
     settings = read_settings(options)
     with open_tiered_log(options, settings, open_brokers(options), by_name=by_name) as log:

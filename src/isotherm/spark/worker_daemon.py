@@ -41,14 +41,14 @@ _PLANNING = (
     "isotherm.spark.source",
     "isotherm.spark.driver.batch_query",
     "isotherm.spark.tier.open_log",
-    "isotherm.spark.tier.settings",
+    "isotherm.spark.tier.tier_settings",
 )
 _TASK = (
     "isotherm.spark.tasks_source",
     "isotherm.spark.reading.task_codec",
     "isotherm.spark.reading.task_reading",
     "isotherm.spark.tier.open_log",
-    "isotherm.spark.tier.settings",
+    "isotherm.spark.tier.tier_settings",
     "isotherm.remote.storage.object_client",
     "isotherm.remote.storage.object_store",
     "isotherm.kernels.batches",

@@ -12,7 +12,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
-from isotherm.broker.partitions import fetch
+from isotherm.broker.partitions import fetch_reads
 from isotherm.broker.partitions.partition import Partition
 from isotherm.cli.main import main
 from isotherm.record.batch_header import HEADER_SIZE, encode_batch, read_batch_header
@@ -27,7 +27,7 @@ def hide_aborted_transactions() -> None:
     def none(_transactions: Sequence[object]) -> list[tuple[int, int]]:
         return []
 
-    fetch._aborted = none
+    fetch_reads._aborted = none
 
 
 def lose_transactional_offsets() -> None:

@@ -13,14 +13,14 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isotherm.broker.metadata.controller.config_changes import ConfigChange, ConfigOperation
-from isotherm.broker.metadata.controller.controller import Controller
-from isotherm.broker.metadata.controller.topic_rules import NewTopic
-from isotherm.broker.metadata.metadata_topic import (
+from isotherm.broker.metadata.cluster_metadata_topic import (
     METADATA_LOG_CONFIG,
     METADATA_TOPIC_ID,
     METADATA_TOPIC_PARTITION,
 )
+from isotherm.broker.metadata.controller.config_changes import ConfigChange, ConfigOperation
+from isotherm.broker.metadata.controller.controller import Controller
+from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import RejectedError
 from isotherm.log.environment import LogEnvironment

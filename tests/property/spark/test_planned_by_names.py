@@ -22,7 +22,7 @@ from isotherm.spark.driver.batch_query import BatchQuery
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import WhenMissing, read_task
-from isotherm.spark.rows import arrow_schema, schema_of
+from isotherm.spark.row_schema import arrow_schema, schema_of
 from isotherm.spark.tier.segment_list_sources import BucketSegmentSource
 from isotherm.spark.tier.tiered_log import TieredLog
 from isotherm.types import TopicIdPartition

@@ -39,9 +39,9 @@ from isotherm.record.batch import build_batch, iterate_batches
 from isotherm.remote.compaction.finisher import CompactionFinisher, TierReplacementTarget
 from isotherm.remote.compaction.journal import CompactionJournals
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.reading.read_request import ReadRequest
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.remote_log_manager import RemoteLogManager

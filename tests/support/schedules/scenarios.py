@@ -22,8 +22,8 @@ from typing import Any
 
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import IsothermError
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager, TierCleanupTarget
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask

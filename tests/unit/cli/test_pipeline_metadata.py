@@ -16,7 +16,7 @@ from isotherm.cli.pipeline_metadata import (
 from isotherm.errors import ConfigError, PolicyViolationError
 from isotherm.spark.jobs.project import cost_of_projecting
 from isotherm.spark.jobs.replay import AsOf, cost_of_log
-from isotherm.spark.metadata.metadata_log import TopicMetadataLog
+from isotherm.spark.metadata.remote_metadata_log import TopicMetadataLog
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC
 from tests.support.flights_history import write_flights_history
 

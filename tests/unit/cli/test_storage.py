@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from isotherm.broker.metadata.directory_ids import is_directory
-from isotherm.broker.startup.bootstrap_metadata import BOOTSTRAP_FILE
+from isotherm.broker.startup.bootstrap_checkpoint import BOOTSTRAP_FILE
 from isotherm.cli.main import app
 from isotherm.errors import ConfigError, CorruptMetadataError
 from isotherm.log.checkpoints import load_meta_properties

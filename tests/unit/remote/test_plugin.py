@@ -22,11 +22,11 @@ from isotherm.errors import (
 )
 from isotherm.remote import plugin as plugin_module
 from isotherm.remote.metadata import checked as checked_metadata_module
-from isotherm.remote.metadata.checked import METADATA_MANAGER, checked_metadata
+from isotherm.remote.metadata.checked_metadata_manager import METADATA_MANAGER, checked_metadata
 from isotherm.remote.plugin import LOG_INTERVAL_S, PluginKind, load_plugin, place_config
 from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage.api import FillsBuffers
-from isotherm.remote.storage.checked import (
+from isotherm.remote.storage.checked_storage_manager import (
     STORAGE_MANAGER,
     checked_storage,
     load_storage_manager,

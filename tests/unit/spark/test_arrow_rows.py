@@ -11,7 +11,7 @@ from isotherm.errors import InvalidTimestampError
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.record.columns import decode_columns
 from isotherm.spark.arrow_rows import TIMESTAMP_MS_MAX, record_batch
-from isotherm.spark.rows import arrow_schema, schema_of
+from isotherm.spark.row_schema import arrow_schema, schema_of
 from isotherm.types import TopicPartition
 
 A3 = TopicPartition("a", 3)
@@ -51,7 +51,7 @@ import sys
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.record.columns import decode_columns
 from isotherm.spark.arrow_rows import record_batch
-from isotherm.spark.rows import arrow_schema, full_schema
+from isotherm.spark.row_schema import arrow_schema, full_schema
 from isotherm.types import TopicPartition
 
 decoded = decode_columns(build_batch([NewRecord(5, b"k", b"v")] * 3))

@@ -18,7 +18,7 @@ from isotherm.record.batch import CompressionType, NewRecord, build_batch
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.options import source_option_keys
-from isotherm.spark.rows import full_schema
+from isotherm.spark.row_schema import full_schema
 from isotherm.spark.source import IsothermReader
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker

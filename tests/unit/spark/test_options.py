@@ -14,7 +14,7 @@ from isotherm.spark.plan.offsets import (
     SpecificOffsets,
     SpecificTimestamps,
 )
-from isotherm.spark.tier.settings import read_settings, tier_settings
+from isotherm.spark.tier.tier_settings import read_settings, tier_settings
 from isotherm.types import TopicPartition
 
 A0 = TopicPartition("a", 0)

@@ -15,7 +15,7 @@ from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.planning import ReadTask
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import WhenMissing, read_task
-from isotherm.spark.rows import arrow_schema, schema_of
+from isotherm.spark.row_schema import arrow_schema, schema_of
 from isotherm.spark.tier.tiered_log import TieredLog
 from tests.support.synthetic_history import HistoryShape, SyntheticHistory
 
@@ -85,7 +85,7 @@ MEMORY = """
 import json, pathlib, re, sys
 from isotherm.spark.plan.planning import ReadTask, SegmentRead
 from isotherm.spark.reading.readers import ReadSettings
-from isotherm.spark.rows import arrow_schema, full_schema
+from isotherm.spark.row_schema import arrow_schema, full_schema
 from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from tests.support.synthetic_history import HistoryShape, SyntheticHistory
 

@@ -22,7 +22,7 @@ from isotherm.spark.worker_daemon import load, modules_of
 load(modules_of("pyspark.worker"))
 loaded = set(sys.modules)
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.rows import full_schema
+from isotherm.spark.row_schema import full_schema
 from isotherm.spark.source import IsothermReader
 from isotherm.spark.source_task import read_partition
 options = parse_options({"path": sys.argv[1], "subscribe": "flights"})

@@ -115,15 +115,15 @@ def check_broker_changes(
     config, current = metadata.broker_config, metadata.broker_texts(broker)
     try:
         changed = changed_texts(current, changes, lambda name: broker_list_in_effect(name, config))
-        known = {
+        texts = {
             name: text
             for name, text in changed.items()
             if text is not None and name in dynamic_broker_keys()
         }
         kept = {n: text for n, text in config.dynamic_for_this.items() if n not in changed}
-        for_all, for_this = (known, kept) if broker == ALL_BROKERS else ({}, {**kept, **known})
+        for_all, for_this = (texts, kept) if broker == ALL_BROKERS else ({}, {**kept, **texts})
         check_for_all(for_all)
-        check_connection_limits(known)
+        check_connection_limits(texts)
         after = with_dynamic_texts(config, for_all=for_all, for_this=for_this)
         check_thread_pools(config, after)
         check_key_material(config, after)

@@ -7,7 +7,7 @@ Versions  4-18. 5 log start offset · 7 fetch sessions · 9 leader epoch checks 
 Behaviour Answers at once if min.bytes are available, if a partition has an error or must be read
           from the remote tier, if the request has no partitions, or if max.wait is 0. Otherwise it
           waits for appends, at most for max.wait. Offsets below the local log start are read from
-          the remote tier (see isotherm.broker.partitions.fetch). max.bytes of the request and
+          the remote tier (see isotherm.broker.partitions.fetch_reads). max.bytes of the request and
           fetch.max.bytes bound the answer. Fetch sessions: see
           isotherm.broker.partitions.fetch_sessions. A follower (replica id >= 0) reads up to the
           log end. Its fetch offset is its log end offset, and the request is first checked to come
@@ -31,7 +31,7 @@ from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.partitions.delayed_fetch import DelayedFetch
-from isotherm.broker.partitions.fetch import (
+from isotherm.broker.partitions.fetch_reads import (
     FetchReader,
     FetchReads,
     FollowerFetch,

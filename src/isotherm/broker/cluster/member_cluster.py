@@ -25,12 +25,12 @@ from isotherm.broker.coordinators.coordinator_elections import (
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
 from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
+from isotherm.broker.metadata.cluster_metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.metadata.directory_ids import MIGRATING
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import BrokerImage, TopicImage
 from isotherm.broker.metadata.internal_topics import TopicCreator
 from isotherm.broker.metadata.metadata_records import METADATA_VERSION_FEATURE
-from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.metadata.quorum.controller_channel import ControllerChannel
 from isotherm.broker.metadata.quorum.member import QuorumMember
 from isotherm.broker.metadata.quorum.quorum_metadata import QuorumMetadata

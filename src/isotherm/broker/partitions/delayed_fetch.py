@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable
 
-from isotherm.broker.partitions.fetch import FetchReader
+from isotherm.broker.partitions.fetch_reads import FetchReader
 from isotherm.broker.partitions.fetch_sessions import FetchContext
 from isotherm.broker.partitions.fetch_target import FetchTarget
 from isotherm.log.log_read import FetchIsolation

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.access.principal import Principal
-from isotherm.broker.partitions.fetch import PartitionRead
+from isotherm.broker.partitions.fetch_reads import PartitionRead
 from isotherm.broker.partitions.fetch_target import FetchTarget, PartitionKey
 from isotherm.log.log_read import FetchIsolation
 from isotherm.protocol.fetch import (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
-from isotherm.broker.startup.bootstrap_metadata import write_bootstrap
+from isotherm.broker.startup.bootstrap_checkpoint import write_bootstrap
 from isotherm.broker.startup.identity import agreed_cluster_id
 from isotherm.errors import ConfigError, CorruptCheckpointError
 from isotherm.log.checkpoints import MetaProperties, load_meta_properties, save_meta_properties

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.metadata.cluster_metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.metadata.controller.controller import Controller
-from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
-from isotherm.broker.startup.bootstrap_metadata import read_bootstrap_credentials
+from isotherm.broker.startup.bootstrap_checkpoint import read_bootstrap_credentials
 from isotherm.broker.startup.identity import directory_id_of, establish_identity
 from isotherm.broker.surroundings import Surroundings
 from isotherm.config.broker import BrokerConfig

@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from isotherm.broker.metadata.cluster_metadata_topic import BATCH_SIZE_MAX
 from isotherm.broker.metadata.controller.config_changes import ConfigChange, ConfigOperation
 from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.delta import MetadataDelta
@@ -26,7 +27,6 @@ from isotherm.broker.metadata.features import (
 )
 from isotherm.broker.metadata.image import MetadataImage
 from isotherm.broker.metadata.metadata_records import decode_record
-from isotherm.broker.metadata.metadata_topic import BATCH_SIZE_MAX
 from isotherm.broker.startup.local_tier import LocalTier, open_local_tier
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.tier.remote_metadata_partition_log import (
@@ -58,8 +58,8 @@ from isotherm.remote.metadata.api import (
     NewMetadataRecord,
 )
 from isotherm.remote.metadata.folding.fold import OnCorrupt, refuse
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.log_dir_topic import LogDirMetadataTopic
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.metadata.upkeep.migration import PartitionMigration, PartitionSurvey
 from isotherm.types import (
     CLUSTER_METADATA_TOPIC,

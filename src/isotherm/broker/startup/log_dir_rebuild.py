@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from isotherm.broker.metadata.cluster_metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.metadata.controller.cluster_metadata_log import MetadataLog
 from isotherm.broker.metadata.controller.topic_rules import config_records, partition_record
 from isotherm.broker.metadata.delta import MetadataDelta
@@ -33,7 +34,6 @@ from isotherm.broker.metadata.metadata_records import (
     ProducerIdsRecord,
     TopicRecord,
 )
-from isotherm.broker.metadata.metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
 from isotherm.broker.startup.identity import establish_identity
 from isotherm.broker.startup.local_tier import LocalTier, new_id, open_local_tier
 from isotherm.broker.startup.log_dir_migration import LocalMetadataTopic
@@ -52,7 +52,7 @@ from isotherm.log.fs import FileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
 from isotherm.remote.metadata.api import NewMetadataRecord
-from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.types import (
     REMOTE_LOG_METADATA_TOPIC,
     BrokerId,

@@ -35,9 +35,9 @@ from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import PeerDisconnectedError, PeerTimeoutError, RemoteStorageNotReadyError
 from isotherm.protocol.code_names import code_name
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.outages import Outage
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.types import (

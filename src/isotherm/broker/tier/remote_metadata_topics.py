@@ -22,7 +22,7 @@ from isotherm.broker.metadata.features import METADATA_COMPACTION_FEATURE
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.topic import UNLIMITED, TopicConfig
 from isotherm.errors import ConfigError
-from isotherm.remote.metadata.settings import TopicBasedSettings, keys_without_effect
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings, keys_without_effect
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
 
 _logger = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from isotherm.broker.tier.remote_metadata_topics import (
 from isotherm.clock import Clock
 from isotherm.errors import CorruptMetadataError, RemoteStorageNotReadyError
 from isotherm.remote.metadata.folding.fold import OnCorrupt, refuse
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.metadata.upkeep.migration import PartitionMigration
 
 _logger = logging.getLogger(__name__)

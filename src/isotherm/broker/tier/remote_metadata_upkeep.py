@@ -13,8 +13,8 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.remote.compaction.finisher import CompactionFinisher, TierReplacementTarget
 from isotherm.remote.compaction.journal import CompactionJournals
 from isotherm.remote.metadata.api import ConditionalMetadataTopic, ReplacesSegments
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager, TierCleanupTarget

@@ -45,8 +45,10 @@ from isotherm.remote.compaction.finisher import (
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.indexes.index_cache_statistics import CacheStatistics
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
-from isotherm.remote.metadata.checked import checked_metadata, load_metadata_manager
-from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.checked_metadata_manager import (
+    checked_metadata,
+    load_metadata_manager,
+)
 from isotherm.remote.metadata.topic.event_writer import (
     LOST_TOMBSTONES,
     LOST_TOMBSTONES_TEXT,
@@ -61,11 +63,12 @@ from isotherm.remote.metadata.topic_based import (
     FOLLOW_ERRORS_TEXT,
     TopicBasedRemoteLogMetadataManager,
 )
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.plugin import place_config
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.scrub.rebuilt_transactions import TransactionIndexRebuild
 from isotherm.remote.storage.api import RemoteStorageManager
-from isotherm.remote.storage.checked import checked_storage, load_storage_manager
+from isotherm.remote.storage.checked_storage_manager import checked_storage, load_storage_manager
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.tasks.cleanup import (
     CLEANED,

@@ -39,7 +39,6 @@ from isotherm.metrics.registry import Metrics
 from isotherm.remote.futures import done_future
 from isotherm.remote.metadata.api import ConditionalMetadataTopic
 from isotherm.remote.metadata.folding.fold import fold_metadata_partition
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.state.partition_store import (
     FoldedPartition,
@@ -54,6 +53,7 @@ from isotherm.remote.metadata.topic.event_writer import (
 )
 from isotherm.remote.metadata.topic.keyed_writes import key_of_start, plan_write
 from isotherm.remote.metadata.topic.metadata_partition_reader import MetadataPartitionReader
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.metadata.wire.events import partition_of
 from isotherm.remote.metadata.wire.keys import metadata_partition
 from isotherm.remote.metadata.wire.serde import KeyedEvent

@@ -30,8 +30,8 @@ from isotherm.clock import Clock
 from isotherm.errors import CorruptMetadataError, IsothermError
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import ConditionalMetadataTopic, MetadataTopic, NewMetadataRecord
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.metadata.wire.events import decode_record, iterate_records
 from isotherm.remote.metadata.wire.keys import MetadataKey, SegmentKey
 from isotherm.remote.outages import log_failure

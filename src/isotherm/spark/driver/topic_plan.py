@@ -14,7 +14,7 @@ from isotherm.spark.plan.offsets import OffsetRange, check_range, clip_range
 from isotherm.spark.reading.brokers import KafkaBrokers
 from isotherm.spark.source_task import TaskPartition, uncollected
 from isotherm.spark.tier.open_log import open_brokers, open_tiered_log
-from isotherm.spark.tier.settings import read_settings
+from isotherm.spark.tier.tier_settings import read_settings
 from isotherm.spark.tier.tiered_log import TieredLog, Views
 from isotherm.types import Offset, uuid_to_text
 

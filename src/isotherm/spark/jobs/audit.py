@@ -20,7 +20,7 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.storage.layout.aiven_custom_metadata import read_custom_metadata
 from isotherm.spark.jobs.event_frame import KEYED_KINDS, metadata_events
 from isotherm.spark.jobs.replay import replay
-from isotherm.spark.metadata.metadata_log import MetadataLog
+from isotherm.spark.metadata.remote_metadata_log import MetadataLog
 from isotherm.spark.small_input import kept, map_batches
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TimestampMs
 

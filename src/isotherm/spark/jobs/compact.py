@@ -53,8 +53,8 @@ from isotherm.spark.options import SourceOptions, storage_url
 from isotherm.spark.plan.planning import lineage_pieces
 from isotherm.spark.reading.brokers import KafkaBrokers
 from isotherm.spark.tier.open_log import open_brokers, open_segment_source
-from isotherm.spark.tier.settings import tier_settings
 from isotherm.spark.tier.storage import storage_of_job
+from isotherm.spark.tier.tier_settings import tier_settings
 from isotherm.spark.tier.tiered_log import choose_partitions, newest_histories
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TimestampMs, TopicIdPartition
 

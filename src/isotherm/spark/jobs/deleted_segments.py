@@ -12,7 +12,7 @@ from isotherm.kernels.event_table import PUT, UPDATE
 from isotherm.remote.metadata.folding.decoded_run import DecodedRun, decode_run, segment_ids
 from isotherm.remote.metadata.state.segment_columns import id_texts
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
-from isotherm.spark.metadata.metadata_log import MetadataLog, as_events
+from isotherm.spark.metadata.remote_metadata_log import MetadataLog, as_events
 from isotherm.spark.numbered_tasks import each_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from isotherm.kernels.event_table import ADD, ODD, PUT, TOMBSTONE, UPDATE
 from isotherm.remote.metadata.folding.decoded_run import DecodedRun, decode_run
-from isotherm.spark.metadata.metadata_log import MetadataLog, RecordRun, as_events
+from isotherm.spark.metadata.remote_metadata_log import MetadataLog, RecordRun, as_events
 from isotherm.spark.numbered_tasks import each_of
 
 if TYPE_CHECKING:

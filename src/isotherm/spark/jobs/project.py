@@ -19,8 +19,8 @@ from isotherm.remote.metadata.folding.segment_fold import SEGMENTS
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.cost import Cost
 from isotherm.spark.jobs.replay import cost_of_log, partition_count
-from isotherm.spark.metadata.metadata_log import LogSlice, MetadataLog, as_events
 from isotherm.spark.metadata.projection import ProjectedPartition, Projection, read_segments
+from isotherm.spark.metadata.remote_metadata_log import LogSlice, MetadataLog, as_events
 from isotherm.spark.metadata.slice_fold import DAMAGED_BATCH, SliceFold
 from isotherm.spark.numbered_tasks import each_of
 from isotherm.spark.requirements import table_package

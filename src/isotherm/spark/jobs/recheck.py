@@ -38,7 +38,7 @@ from isotherm.types import uuid_to_text
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from isotherm.spark.metadata.metadata_log import MetadataLog
+    from isotherm.spark.metadata.remote_metadata_log import MetadataLog
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 

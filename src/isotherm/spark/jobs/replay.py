@@ -21,7 +21,7 @@ from isotherm.remote.metadata.folding.segment_fold import SEGMENTS
 from isotherm.remote.metadata.topic.log_files import RUN_MAX_BYTES
 from isotherm.spark.jobs.cost import Cost
 from isotherm.spark.jobs.replay_spread import folded_by_place
-from isotherm.spark.metadata.metadata_log import LogSlice, MetadataLog
+from isotherm.spark.metadata.remote_metadata_log import LogSlice, MetadataLog
 from isotherm.spark.metadata.slice_fold import FOLDED, POSITION, SEGMENT, fold_slice
 from isotherm.spark.numbered_tasks import each_of
 from isotherm.spark.small_input import is_small, kept

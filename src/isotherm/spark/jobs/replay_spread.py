@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from isotherm.remote.metadata.api import MetadataColumns
 from isotherm.remote.metadata.folding.decoded_run import place_hashes
-from isotherm.spark.metadata.metadata_log import (
+from isotherm.spark.metadata.remote_metadata_log import (
     LogSlice,
     MetadataLog,
     RecordRun,

@@ -14,13 +14,13 @@ from isotherm.remote.metadata.api import MetadataColumns
 from isotherm.remote.metadata.topic.log_files import OnDamage
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.replay import AsOf
-from isotherm.spark.metadata.metadata_log import (
+from isotherm.spark.metadata.projection import Projection
+from isotherm.spark.metadata.remote_metadata_log import (
     LogIdentity,
     LogSlice,
     MetadataLog,
     RecordRun,
 )
-from isotherm.spark.metadata.projection import Projection
 from isotherm.types import NO_LEADER_EPOCH
 
 if TYPE_CHECKING:

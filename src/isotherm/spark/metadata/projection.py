@@ -35,7 +35,7 @@ from isotherm.remote.metadata.folding.segment_fold import SEGMENTS, FoldState, O
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.metadata.metadata_log import LogIdentity
+from isotherm.spark.metadata.remote_metadata_log import LogIdentity
 from isotherm.types import Offset
 
 VERSION = 1

@@ -15,7 +15,7 @@ from isotherm.remote.metadata.api import MetadataColumns
 from isotherm.remote.metadata.folding.decoded_run import decode_run
 from isotherm.remote.metadata.folding.segment_fold import SEGMENTS, SegmentFold
 from isotherm.remote.metadata.wire.keys import metadata_partition
-from isotherm.spark.metadata.metadata_log import (
+from isotherm.spark.metadata.remote_metadata_log import (
     LogSlice,
     MetadataLog,
     RecordRun,

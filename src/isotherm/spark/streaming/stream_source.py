@@ -91,7 +91,7 @@ class IsothermStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._opened is None:
             from isotherm.spark.streaming.stream_query import StreamQuery
             from isotherm.spark.tier.open_log import open_brokers, open_tiered_log
-            from isotherm.spark.tier.settings import read_settings
+            from isotherm.spark.tier.tier_settings import read_settings
 
             options = self._options
             settings = read_settings(options)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
-from isotherm.spark.rows import arrow_schema, full_schema, schema_of
+from isotherm.spark.row_schema import arrow_schema, full_schema, schema_of
 from isotherm.spark.tables.column_limits import DAY_MAX, DAY_MIN, DAY_S
 from isotherm.spark.tables.debezium_values import EnvelopeDecoder
 from isotherm.spark.tables.header_names import NAME_HEADERS, named_values

@@ -63,7 +63,7 @@ def _open_storage(_process_id: int, settings: ObjectStoreSettings) -> TierStorag
 def _open_users_storage(
     _process_id: int, class_name: str, config: tuple[tuple[str, str], ...]
 ) -> UsersStorage:
-    from isotherm.remote.storage.checked import load_storage_manager
+    from isotherm.remote.storage.checked_storage_manager import load_storage_manager
     from isotherm.spark.tier.users_storage import UsersStorage
 
     return UsersStorage(load_storage_manager(class_name, dict(config)), SystemClock())

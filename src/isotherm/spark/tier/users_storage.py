@@ -7,7 +7,7 @@ from typing import Any
 from isotherm.errors import UnsupportedVersionError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.storage.api import ListsSegments
-from isotherm.remote.storage.checked import CheckedStorageManager
+from isotherm.remote.storage.checked_storage_manager import CheckedStorageManager
 
 _STORED = (RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
 _LIST = "list_log_segments"

@@ -8,7 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.partitions.fetch import PartitionRead
+from isotherm.broker.partitions.fetch_reads import PartitionRead
 from isotherm.broker.partitions.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,

@@ -29,7 +29,7 @@ from isotherm.broker.tier.member_remote_metadata import (
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import IsothermError, PeerTimeoutError, RemoteStorageNotReadyError
-from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.testing.sim_clock import SimClock
 
 STATES, AUDIT = "__remote_log_metadata", "__remote_log_metadata_audit"

@@ -19,11 +19,11 @@ from isotherm.errors import (
 )
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import MetadataTopicRecord
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic import event_writer
 from isotherm.remote.metadata.topic.event_writer import LOST_TOMBSTONES, KeyedMetadata
 from isotherm.remote.metadata.topic.metadata_partition_reader import SKIPPED_RECORDS
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.metadata.wire.keys import partition_key, segment_key
 from isotherm.remote.metadata.wire.serde import KeyedEvent, decode_event, encode_keyed_event
 from isotherm.remote.segment_metadata import (

@@ -18,8 +18,8 @@ from isotherm.errors import (
     RequestTimedOutError,
 )
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.metadata.wire.keys import metadata_partition
 from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.segment_metadata import (

@@ -34,7 +34,7 @@ from isotherm.segment.producer_snapshot import (
 )
 from isotherm.segment.transaction_index import TRANSACTION_INDEX_ENTRY_SIZE
 from isotherm.spark.option_parsing import parse_options
-from isotherm.spark.tier.settings import tier_settings
+from isotherm.spark.tier.tier_settings import tier_settings
 from isotherm.types import uuid_to_text
 from tests.support.model_history import ModelHistory, Shape, changed
 

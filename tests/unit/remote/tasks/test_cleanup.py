@@ -11,8 +11,8 @@ import pytest
 
 from isotherm.errors import RemoteStorageError
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.topic.keyed_writes import key_of
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.metadata.wire.keys import MetadataKey, partition_key
 from isotherm.remote.metadata.wire.serde import KeyedEvent, encode_keyed_event
 from isotherm.remote.segment_metadata import (

@@ -13,8 +13,8 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLog
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.project import _project_slice
 from isotherm.spark.metadata import metadata_log
-from isotherm.spark.metadata.metadata_log import LogSlice, TopicMetadataLog
 from isotherm.spark.metadata.projection import Projection
+from isotherm.spark.metadata.remote_metadata_log import LogSlice, TopicMetadataLog
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 Append = Callable[[range], None]

@@ -11,8 +11,8 @@ from isotherm.errors import RemoteResourceNotFoundError
 from isotherm.remote.metadata.folding.segment_fold import SEGMENTS, FoldState
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.metadata import projection as module
-from isotherm.spark.metadata.metadata_log import LogIdentity
 from isotherm.spark.metadata.projection import ProjectedPartition, Projection, read_segments
+from isotherm.spark.metadata.remote_metadata_log import LogIdentity
 
 STATE = FoldState(SEGMENTS.empty_table())
 

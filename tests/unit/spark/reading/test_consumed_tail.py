@@ -11,7 +11,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from isotherm.errors import InvalidTimestampError, RejectedError, RequestTimedOutError
 from isotherm.spark.plan.planning import BrokerRead
 from isotherm.spark.reading import consumed_tail
-from isotherm.spark.rows import arrow_schema, full_schema, schema_of
+from isotherm.spark.row_schema import arrow_schema, full_schema, schema_of
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from isotherm.errors import InvalidTimestampError
 from isotherm.spark.reading.consumed_tail import message_batch
-from isotherm.spark.rows import arrow_schema, full_schema
+from isotherm.spark.row_schema import arrow_schema, full_schema
 from isotherm.spark.tables.table_rows import SOURCE_SCHEMA
 from isotherm.types import TopicPartition
 

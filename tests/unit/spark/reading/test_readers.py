@@ -26,7 +26,7 @@ from isotherm.spark.reading.readers import (
 )
 from isotherm.spark.reading.task_reading import WhenMissing, read_task
 from isotherm.spark.reading.time_lookup import first_offset_not_before
-from isotherm.spark.rows import arrow_schema, full_schema, schema_of
+from isotherm.spark.row_schema import arrow_schema, full_schema, schema_of
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
 

@@ -34,7 +34,7 @@ from isotherm.spark.plan.planning import BrokerRead, ReadTask, SegmentRead
 from isotherm.spark.reading import consumed_tail, tail
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import WhenMissing, read_task
-from isotherm.spark.rows import arrow_schema, full_schema
+from isotherm.spark.row_schema import arrow_schema, full_schema
 from isotherm.spark.tables.table_rows import SOURCE_SCHEMA
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicIdPartition

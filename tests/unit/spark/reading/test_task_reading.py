@@ -27,7 +27,7 @@ from isotherm.spark.plan.planning import (
 )
 from isotherm.spark.reading.readers import ReadSettings
 from isotherm.spark.reading.task_reading import REREADS_MAX, WhenMissing, read_task
-from isotherm.spark.rows import arrow_schema, schema_of
+from isotherm.spark.row_schema import arrow_schema, schema_of
 from isotherm.spark.tier.tiered_log import TieredLog, cause_when_gone
 from isotherm.types import TopicIdPartition, TopicPartition
 from tests.support.record_segments import RecordSegmentMaker

@@ -28,7 +28,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.spark.rows import arrow_schema
+from isotherm.spark.row_schema import arrow_schema
 from isotherm.spark.tables import schema_registry
 from isotherm.spark.tables.framed_values import Framing
 from isotherm.spark.tables.header_names import NAME_HEADERS, last_header, named_value, named_values

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isotherm.spark.rows import arrow_schema
+from isotherm.spark.row_schema import arrow_schema
 from isotherm.spark.tables.table_rows import SOURCE_SCHEMA, decoded_rows
 from isotherm.spark.tables.value_formats import decoders_of, first_types, formats
 from isotherm.spark.tables.value_types import KeyValue, merged_types

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from isotherm.broker.metadata.cluster_metadata_topic import BATCH_SIZE_MAX, METADATA_TOPIC_PARTITION
 from isotherm.broker.metadata.metadata_records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
@@ -24,7 +25,6 @@ from isotherm.broker.metadata.metadata_records import (
     UserScramCredentialRecord,
     decode_record,
 )
-from isotherm.broker.metadata.metadata_topic import BATCH_SIZE_MAX, METADATA_TOPIC_PARTITION
 from isotherm.clock import Clock
 from isotherm.errors import CorruptMetadataError
 from isotherm.log.log_read import FetchIsolation

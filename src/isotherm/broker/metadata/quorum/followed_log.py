@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from isotherm.broker.metadata.metadata_topic import BATCH_SIZE_MAX
+from isotherm.broker.metadata.cluster_metadata_topic import BATCH_SIZE_MAX
 from isotherm.broker.metadata.quorum.metadata_fetch import LogPosition, SnapshotId
 from isotherm.broker.metadata.quorum.snapshots import PartialSnapshot, SnapshotFiles
 from isotherm.errors import CorruptMetadataError

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
+from isotherm.broker.metadata.cluster_metadata_topic import METADATA_TOPIC_PARTITION
 from isotherm.broker.metadata.delta import MetadataDelta
 from isotherm.broker.metadata.image import MetadataImage
 from isotherm.broker.metadata.metadata_records import (
@@ -20,7 +21,6 @@ from isotherm.broker.metadata.metadata_records import (
     MetadataRecord,
     decode_record,
 )
-from isotherm.broker.metadata.metadata_topic import METADATA_TOPIC_PARTITION
 from isotherm.broker.metadata.quorum.metadata_fetch import SnapshotId
 from isotherm.broker.metadata.quorum.snapshots import SnapshotBatch
 from isotherm.errors import CorruptMetadataError

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from isotherm.broker.metadata.cluster_metadata_topic import BATCH_SIZE_MAX
 from isotherm.broker.metadata.metadata_records import MetadataRecord
-from isotherm.broker.metadata.metadata_topic import BATCH_SIZE_MAX
 from isotherm.broker.metadata.quorum.metadata_fetch import SnapshotId
 from isotherm.errors import CorruptMetadataError, CorruptRecordError
 from isotherm.log.fs import File, FileSystem

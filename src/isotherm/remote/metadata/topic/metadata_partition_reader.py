@@ -30,12 +30,12 @@ from isotherm.errors import (
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
 from isotherm.remote.metadata.folding.fold import fold_metadata_partition
-from isotherm.remote.metadata.settings import TopicBasedSettings
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.state.partition_store import (
     FoldedPartition,
     RemotePartitionMetadataStore,
 )
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.metadata.wire.events import decode_record, next_offset
 from isotherm.types import Offset, TopicIdPartition
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from isotherm.broker.metadata.cluster_metadata_topic import METADATA_TOPIC_PARTITION
 from isotherm.broker.metadata.controller.cluster_metadata_log import MetadataLog
 from isotherm.broker.metadata.metadata_records import FeatureLevelRecord
-from isotherm.broker.metadata.metadata_topic import METADATA_TOPIC_PARTITION
 from isotherm.errors import CorruptMetadataError
 from isotherm.protocol.framed_messages import encode_framed
 from isotherm.record.batch import build_batch

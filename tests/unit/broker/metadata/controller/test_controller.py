@@ -9,6 +9,7 @@ import pytest
 
 from isotherm.broker.metadata.access.acl_changes import AclBinding
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
+from isotherm.broker.metadata.cluster_metadata_topic import METADATA_TOPIC_PARTITION
 from isotherm.broker.metadata.controller.config_changes import ConfigChange, ConfigOperation
 from isotherm.broker.metadata.controller.controller import PRODUCER_ID_BLOCK_SIZE
 from isotherm.broker.metadata.controller.partition_growth import NewPartitions
@@ -21,7 +22,6 @@ from isotherm.broker.metadata.metadata_records import (
     PartitionRecord,
     TopicRecord,
 )
-from isotherm.broker.metadata.metadata_topic import METADATA_TOPIC_PARTITION
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.server_properties import parse_broker_config

@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.metadata.cluster_metadata_topic import (
+    METADATA_LOG_CONFIG,
+    METADATA_TOPIC_ID,
+    METADATA_TOPIC_PARTITION,
+)
 from isotherm.broker.metadata.image import MetadataImage
 from isotherm.broker.metadata.image_records import image_records
 from isotherm.broker.metadata.metadata_records import (
@@ -19,11 +24,6 @@ from isotherm.broker.metadata.metadata_records import (
     EndTransactionRecord,
     NoOpRecord,
     TopicRecord,
-)
-from isotherm.broker.metadata.metadata_topic import (
-    METADATA_LOG_CONFIG,
-    METADATA_TOPIC_ID,
-    METADATA_TOPIC_PARTITION,
 )
 from isotherm.broker.metadata.quorum.followed_log import FollowedLog
 from isotherm.broker.metadata.quorum.metadata_fetch import Observer, SnapshotId

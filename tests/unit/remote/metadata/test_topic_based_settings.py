@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isotherm.errors import ConfigError, UnknownConfigError
-from isotherm.remote.metadata.settings import TopicBasedSettings
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 
 
 def test_defaults_are_kafkas() -> None:
