@@ -11,8 +11,6 @@ import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple
 
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import (
@@ -26,6 +24,12 @@ from isotherm.log.epoch_recovery import EpochRecovery
 from isotherm.log.fs import FileSystem
 from isotherm.log.log_dir import PartitionDirectory
 from isotherm.log.log_segment import LogSegment
+from isotherm.log.lost_offsets import (
+    RecoveredSegment,
+    report_gaps,
+    report_recovery,
+    were_any_compacted,
+)
 from isotherm.log.offline_logs import GIVE_UP_HINT
 from isotherm.log.partition_log import LoadedLog, PartitionLog
 from isotherm.log.producer_replay import apply_batches, rebuild_producers
@@ -47,7 +51,6 @@ from isotherm.log.segment_split import (
 from isotherm.log.segment_swap import finish_swaps
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
-from isotherm.record.batch import BatchHeader
 from isotherm.types import Offset, TimestampMs
 
 logger = logging.getLogger(__name__)
@@ -67,12 +70,6 @@ class LogCheckpoints:
     cleaned_to: Offset = 0
     """The end of what the cleaner has cleaned, also long ago. Offsets that are missing below it
     were removed by the cleaner, which makes a log durable before it cleans it."""
-
-
-class _RecoveredSegment(NamedTuple):
-    segment: LogSegment
-    next_offset: Offset
-    cut_size: int
 
 
 def load_log(
@@ -180,7 +177,7 @@ class _LogLoader:
         log.update_high_watermark(self._checkpoints.high_watermark)
         return log
 
-    def _log_start_offset(self, ends: Sequence[_RecoveredSegment]) -> Offset:
+    def _log_start_offset(self, ends: Sequence[RecoveredSegment]) -> Offset:
         """The log start. If its checkpoint is lost, the start of the first epoch, which every flush
         cuts to the log start."""
         if self._checkpoints.knows_log_start:
@@ -197,7 +194,7 @@ class _LogLoader:
             )
         return log_start_offset
 
-    def _load_segments(self, names: list[str]) -> list[_RecoveredSegment]:
+    def _load_segments(self, names: list[str]) -> list[RecoveredSegment]:
         files = plan_segment_files(names)
         if files.lost:
             raise CorruptLogError(
@@ -220,7 +217,14 @@ class _LogLoader:
                 # The later segments follow lost records, so none of them may stay.
                 break
         dropped = segments[len(ends) :]
-        self._report_recovery(dropped, ends)
+        if ends and not self._checkpoints.clean_shutdown:
+            report_recovery(
+                self._topic_partition,
+                ends[-1],
+                dropped,
+                recovery_point=self._checkpoints.recovery_point,
+                high_watermark=self._checkpoints.high_watermark,
+            )
         self._check_end(ends[-1].next_offset if ends else self._checkpoints.log_start_offset)
         if self._remote_log_enabled and segments:
             has_log_start = self._checkpoints.knows_log_start
@@ -231,12 +235,13 @@ class _LogLoader:
             )
         # After all checks: if the log turns out to be damaged, its files must be unchanged.
         self._delete(dropped)
-        self._report_gaps(ends)
+        if not self._is_sparse:
+            report_gaps(self._topic_partition, ends, cleaned_to=self._checkpoints.cleaned_to)
         return ends
 
     def _check_flushed(
         self, files: SegmentFilesPlan, segments: Sequence[LogSegment], count: int
-    ) -> list[_RecoveredSegment]:
+    ) -> list[RecoveredSegment]:
         """Check the first `count` segments, which were flushed. Damaged indexes are rebuilt.
 
         Raises CorruptLogError if a segment itself is damaged.
@@ -259,7 +264,7 @@ class _LogLoader:
                 )
                 checked.append(self._recover(segment, is_flushed=True))
             else:
-                checked.append(_RecoveredSegment(segment, next_offset, 0))
+                checked.append(RecoveredSegment(segment, next_offset, 0))
         return checked
 
     def _transaction_index_fault(self, segment: LogSegment, *, has_index: bool) -> str:
@@ -278,70 +283,7 @@ class _LogLoader:
                 GIVE_UP_HINT,
             )
 
-    def _report_recovery(
-        self, dropped: Sequence[LogSegment], ends: Sequence[_RecoveredSegment]
-    ) -> None:
-        """Log the end of the records, since unflushed records may be lost without a trace."""
-        if not ends or self._checkpoints.clean_shutdown:
-            return
-        end_offset, cut_size = ends[-1].next_offset, ends[-1].cut_size
-        if end_offset > 0:
-            logger.info(
-                "log is recovered after an unclean stop partition=%s recovery_point=%d"
-                " log_end_offset=%d",
-                self._topic_partition,
-                self._checkpoints.recovery_point,
-                end_offset,
-            )
-        if cut_size > 0:
-            logger.warning(
-                "records that were not flushed are dropped after an unclean stop partition=%s"
-                " first_dropped_offset=%d dropped_bytes=%d dropped_segments=%d",
-                self._topic_partition,
-                end_offset,
-                cut_size + sum(segment.size_in_bytes for segment in dropped),
-                len(dropped),
-            )
-        elif end_offset < self._checkpoints.high_watermark:
-            logger.warning(
-                "records that were not flushed are lost after an unclean stop partition=%s"
-                " first_lost_offset=%d high_watermark=%d",
-                self._topic_partition,
-                end_offset,
-                self._checkpoints.high_watermark,
-            )
-
-    def _report_gaps(self, ends: Sequence[_RecoveredSegment]) -> None:
-        """Log which offsets are missing in the middle of the log.
-
-        The file of a new segment may reach the disk before the end of the previous one, or its name
-        alone. The later records are kept, as in Kafka: they are valid, and in a log that was once
-        compacted, or whose checkpoint was lost, a gap may be no loss at all (docs/decisions/0013,
-        0074).
-        """
-        # Empty segments in a row lie in one gap.
-        ends = [each for each in ends[:-1] if each.segment.size_in_bytes or each is ends[0]] + [
-            *ends[-1:]
-        ]
-        gaps = [
-            (earlier, later.segment.base_offset)
-            for earlier, later in pairwise(ends)
-            if later.segment.base_offset > max(earlier.next_offset, self._checkpoints.cleaned_to)
-            # Farther than the end of one segment can reach: a split left these two parts.
-            and not overflows(earlier.segment.base_offset, later.segment.base_offset + 1)
-        ]
-        if not gaps or self._is_sparse or any(_is_sparse(each.segment) for each in ends):
-            return
-        for earlier, next_offset in gaps:
-            logger.error(
-                "records are missing between segments partition=%s"
-                " first_missing_offset=%d next_offset=%d",
-                self._topic_partition,
-                earlier.next_offset,
-                next_offset,
-            )
-
-    def _recover(self, segment: LogSegment, *, is_flushed: bool = False) -> _RecoveredSegment:
+    def _recover(self, segment: LogSegment, *, is_flushed: bool = False) -> RecoveredSegment:
         """Rebuild a segment's indexes from its log, and truncate it at the first damaged batch.
 
         Later snapshots are removed if the segment was not flushed: they may include lost batches.
@@ -363,7 +305,7 @@ class _LogLoader:
             snapshots.remove_where_above(next_offset)
         snapshots.take(producers)
         self._producers, self._recovered_base = producers, segment.base_offset
-        return _RecoveredSegment(segment, next_offset, cut_size)
+        return RecoveredSegment(segment, next_offset, cut_size)
 
     def _producers_before(
         self, segment: LogSegment, snapshots: ProducerSnapshots
@@ -399,7 +341,7 @@ class _LogLoader:
                 possible = sound.possible(segment.base_offset, next_offset)
                 count = len(possible.batches)
                 if count:
-                    self._is_sparse |= _were_any_compacted(possible, next_offset)
+                    self._is_sparse |= were_any_compacted(possible, next_offset)
                     self._index_batches(segment, producers, possible)
                     size, next_offset = possible.end_position, int(possible.next_offsets[-1])
                 if count < len(sound.batches):
@@ -440,7 +382,7 @@ class _LogLoader:
             segment.append_aborted_transaction(aborted)
 
     def _open_end(
-        self, ends: Sequence[_RecoveredSegment], log_start_offset: Offset
+        self, ends: Sequence[RecoveredSegment], log_start_offset: Offset
     ) -> tuple[list[LogSegment], Offset]:
         """The segments, with the last one active, and the log end offset."""
         segments = [each.segment for each in ends]
@@ -525,26 +467,3 @@ def _transaction_index_fault(segment: LogSegment) -> str:
     # A transaction ends with its marker, which lies after its records.
     is_sound = all(each.first_offset < each.last_offset for each in entries)
     return "" if is_sound else "a transaction ends where it begins"
-
-
-def _is_sparse(segment: LogSegment) -> bool:
-    """Whether offsets are missing in the segment, or records in a batch: it was compacted."""
-    next_offset = segment.base_offset
-    for _, header in segment.read_headers(segment.base_offset):
-        if _was_compacted(header, next_offset):
-            return True
-        next_offset = header.next_offset
-    return False
-
-
-def _was_compacted(header: BatchHeader, next_offset: Offset) -> bool:
-    """Whether offsets are missing before a batch, or in it."""
-    return header.base_offset > next_offset or header.records_count <= header.last_offset_delta
-
-
-def _were_any_compacted(sound: SoundBatches, next_offset: Offset) -> bool:
-    """Whether `_was_compacted` holds for one of these adjacent batches."""
-    batches = sound.batches
-    has_gap = batches["base_offset"] > sound.expected_starts(next_offset)
-    has_gap |= batches["records_count"] <= batches["last_offset_delta"]
-    return bool(has_gap.any())
