@@ -12,16 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isotherm.broker.coordinators.groups import consumer_replay
-from isotherm.broker.coordinators.groups.consumer_group import (
-    ConsumerGroup,
-    ConsumerGroupSettings,
-    MemberHeartbeat,
-    MemberRejectedError,
-)
+from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup, ConsumerGroupSettings
 from isotherm.broker.coordinators.groups.group_records import (
     decode_record,
     encode_key,
     encode_value,
+)
+from isotherm.broker.coordinators.groups.member_heartbeat import (
+    MemberHeartbeat,
+    MemberRejectedError,
 )
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 

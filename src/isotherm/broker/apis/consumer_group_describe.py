@@ -17,8 +17,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups.assignors.assignor import Assignment
-from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup, MemberRejectedError
+from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup
 from isotherm.broker.coordinators.groups.consumer_member import NOTHING
+from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer

@@ -20,16 +20,16 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups.assignors.assignor import by_topic
-from isotherm.broker.coordinators.groups.consumer_group import (
-    ASSIGNORS,
-    HeartbeatResult,
-    MemberHeartbeat,
-    MemberRejectedError,
-)
+from isotherm.broker.coordinators.groups.consumer_group import ASSIGNORS
 from isotherm.broker.coordinators.groups.consumer_member import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
+)
+from isotherm.broker.coordinators.groups.member_heartbeat import (
+    HeartbeatResult,
+    MemberHeartbeat,
+    MemberRejectedError,
 )
 from isotherm.broker.coordinators.groups.topic_selection import Viewer
 from isotherm.broker.error_mapping import error_code as code_of

@@ -31,13 +31,7 @@ from isotherm.broker.coordinators.groups.classic_protocol import (
     SyncRequest,
     SyncResult,
 )
-from isotherm.broker.coordinators.groups.consumer_group import (
-    LOOP_STEP_THINGS_MAX,
-    ConsumerGroup,
-    HeartbeatResult,
-    MemberHeartbeat,
-    MemberRejectedError,
-)
+from isotherm.broker.coordinators.groups.consumer_group import LOOP_STEP_THINGS_MAX, ConsumerGroup
 from isotherm.broker.coordinators.groups.consumer_member import JOIN_EPOCH
 from isotherm.broker.coordinators.groups.group_migration import (
     MigrationPolicy,
@@ -54,6 +48,11 @@ from isotherm.broker.coordinators.groups.group_records import (
 )
 from isotherm.broker.coordinators.groups.group_shard import GroupShard, GroupTimer
 from isotherm.broker.coordinators.groups.group_snapshot import group_value
+from isotherm.broker.coordinators.groups.member_heartbeat import (
+    HeartbeatResult,
+    MemberHeartbeat,
+    MemberRejectedError,
+)
 from isotherm.broker.coordinators.groups.shards import GroupShards
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 from isotherm.broker.coordinators.groups.topic_selection import NO_SELECTIONS, TopicSelector, Viewer

@@ -37,9 +37,14 @@ from isotherm.broker.coordinators.groups.consumer_member import (
     reconcile,
 )
 from isotherm.broker.coordinators.groups.group_records import GroupRecord
+from isotherm.broker.coordinators.groups.member_heartbeat import (
+    HeartbeatResult,
+    MemberHeartbeat,
+    MemberRejectedError,
+    unknown_member,
+)
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
-from isotherm.broker.coordinators.groups.topic_selection import NO_SELECTIONS, Selection, Selections
-from isotherm.errors import RejectedError
+from isotherm.broker.coordinators.groups.topic_selection import Selection
 from isotherm.types import TimestampMs
 
 if TYPE_CHECKING:
@@ -54,55 +59,10 @@ DEFAULT_ASSIGNOR = uniform.NAME
 LOOP_STEP_THINGS_MAX = 2_000
 
 
-class MemberRejectedError(RejectedError):
-    """The heartbeat is refused. `code` determines the member's reaction."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 class ConsumerGroupSettings(NamedTuple):
     session_timeout_ms: int
     heartbeat_interval_ms: int
     max_size: int
-
-
-class MemberHeartbeat(NamedTuple):
-    """A heartbeat. None means unchanged since the last one. `owned` are the partitions that the
-    member reports to own. `selections` are those of members' patterns that have changed, by member
-    id."""
-
-    member_id: str
-    epoch: int
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    rebalance_timeout_ms: int = -1
-    topic_names: frozenset[str] | None = None
-    topic_regex: str | None = None
-    server_assignor: str | None = None
-    owned: Assignment | None = None
-    selections: Selections = NO_SELECTIONS
-
-    @property
-    def is_full(self) -> bool:
-        """Whether all fields are set.
-
-        The response to a full heartbeat always has the assignment.
-        """
-        has_subscription = self.topic_names is not None or self.topic_regex is not None
-        says_all = self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None
-        return self.epoch == JOIN_EPOCH or says_all
-
-
-class HeartbeatResult(NamedTuple):
-    """`assigned` is None if the assignment has not changed since the last response."""
-
-    member_id: str
-    epoch: int
-    assigned: Assignment | None
 
 
 class ConsumerGroup:
@@ -348,7 +308,7 @@ class ConsumerGroup:
                 return ConsumerMember(member_id=beat.member_id)
             return member
         if member is None:
-            raise _unknown_member(beat)
+            raise unknown_member(beat)
         self._check_epoch(member, beat)
         return member
 
@@ -358,7 +318,7 @@ class ConsumerGroup:
         holder = self.static_member(beat.instance_id)
         if beat.epoch != JOIN_EPOCH:
             if holder is None:
-                raise _unknown_member(beat)
+                raise unknown_member(beat)
             if holder.member_id != beat.member_id:
                 raise MemberRejectedError(
                     ErrorCode.fenced_instance_id,
@@ -651,9 +611,3 @@ class ConsumerGroup:
         self.selections.pop(member.member_id, None)
         self.session_deadlines.pop(member.member_id, None)
         self.rebalance_deadlines.pop(member.member_id, None)
-
-
-def _unknown_member(beat: MemberHeartbeat) -> MemberRejectedError:
-    return MemberRejectedError(
-        ErrorCode.unknown_member_id, f"no such member member_id={beat.member_id}"
-    )

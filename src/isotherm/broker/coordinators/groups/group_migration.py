@@ -20,11 +20,7 @@ from isotherm.broker.coordinators.groups.classic_checks import GroupState
 from isotherm.broker.coordinators.groups.classic_group import ClassicGroup, ClassicGroupSettings
 from isotherm.broker.coordinators.groups.classic_members import ClassicMember
 from isotherm.broker.coordinators.groups.classic_protocol import CONSUMER_PROTOCOL_TYPE
-from isotherm.broker.coordinators.groups.consumer_group import (
-    ConsumerGroup,
-    ConsumerGroupSettings,
-    MemberRejectedError,
-)
+from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup, ConsumerGroupSettings
 from isotherm.broker.coordinators.groups.consumer_member import (
     NOTHING,
     ClassicSupport,
@@ -35,6 +31,7 @@ from isotherm.broker.coordinators.groups.embedded_protocol import (
     read_subscription,
     write_assignment,
 )
+from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 from isotherm.protocol.errors import ProtocolError
 from isotherm.types import TimestampMs

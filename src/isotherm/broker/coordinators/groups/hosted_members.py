@@ -27,7 +27,7 @@ from isotherm.broker.coordinators.groups.classic_protocol import (
     SyncRequest,
     SyncResult,
 )
-from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup, MemberRejectedError
+from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup
 from isotherm.broker.coordinators.groups.consumer_member import (
     NOTHING,
     ClassicSupport,
@@ -40,6 +40,7 @@ from isotherm.broker.coordinators.groups.embedded_protocol import (
     write_assignment,
 )
 from isotherm.broker.coordinators.groups.group_records import GroupRecord
+from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 from isotherm.protocol.errors import ProtocolError
 from isotherm.types import TimestampMs

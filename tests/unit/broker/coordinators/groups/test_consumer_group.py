@@ -11,12 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups import consumer_replay
-from isotherm.broker.coordinators.groups.consumer_group import (
-    ConsumerGroup,
-    ConsumerGroupSettings,
-    MemberHeartbeat,
-    MemberRejectedError,
-)
+from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup, ConsumerGroupSettings
 from isotherm.broker.coordinators.groups.consumer_member import ConsumerMember, MemberState
 from isotherm.broker.coordinators.groups.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -24,6 +19,10 @@ from isotherm.broker.coordinators.groups.group_records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMetadataKey,
+)
+from isotherm.broker.coordinators.groups.member_heartbeat import (
+    MemberHeartbeat,
+    MemberRejectedError,
 )
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 from isotherm.broker.coordinators.groups.topic_selection import Selection, Version, Viewer

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.groups.consumer_group import MemberHeartbeat
 from isotherm.broker.coordinators.groups.consumer_member import JOIN_EPOCH
+from isotherm.broker.coordinators.groups.member_heartbeat import MemberHeartbeat
 from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import Producer

@@ -7,11 +7,8 @@ import logging
 import pytest
 
 from isotherm.broker.coordinators.groups import group_log
-from isotherm.broker.coordinators.groups.consumer_group import (
-    ConsumerGroup,
-    ConsumerGroupSettings,
-    MemberHeartbeat,
-)
+from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup, ConsumerGroupSettings
+from isotherm.broker.coordinators.groups.member_heartbeat import MemberHeartbeat
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 from isotherm.broker.metadata.image import MetadataImage
 

@@ -16,8 +16,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups.classic_protocol import SyncRequest
-from isotherm.broker.coordinators.groups.consumer_group import MemberHeartbeat, MemberRejectedError
 from isotherm.broker.coordinators.groups.group_shard import GroupShard
+from isotherm.broker.coordinators.groups.member_heartbeat import (
+    MemberHeartbeat,
+    MemberRejectedError,
+)
 from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import NO_PRODUCER, Producer

@@ -19,12 +19,7 @@ from isotherm.broker.coordinators.groups.classic_checks import GroupState
 from isotherm.broker.coordinators.groups.classic_group import ClassicGroup, ClassicGroupSettings
 from isotherm.broker.coordinators.groups.classic_members import ClassicMember
 from isotherm.broker.coordinators.groups.classic_protocol import JoinRequest, Protocol, SyncRequest
-from isotherm.broker.coordinators.groups.consumer_group import (
-    ConsumerGroup,
-    ConsumerGroupSettings,
-    MemberHeartbeat,
-    MemberRejectedError,
-)
+from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup, ConsumerGroupSettings
 from isotherm.broker.coordinators.groups.consumer_member import MemberState
 from isotherm.broker.coordinators.groups.embedded_protocol import (
     read_assignment,
@@ -37,6 +32,10 @@ from isotherm.broker.coordinators.groups.group_migration import (
     can_upgrade,
     downgraded,
     upgraded,
+)
+from isotherm.broker.coordinators.groups.member_heartbeat import (
+    MemberHeartbeat,
+    MemberRejectedError,
 )
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 from isotherm.types import TopicPartition

@@ -21,6 +21,8 @@ from isotherm.broker.coordinators.groups.consumer_group import (
     LOOP_STEP_THINGS_MAX,
     ConsumerGroup,
     ConsumerGroupSettings,
+)
+from isotherm.broker.coordinators.groups.member_heartbeat import (
     MemberHeartbeat,
     MemberRejectedError,
 )
