@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import random
 import uuid
 from typing import NamedTuple, TypeAlias
 
@@ -68,6 +69,15 @@ class TopicIdPartition(NamedTuple):
 
 # Digits of the standard base64 alphabet become invalid.
 _FROM_URL_SAFE = bytes.maketrans(b"-_+/", b"+/  ")
+
+
+def random_uuid(rng: random.Random) -> uuid.UUID:
+    """A random id whose text does not begin with `-`, so that tools accept it as an argument.
+    Kafka: Uuid.randomUuid."""
+    while True:
+        made = uuid.UUID(int=rng.getrandbits(128), version=4)
+        if not uuid_to_text(made).startswith("-"):
+            return made
 
 
 def uuid_to_text(value: uuid.UUID) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import uuid
 from pathlib import Path
 
 import pytest
@@ -44,7 +43,7 @@ def start(directory: Path, ids: random.Random) -> Controller:
         log,
         config=CONFIG,
         clock=clock,
-        new_id=lambda: uuid.UUID(int=ids.getrandbits(128), version=4),
+        rng=ids,
     )
     controller.register_broker([Endpoint("PLAINTEXT", "localhost", 9092)])
     return controller

@@ -16,7 +16,6 @@ from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.quorum.member import QuorumMember
 from isotherm.broker.metadata.quorum.quorum_metadata import QuorumMetadata
 from isotherm.broker.startup.identity import read_identity
-from isotherm.broker.startup.local_tier import new_id
 from isotherm.broker.surroundings import Surroundings
 from isotherm.clock import SystemClock
 from isotherm.config.server_properties import parse_broker_config
@@ -24,7 +23,7 @@ from isotherm.log.checkpoints import MetaProperties, save_meta_properties
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_manager import LogManager
 from isotherm.testing.local_servers import free_ports
-from isotherm.types import uuid_to_text
+from isotherm.types import random_uuid, uuid_to_text
 
 WAIT_S = 300.0
 
@@ -65,7 +64,7 @@ class QuorumNode:
         for path in self.config.log_dirs:
             if not path.exists():
                 path.mkdir(parents=True)
-                owner = MetaProperties(cluster_id, node_id, uuid_to_text(new_id(rng)))
+                owner = MetaProperties(cluster_id, node_id, uuid_to_text(random_uuid(rng)))
                 save_meta_properties(fs, path, owner)
         self.log_manager = LogManager(
             self.config.log_dirs,
@@ -81,7 +80,7 @@ class QuorumNode:
             fs,
             self.log_manager.live_log_dirs(),
             node_id,
-            lambda: new_id(rng),
+            rng,
             metadata_log_dir=self.config.metadata_log_dir,
         )
         self.member = QuorumMember(

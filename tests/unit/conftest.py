@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import uuid
 from pathlib import Path
 
 import pytest
@@ -37,9 +36,6 @@ class ClusterMetadata:
         self._fs = fs
         self._ids = random.Random(7)
 
-    def new_id(self) -> uuid.UUID:
-        return uuid.UUID(int=self._ids.getrandbits(128), version=4)
-
     def open_log(self) -> PartitionLog:
         directory = self.folder / str(METADATA_TOPIC_PARTITION)
         directory.mkdir(parents=True, exist_ok=True)
@@ -56,7 +52,7 @@ class ClusterMetadata:
     def replayed(self, config: BrokerConfig = BrokerConfig()) -> Controller:  # noqa: B008
         """A controller that has replayed the log. An earlier controller's log is left as a crash
         leaves it."""
-        return Controller(self.open_log(), config=config, clock=self.clock, new_id=self.new_id)
+        return Controller(self.open_log(), config=config, clock=self.clock, rng=self._ids)
 
     def start(self, config: BrokerConfig = BrokerConfig()) -> Controller:  # noqa: B008
         """A controller whose broker has registered."""

@@ -16,7 +16,6 @@ from isotherm.errors import LogDirFailedError
 
 app = typer.Typer(no_args_is_help=True, help="Format a broker's log directories for a cluster.")
 
-SALT_SIZE = 32
 
 _NO_CONTROLLER = (
     "--add-scram has no effect: process.roles is broker, and only a controller begins a cluster's"
@@ -64,12 +63,11 @@ def format_storage(
     """Format the log directories of a broker: for a cluster of Kafka's controllers, or for a
     cluster of its own."""
     from isotherm.broker.startup.formatting import format_directories
-    from isotherm.broker.startup.local_tier import new_id
     from isotherm.broker.startup.scram_arguments import parse_scram_arguments
     from isotherm.log.fs import OsFileSystem
 
     broker, rng = _read(config), random.SystemRandom()
-    credentials = parse_scram_arguments(add_scram or (), lambda: rng.randbytes(SALT_SIZE))
+    credentials = parse_scram_arguments(add_scram or (), rng)
     metadata_dir = broker.metadata_log_dir
     try:
         with closed_to_others():
@@ -78,7 +76,7 @@ def format_storage(
                 broker.log_dirs,
                 cluster_id,
                 broker.node_id,
-                lambda: new_id(rng),
+                rng,
                 ignore_formatted=ignore_formatted,
                 first_credentials=(metadata_dir, credentials)
                 if broker.has_embedded_controller and credentials
@@ -119,10 +117,9 @@ def info(config: _ConfigFile) -> None:
 @app.command(name="random-uuid")
 def random_uuid() -> None:
     """Print a random id, as a new cluster needs one."""
-    from isotherm.broker.startup.local_tier import new_id
-    from isotherm.types import uuid_to_text
+    from isotherm.types import random_uuid, uuid_to_text
 
-    typer.echo(uuid_to_text(new_id(random.SystemRandom())))
+    typer.echo(uuid_to_text(random_uuid(random.SystemRandom())))
 
 
 def _read(path: Path) -> BrokerConfig:

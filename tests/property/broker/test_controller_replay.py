@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-import uuid
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -69,7 +68,7 @@ class Cluster:
             log,
             config=BrokerConfig(),
             clock=clock,
-            new_id=lambda: uuid.UUID(int=self.ids.getrandbits(128), version=4),
+            rng=self.ids,
         )
 
     def restart(self) -> None:

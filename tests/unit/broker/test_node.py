@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -369,22 +368,22 @@ print({"cryptography", "numba", "pyarrow"} & {*sys.modules})
 
 
 def test_new_folder_joins_the_cluster_of_the_others(tmp_path: Path) -> None:
-    ids = iter(map(uuid.UUID, [f"{number:032x}" for number in range(4)]))
+    rng = random.Random(7)
     old, new = tmp_path / "old", tmp_path / "new"
     for path in (old, new):
         path.mkdir()
     fs = FaultyFileSystem()
-    first = establish_identity(fs, [LogDir(old)], 1, lambda: next(ids))
-    assert establish_identity(fs, [LogDir(old), LogDir(new)], 1, lambda: next(ids)) == first
+    first = establish_identity(fs, [LogDir(old)], 1, rng)
+    assert establish_identity(fs, [LogDir(old), LogDir(new)], 1, rng) == first
     assert f"cluster.id={first}\n" in (new / "meta.properties").read_text()
 
 
 def test_folder_that_cannot_be_read_does_not_keep_the_others_from_joining(tmp_path: Path) -> None:
-    ids = iter(map(uuid.UUID, [f"{number:032x}" for number in range(4)]))
+    rng = random.Random(7)
     fs, (good, bad) = FaultyFileSystem(), (LogDir(tmp_path / "good"), LogDir(tmp_path / "bad"))
     good.path.mkdir()
     fs.fail(bad.path)
-    establish_identity(fs, [bad, good], 1, lambda: next(ids))
+    establish_identity(fs, [bad, good], 1, rng)
     assert (bad.is_online, good.is_online) == (False, True)
     assert (good.path / "meta.properties").exists()
 

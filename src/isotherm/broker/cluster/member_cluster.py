@@ -63,7 +63,7 @@ from isotherm.broker.server.dispatch.auto_creation import TopicAutoCreation
 from isotherm.broker.server.dispatch.forwarding import Forward, Forwarder, forwarding_apis
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.startup.identity import read_identity
-from isotherm.broker.startup.local_tier import check_tiered_topics, new_id
+from isotherm.broker.startup.local_tier import check_tiered_topics
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.member_remote_metadata import member_remote_metadata
@@ -84,6 +84,7 @@ from isotherm.types import (
     ProducerId,
     TopicIdPartition,
     TopicPartition,
+    random_uuid,
 )
 
 # The longest wait of a stop for the controller to move this broker's leaderships.
@@ -148,7 +149,7 @@ class MemberCluster:
                 self._surroundings.fs,
                 self.log_manager.live_log_dirs(),
                 self._config.node_id,
-                lambda: new_id(self._surroundings.rng),
+                self._surroundings.rng,
                 metadata_log_dir=self._config.metadata_log_dir,
             )
             self.cluster_id = identity.cluster_id
@@ -158,7 +159,7 @@ class MemberCluster:
                 metadata_log,
                 identity,
                 self._surroundings,
-                incarnation_id=new_id(self._surroundings.rng),
+                incarnation_id=random_uuid(self._surroundings.rng),
                 previous_broker_epoch=self.log_manager.previous_broker_epoch(),
                 on_failure=self._on_failure,
             )

@@ -9,8 +9,8 @@ MetaPropertiesEnsemble.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import random
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from isotherm.broker.startup.identity import agreed_cluster_id
 from isotherm.errors import ConfigError, CorruptCheckpointError
 from isotherm.log.checkpoints import MetaProperties, load_meta_properties, save_meta_properties
 from isotherm.log.fs import FileSystem
-from isotherm.types import uuid_to_text
+from isotherm.types import random_uuid, uuid_to_text
 
 
 def format_directories(
@@ -28,7 +28,7 @@ def format_directories(
     directories: Iterable[Path],
     cluster_id: str,
     node_id: int,
-    new_id: Callable[[], uuid.UUID],
+    rng: random.Random,
     *,
     ignore_formatted: bool,
     first_credentials: tuple[Path, Sequence[UserScramCredentialRecord]] | None = None,
@@ -64,7 +64,8 @@ def format_directories(
         # formatted again.
         if first_credentials is not None and path == first_credentials[0]:
             write_bootstrap(fs, *first_credentials)
-        save_meta_properties(fs, path, MetaProperties(cluster_id, node_id, uuid_to_text(new_id())))
+        directory_id = uuid_to_text(random_uuid(rng))
+        save_meta_properties(fs, path, MetaProperties(cluster_id, node_id, directory_id))
     return new
 
 

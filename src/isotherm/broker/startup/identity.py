@@ -8,8 +8,9 @@ Source: Kafka MetaPropertiesEnsemble.
 
 from __future__ import annotations
 
+import random
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,11 +25,11 @@ from isotherm.log.checkpoints import (
 from isotherm.log.fs import FileSystem
 from isotherm.log.log_dir import LogDir
 from isotherm.segment.file_names import LOG_SUFFIX, parse_partition_directory
-from isotherm.types import CLUSTER_METADATA_TOPIC, uuid_from_text, uuid_to_text
+from isotherm.types import CLUSTER_METADATA_TOPIC, random_uuid, uuid_from_text, uuid_to_text
 
 
 def establish_identity(
-    fs: FileSystem, log_dirs: Iterable[LogDir], node_id: int, new_id: Callable[[], uuid.UUID]
+    fs: FileSystem, log_dirs: Iterable[LogDir], node_id: int, rng: random.Random
 ) -> str:
     """Return the cluster id, and write `meta.properties` to new directories.
 
@@ -47,10 +48,10 @@ def establish_identity(
                 new_dirs.append(log_dir)
     # All files are read before the first is written: no file may be added
     # beside another broker's data.
-    cluster_id = agreed_cluster_id(by_path, node_id) or uuid_to_text(new_id())
+    cluster_id = agreed_cluster_id(by_path, node_id) or uuid_to_text(random_uuid(rng))
     for log_dir in new_dirs:
         with _left_out(log_dir):
-            directory_id = uuid_to_text(new_id())
+            directory_id = uuid_to_text(random_uuid(rng))
             properties = MetaProperties(cluster_id, node_id, directory_id)
             save_meta_properties(fs, log_dir.path, properties)
     return cluster_id
@@ -69,7 +70,7 @@ def read_identity(
     fs: FileSystem,
     log_dirs: Iterable[LogDir],
     node_id: int,
-    new_id: Callable[[], uuid.UUID],
+    rng: random.Random,
     *,
     metadata_log_dir: Path,
 ) -> NodeIdentity:
@@ -99,7 +100,7 @@ def read_identity(
     for path, properties in by_path.items():
         if properties is None or properties.directory_id is None:
             with _left_out(dirs[path]):
-                named = MetaProperties(cluster_id, node_id, uuid_to_text(new_id()))
+                named = MetaProperties(cluster_id, node_id, uuid_to_text(random_uuid(rng)))
                 save_meta_properties(fs, path, named)
                 by_path[path] = named
     return NodeIdentity(cluster_id, _directory_ids(by_path))

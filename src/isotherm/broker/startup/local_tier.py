@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.errors import ConfigError
 from isotherm.log.log_dir import LogDir
 from isotherm.log.log_manager import LogManager
-from isotherm.types import TopicPartition, uuid_to_text
+from isotherm.types import TopicPartition
 
 _TOPICS_SHOWN = 10
 
@@ -53,14 +52,12 @@ def open_local_tier(
     )
     try:
         metadata_log = log_manager.open_metadata_log(METADATA_LOG_CONFIG, METADATA_TOPIC_ID)
-        cluster_id = establish_identity(
-            fs, log_manager.live_log_dirs(), config.node_id, lambda: new_id(rng)
-        )
+        cluster_id = establish_identity(fs, log_manager.live_log_dirs(), config.node_id, rng)
         controller = Controller(
             metadata_log,
             config=config,
             clock=clock,
-            new_id=lambda: new_id(rng),
+            rng=rng,
             directory_id=directory_id_of(fs, metadata_log.log_dir.path),
             first_records=lambda: read_bootstrap_credentials(fs, config.metadata_log_dir),
         )
@@ -111,13 +108,3 @@ class _Catalog:
 
     def is_elsewhere(self, topic_partition: TopicPartition) -> bool:
         return False
-
-
-def new_id(rng: random.Random) -> uuid.UUID:
-    """A random id whose text does not begin with `-`, as in Kafka, so that tools accept it as an
-    argument.
-    """
-    while True:
-        made = uuid.UUID(int=rng.getrandbits(128), version=4)
-        if not uuid_to_text(made).startswith("-"):
-            return made

@@ -35,7 +35,7 @@ from isotherm.broker.metadata.metadata_records import (
     TopicRecord,
 )
 from isotherm.broker.startup.identity import establish_identity
-from isotherm.broker.startup.local_tier import LocalTier, new_id, open_local_tier
+from isotherm.broker.startup.local_tier import LocalTier, open_local_tier
 from isotherm.broker.startup.log_dir_migration import LocalMetadataTopic
 from isotherm.broker.startup.rebuilt_partitions import (
     RebuiltPartition,
@@ -57,6 +57,7 @@ from isotherm.types import (
     REMOTE_LOG_METADATA_TOPIC,
     BrokerId,
     TopicPartition,
+    random_uuid,
 )
 
 _logger = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ def _write_topics(
     )
     try:
         log = log_manager.open_metadata_log(METADATA_LOG_CONFIG, METADATA_TOPIC_ID)
-        establish_identity(fs, log_manager.live_log_dirs(), config.node_id, lambda: new_id(rng))
+        establish_identity(fs, log_manager.live_log_dirs(), config.node_id, rng)
         metadata_log = MetadataLog(log, clock)
         delta = MetadataDelta(MetadataImage())
         for record in metadata_log.replay():
@@ -134,7 +135,7 @@ def _write_topics(
                 " hint='rebuild into empty directories'"
             )
         records = _topic_records(config.node_id, partitions)
-        records += _metadata_topic_records(config.node_id, settings, new_id(rng))
+        records += _metadata_topic_records(config.node_id, settings, random_uuid(rng))
         for start in range(0, len(records), _RECORDS_PER_BATCH):
             metadata_log.append(records[start : start + _RECORDS_PER_BATCH])
     finally:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from isotherm.broker.metadata.access.scram_credential import (
     ITERATIONS_MAX,
@@ -27,18 +28,20 @@ from isotherm.errors import ConfigError
 
 _BY_NAME = {each.sasl_name: each for each in ScramMechanism}
 _OPTIONS = ("name", "salt", "iterations", "password", "saltedpassword")
+SALT_SIZE = 32
+"""Bytes of a salt that the user does not give."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 
 def parse_scram_arguments(
-    arguments: Iterable[str], new_salt: Callable[[], bytes]
+    arguments: Iterable[str], rng: random.Random
 ) -> list[UserScramCredentialRecord]:
     """The records of the credentials. Raises ConfigError, in Kafka's words without secrets, for a
     malformed argument."""
-    return [_parse(argument.strip(), new_salt) for argument in arguments]
+    return [_parse(argument.strip(), rng) for argument in arguments]
 
 
-def _parse(argument: str, new_salt: Callable[[], bytes]) -> UserScramCredentialRecord:
+def _parse(argument: str, rng: random.Random) -> UserScramCredentialRecord:
     name, equals, text = argument.partition("=")
     if not equals:
         raise ConfigError("Failed to find equals sign in SCRAM argument")
@@ -57,7 +60,7 @@ def _parse(argument: str, new_salt: Callable[[], bytes]) -> UserScramCredentialR
     salt = _decoded(options, "salt") if "salt" in options else None
     iterations = _parse_iterations(mechanism, options.get("iterations"))
     if "password" in options:
-        salt = new_salt() if salt is None else salt
+        salt = rng.randbytes(SALT_SIZE) if salt is None else salt
         salted = salt_password(mechanism, options["password"], salt, iterations)
     elif "saltedpassword" not in options:
         raise ConfigError("You must supply one of 'password' or 'saltedpassword' to add-scram")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from isotherm.errors import ConfigError, CorruptCheckpointError
 from isotherm.log.checkpoints import load_meta_properties
 from isotherm.log.fs import OsFileSystem
 from isotherm.log.log_dir import LogDir
-from isotherm.types import uuid_from_text, uuid_to_text
+from isotherm.types import random_uuid, uuid_from_text, uuid_to_text
 
 FS = OsFileSystem()
 CLUSTER = "SXNvdGhlcm1PcmFjbGUwMA"
-NEW_ID = uuid.UUID(int=9 << 100)
+NEW_ID = random_uuid(random.Random(7))
 IDS = [uuid.UUID(int=number << 100) for number in (1, 2)]
 
 
@@ -37,7 +38,7 @@ def own(path: Path, directory_id: object, cluster_id: str = CLUSTER, node_id: in
 
 def identity(dirs: list[Path]) -> NodeIdentity:
     return read_identity(
-        FS, [LogDir(each) for each in dirs], 5, lambda: NEW_ID, metadata_log_dir=dirs[0]
+        FS, [LogDir(each) for each in dirs], 5, random.Random(7), metadata_log_dir=dirs[0]
     )
 
 

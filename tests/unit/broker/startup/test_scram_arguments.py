@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import random
 
 import pytest
 
 from isotherm.broker.metadata.access.scram_credential import ScramCredential, ScramMechanism
 from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
 from isotherm.broker.server.authentication.scram import ScramExchange
-from isotherm.broker.startup.scram_arguments import parse_scram_arguments
+from isotherm.broker.startup.scram_arguments import SALT_SIZE, parse_scram_arguments
 from isotherm.errors import ConfigError
 
 # RFC 7677, section 3.
@@ -25,7 +26,7 @@ SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
 def parse(*arguments: str) -> list[UserScramCredentialRecord]:
-    return parse_scram_arguments(arguments, lambda: b"new salt")
+    return parse_scram_arguments(arguments, random.Random(7))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_salt_and_iterations_have_defaults() -> None:
         "a",
         ScramMechanism.SCRAM_SHA_256,
         4096,
-        b"new salt",
+        random.Random(7).randbytes(SALT_SIZE),
     )
     assert (second.name, second.mechanism, second.iterations) == (
         "b",

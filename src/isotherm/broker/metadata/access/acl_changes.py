@@ -5,8 +5,9 @@ Source: Kafka AclApis, AclControlManager, ResourcePatternFilter, AccessControlEn
 
 from __future__ import annotations
 
+import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from isotherm.broker.metadata.access.acls import (
@@ -22,6 +23,7 @@ from isotherm.broker.metadata.metadata_records import (
     RemoveAccessControlEntryRecord,
 )
 from isotherm.errors import InvalidRequestError, PolicyViolationError, RejectedError
+from isotherm.types import random_uuid
 
 RECORDS_MAX = 10_000  # Kafka: QuorumController.MAX_RECORDS_PER_USER_OP
 
@@ -98,7 +100,7 @@ class PlannedAcls(NamedTuple):
 def plan_creations(
     bindings: Sequence[AclBinding],
     existing: Acls,
-    new_id: Callable[[], uuid.UUID],
+    rng: random.Random,
     count_max: int,
 ) -> PlannedAcls:
     """Plan the creation of ACLs. Raises InvalidRequestError for more than RECORDS_MAX. `count_max`
@@ -124,7 +126,9 @@ def plan_creations(
         planned.errors.append(None)
         if binding not in existing_bindings:
             existing_bindings.add(binding)
-            planned.records.append(AccessControlEntryRecord(id=new_id(), **binding._asdict()))
+            planned.records.append(
+                AccessControlEntryRecord(id=random_uuid(rng), **binding._asdict())
+            )
     return planned
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import random
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -114,7 +115,7 @@ from isotherm.errors import (
     UnknownTopicOrPartitionError,
 )
 from isotherm.log.partition_log import PartitionLog
-from isotherm.types import ProducerId
+from isotherm.types import ProducerId, random_uuid
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ class Controller(ClusterMetadata):
         *,
         config: BrokerConfig,
         clock: Clock,
-        new_id: Callable[[], uuid.UUID],
+        rng: random.Random,
         first_records: Callable[[], Sequence[MetadataRecord]] = tuple,
         directory_id: uuid.UUID | None = None,
     ) -> None:
@@ -141,7 +142,7 @@ class Controller(ClusterMetadata):
         metadata gets besides the features.
         """
         self._log = MetadataLog(log, clock)
-        self._new_id = new_id
+        self._rng = rng
         self.directory_id = directory_id
         self._first_records = first_records
         self._producer_ids = iter(range(0))
@@ -184,7 +185,7 @@ class Controller(ClusterMetadata):
         # higher one.
         records.append(
             registration_record(
-                self._config, endpoints, self._new_id(), broker_epoch=self._log.end_offset
+                self._config, endpoints, random_uuid(self._rng), broker_epoch=self._log.end_offset
             )
         )
         records += [
@@ -226,7 +227,7 @@ class Controller(ClusterMetadata):
                     raise InvalidRequestError(f"topic is named twice topic={topic.name}")
                 plan = plan_topic(
                     topic,
-                    self._new_id(),
+                    random_uuid(self._rng),
                     taken=taken,
                     brokers=self._image.brokers,
                     broker=self._config,
@@ -448,7 +449,7 @@ class Controller(ClusterMetadata):
     def create_acls(self, bindings: Sequence[AclBinding]) -> list[RejectedError | None]:
         """Create the legal ACLs in one batch; returns None or the error of each, in order."""
         count_max = self._config.cluster_acls_max
-        planned = plan_creations(bindings, self._image.acls, self._new_id, count_max)
+        planned = plan_creations(bindings, self._image.acls, self._rng, count_max)
         if planned.records:
             self._commit(planned.records)
             logger.info("ACLs created count=%d", len(planned.records))
