@@ -30,6 +30,7 @@ from isotherm.remote.storage.layout.segment_layout import Layout
 from isotherm.remote.storage.object_client import StoredObject
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.small_input import SMALL_INPUT_ROWS_MAX
+from isotherm.spark.table_frame import table_frame
 from isotherm.types import TopicIdPartition, uuid_to_text
 
 if TYPE_CHECKING:
@@ -132,11 +133,11 @@ def list_bucket(spark: SparkSession, settings: ObjectStoreSettings, plan: Listin
     schema = from_arrow_schema(LISTING_ARROW)
     directories = pa.table({"directory": pa.array(plan.directories, pa.string())})
     tasks = max(1, min(len(plan.directories), spread_over(spark)))
-    frame = spark.createDataFrame(directories, "directory string")
+    frame = table_frame(spark, directories)
     below = frame.repartition(tasks).mapInArrow(list_directories, schema)
     layout = settings.create_layout()
     beside = pa.Table.from_batches(listing_batches(plan.objects, layout), schema=LISTING_ARROW)
-    return below.unionByName(spark.createDataFrame(beside, schema))
+    return below.unionByName(table_frame(spark, beside))
 
 
 def listing_batches(objects: Iterable[StoredObject], layout: Layout) -> Iterator[pa.RecordBatch]:

@@ -27,6 +27,7 @@ from isotherm.spark.jobs.recheck import MetadataNow, still_deletable
 from isotherm.spark.jobs.sweep import SweepReport
 from isotherm.spark.jobs.users_segments import PART, WHOLE, listed_key
 from isotherm.spark.options import SourceOptions
+from isotherm.spark.table_frame import table_frame
 from isotherm.spark.tier.storage import open_users_storage
 from isotherm.types import TimestampMs
 
@@ -110,7 +111,7 @@ def delete_users_segments(
             outcome = DELETED
         rows.append({"key": row.key, "moved_to": None, "outcome": outcome, "size": row["size"]})
     table = pa.Table.from_pylist(rows, OUTCOMES)
-    return report.findings.sparkSession.createDataFrame(table, from_arrow_schema(OUTCOMES))
+    return table_frame(report.findings.sparkSession, table)
 
 
 def _check_may_delete(report: SweepReport) -> None:

@@ -45,6 +45,7 @@ from isotherm.spark.metadata.segment_frames import segment_of_row
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.reading.brokers import KafkaBrokers, RequestSettings
 from isotherm.spark.small_input import is_small, kept, map_batches
+from isotherm.spark.table_frame import table_frame
 from isotherm.types import TimestampMs, uuid_to_text
 
 if TYPE_CHECKING:
@@ -302,10 +303,10 @@ def _of_strangers(
     ids = segments.select(sql.col("segment_id"), sql.lit(True).alias("is_known")).distinct()
     ends = segments.groupBy("topic_id", "partition").agg(sql.max("end_offset").alias("known_end"))
     of_metadata = segments.select("topic_id", sql.lit(True).alias("has_metadata")).distinct()
-    cluster = spark.createDataFrame(
-        pa.table({"topic_id": pa.array(list(completeness.cluster_topics or ()), pa.string())}),
-        "topic_id string",
-    ).withColumn("is_in_cluster", sql.lit(True))
+    topic_ids = pa.array(list(completeness.cluster_topics or ()), pa.string())
+    cluster = table_frame(spark, pa.table({"topic_id": topic_ids})).withColumn(
+        "is_in_cluster", sql.lit(True)
+    )
     whole = (
         strangers.where(sql.col("suffix") == (commit_suffix or LOG_SUFFIX))
         .select("segment_id", sql.lit(True).alias("is_whole"))

@@ -13,6 +13,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from isotherm.spark.table_frame import table_frame
 from isotherm.types import TopicIdPartition, uuid_from_text, uuid_to_text
 
 if TYPE_CHECKING:
@@ -53,10 +54,8 @@ def segment_row(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
 
 def segment_frame(spark: SparkSession, segments: Iterable[RemoteLogSegmentMetadata]) -> DataFrame:
     """The segments as rows, in a DataFrame that the driver holds."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     table = pa.Table.from_pylist([segment_row(each) for each in segments], SEGMENT_ARROW)
-    return spark.createDataFrame(table, from_arrow_schema(SEGMENT_ARROW))
+    return table_frame(spark, table)
 
 
 def segments_of(batch: pa.RecordBatch) -> Iterator[RemoteLogSegmentMetadata]:
