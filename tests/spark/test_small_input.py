@@ -13,14 +13,25 @@ from typer.testing import CliRunner
 
 from isotherm.cli import pipeline_metadata
 from isotherm.cli.main import app
+from isotherm.cli.pipeline_metadata import store_settings
+from isotherm.cli.pipeline_options import SparkOptions
 from isotherm.spark import small_input
+from isotherm.spark.jobs.project import projected_segments
+from isotherm.spark.metadata.metadata_log import MetadataLog
 from isotherm.spark.small_input import local_frame, map_batches, map_groups, small_session
+from isotherm.spark.table_frame import table_frame
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from tests.spark.test_metadata_pipeline import _fill
+from tests.spark.test_planted_damage import age
+from tests.support.planted_bucket import PlantedBucket
+from tests.support.planted_damage import plant_all
 
 ROWS = pa.schema([pa.field("key", pa.string()), pa.field("number", pa.int64())])
 # The most Spark jobs and tasks of each job on the broker's 50 metadata partitions.
-MOST = {"sweep": (15, 24), "audit": (14, 24)}
+MOST = {"sweep": (15, 24), "audit": (14, 24), "scrub": (12, 16), "rebuild": (14, 16)}
+AS_LARGE = ["--spark-config", "spark.isotherm.smallInput=false"]
+METADATA_PARTITIONS = 50
+WITH_BUCKET = ("sweep", "scrub", "rebuild")
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +59,10 @@ def counted(spark: SparkSession, group: str) -> Iterator[list[int]]:
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
 
 
-def run(job: str, broker: EmbeddedBroker) -> None:
-    place = [] if job == "audit" else ["--path", str(broker.directory / "bucket")]
-    command = ["pipeline", job, *place, "-b", broker.bootstrap_servers, "--json"]
+def run(job: str, broker: EmbeddedBroker, *more: str) -> None:
+    place = ["--path", str(broker.directory / "bucket")] if job in WITH_BUCKET else []
+    cluster = [] if job == "rebuild" else ["-b", broker.bootstrap_servers]
+    command = ["pipeline", job, *place, *cluster, "--json", *more]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert result.exit_code in (0, 3), result.output
 
@@ -70,9 +82,62 @@ def test_jobs_on_a_small_topic_start_few_tasks(
         jobs, tasks = counts
         assert 0 < jobs <= most[0], job
         assert 0 < tasks <= most[1], job
+    with counted(spark, "large") as counts:
+        run("replay", tiered, *AS_LARGE)
+    # The first query folds each partition of the topic in a task of its own.
+    assert counts[1] >= METADATA_PARTITIONS
 
 
-def test_batches_in_several_chunks_keep_all_their_rows(spark: SparkSession) -> None:
+# Each job, with the place of what it reads: the bucket, its metadata, or both.
+_BUCKET, _DUMP = ("--path", "{bucket}", "-o", "key.prefix=tiered/"), ("--dump", "{dump}")
+COMPARED = {
+    "replay": _DUMP,
+    "audit": (*_DUMP, "--now", "2030-01-01"),
+    "sweep": (*_BUCKET, *_DUMP, "--everywhere"),
+    "scrub": (*_BUCKET, *_DUMP),
+    "scrub of manifests": _BUCKET,
+    "rebuild": _BUCKET,
+    "verify": (*_DUMP, "--against-dump", "{sound_dump}"),
+    "project": (*_DUMP, "--to", "{target}"),
+}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> PlantedBucket:
+    bucket = PlantedBucket(tmp_path_factory.mktemp("planted"))
+    bucket.add_sound_topics()
+    plant_all(bucket)
+    bucket.write_dumps()
+    age(bucket)
+    return bucket
+
+
+@pytest.mark.parametrize("job", COMPARED)
+def test_plans_for_small_and_large_inputs_have_the_same_rows(
+    spark: SparkSession, planted: PlantedBucket, tmp_path: Path, job: str
+) -> None:
+    def rows(path: str, *more: str) -> tuple[int, list[str]]:
+        place = {"bucket": planted.folder, "dump": planted.dump, "target": tmp_path / path}
+        texts = [each.format(**place, sound_dump=planted.sound_dump) for each in COMPARED[job]]
+        command = ["pipeline", job.partition(" ")[0], *texts, "--json", *more]
+        result = CliRunner().invoke(app, command, catch_exceptions=False)
+        # The cost has the number of tasks, which differs.
+        lines = [each for each in result.stdout.splitlines() if not each.startswith('{"cost"')]
+        if job == "project":
+            target = store_settings(str(tmp_path / path), None)
+            lines += [str(row) for row in projected_segments(spark, target).collect()]
+        return result.exit_code, sorted(lines)
+
+    with counted(spark, f"{job} small") as small:
+        found = rows("small")
+    with counted(spark, f"{job} large") as large:
+        expected = rows("large", *AS_LARGE)
+    assert found == expected
+    assert len(found[1]) > 1
+    assert small[1] < large[1]
+
+
+def test_tables_with_empty_chunks_keep_all_their_rows(spark: SparkSession) -> None:
     batches = [
         pa.RecordBatch.from_pylist([{"key": "k", "number": number}] * (number % 3), ROWS)
         for number in range(20)
@@ -80,6 +145,8 @@ def test_batches_in_several_chunks_keep_all_their_rows(spark: SparkSession) -> N
     frame = local_frame(small_session(spark), iter(batches), ROWS)
     expected = [row for batch in batches for row in batch.to_pylist()]
     assert frame.toArrow().to_pylist() == expected
+    table = pa.Table.from_batches(batches)
+    assert table_frame(spark, table).toArrow().to_pylist() == expected
 
 
 @pytest.mark.parametrize("is_small", [True, False])
@@ -115,4 +182,7 @@ def test_large_metadata_is_not_small(monkeypatch: pytest.MonkeyPatch) -> None:
     for more, expected in ((0, True), (1, False)):
         cost = Cost(bytes_read=size + more)
         monkeypatch.setattr(replay, "cost_of_log", lambda _, cost=cost: cost)
-        assert pipeline_metadata.is_small_metadata(object()) is expected  # type: ignore[arg-type]
+        log: MetadataLog = object()  # type: ignore[assignment]
+        assert pipeline_metadata.is_small_metadata(SparkOptions(), log) is expected
+        as_large = SparkOptions(spark_config=AS_LARGE[1:])
+        assert not pipeline_metadata.is_small_metadata(as_large, log)

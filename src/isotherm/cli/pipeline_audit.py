@@ -127,7 +127,8 @@ def audit(
     if bootstrap_server is not None:
         limits = _retentions(bootstrap_server, properties) | limits
     settings = AuditSettings(now_ms, grace_ms, limits)
-    is_small = is_small_metadata(log) if past is None else is_small_metadata(log, past)
+    logs = (log,) if past is None else (log, past)
+    is_small = is_small_metadata(spark_options, *logs)
     with (
         spark_session(spark_options, is_small=is_small) as spark,
         progress("reading metadata") as show_step,

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from isotherm.cli.options import parse_pairs
 from isotherm.cli.output import console, human_size, print_json
 from isotherm.cli.pipeline_metadata import DEFAULT_TOPIC, MetadataPlace, metadata_log
-from isotherm.cli.pipeline_options import source_texts
+from isotherm.cli.pipeline_options import progress, source_texts
 from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from typing_extensions import TypeIs
 
     from isotherm.remote.storage.settings import ObjectStoreSettings
+    from isotherm.spark.jobs.bucket_listing import ListingPlan
     from isotherm.spark.jobs.cost import Cost
     from isotherm.spark.metadata.remote_metadata_log import MetadataLog
     from isotherm.spark.options import SourceOptions
@@ -104,32 +106,45 @@ def print_cost(cost: Cost, *, as_json: bool) -> None:
     )
 
 
-def list_with_cost(
-    spark: SparkSession,
-    store: ObjectStoreSettings,
-    *,
-    everywhere: bool,
-    as_json: bool,
-    small: SparkSession | None = None,
-) -> DataFrame:
-    """The bucket's objects (bucket_listing). Prints the cost of the LIST requests first. The frame
-    belongs to `small` if the listing is small too, and then the driver has listed it."""
-    from isotherm.spark.jobs.bucket_listing import (
-        LISTING_ARROW,
-        list_bucket,
-        list_small_bucket,
-        plan_listing,
-    )
-    from isotherm.spark.jobs.cost import cost_of_listing, parallel_tasks
-    from isotherm.spark.small_input import is_small, local_frame
+class BegunListing(NamedTuple):
+    """A listing before Spark starts: its folders, and of a small bucket the objects, which the
+    driver has listed."""
 
-    plan = plan_listing(store, everywhere=everywhere)
-    print_cost(cost_of_listing(0, len(plan.directories), parallel_tasks(spark)), as_json=as_json)
-    if small is not None and is_small(small):
-        listed = list_small_bucket(store, plan)
-        if listed is not None:
-            return local_frame(small, listed.to_batches(), LISTING_ARROW)
-    return list_bucket(spark, store, plan)
+    plan: ListingPlan
+    small: pa.Table | None
+
+
+def begin_listing(
+    store: ObjectStoreSettings, *, everywhere: bool, may_be_small: bool
+) -> BegunListing:
+    from isotherm.spark.jobs.bucket_listing import list_small_bucket, plan_listing
+
+    with progress("listing the bucket"):
+        plan = plan_listing(store, everywhere=everywhere)
+        return BegunListing(plan, list_small_bucket(store, plan) if may_be_small else None)
+
+
+def finish_listing(
+    spark: SparkSession, store: ObjectStoreSettings, begun: BegunListing, *, as_json: bool
+) -> DataFrame:
+    """The bucket's objects (bucket_listing). Prints the cost of the LIST requests before Spark's
+    tasks send them."""
+    from isotherm.spark.jobs.cost import cost_of_listing, parallel_tasks
+
+    tasks = parallel_tasks(spark) if begun.small is None else 1
+    print_cost(cost_of_listing(0, len(begun.plan.directories), tasks), as_json=as_json)
+    return listed_objects(spark, store, begun)
+
+
+def listed_objects(
+    spark: SparkSession, store: ObjectStoreSettings, begun: BegunListing
+) -> DataFrame:
+    from isotherm.spark.jobs.bucket_listing import LISTING_ARROW, list_bucket
+    from isotherm.spark.small_input import local_frame
+
+    if begun.small is not None:
+        return local_frame(spark, begun.small.to_batches(), LISTING_ARROW)
+    return list_bucket(spark, store, begun.plan)
 
 
 def topics_chosen(options: SourceOptions) -> Column:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from isotherm.cli.options import parse_pairs
-from isotherm.cli.pipeline_options import progress
+from isotherm.cli.pipeline_options import SparkOptions, may_be_small, progress
 from isotherm.errors import ConfigError
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
 
@@ -121,11 +121,13 @@ def metadata_log(
     return log
 
 
-def is_small_metadata(*logs: MetadataLog) -> bool:
-    """Whether a job that reads these logs has a small input (isotherm.spark.small_input)."""
+def is_small_metadata(options: SparkOptions, *logs: MetadataLog) -> bool:
+    """Whether a job that reads these logs plans for a small input (isotherm.spark.small_input)."""
     from isotherm.spark.jobs.replay import cost_of_log
     from isotherm.spark.small_input import SMALL_INPUT_BYTES_MAX
 
+    if not may_be_small(options):
+        return False
     with progress("looking at the metadata"):
         return sum(cost_of_log(log).bytes_read for log in logs) <= SMALL_INPUT_BYTES_MAX
 

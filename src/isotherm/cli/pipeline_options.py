@@ -125,6 +125,14 @@ def source_texts(
     return texts
 
 
+def may_be_small(options: SparkOptions) -> bool:
+    """Whether a job plans by the size of its input. With the setting `spark.isotherm.smallInput`
+    false it plans as for a large one."""
+    from isotherm.spark.small_input import IS_SMALL
+
+    return parse_pairs(options.spark_config).get(IS_SMALL, "true") != "false"
+
+
 def job_session(spark: SparkSession, options: SparkOptions, *, is_small: bool) -> SparkSession:
     """`spark`, or for a small input the session that small_input.py describes."""
     from isotherm.spark.small_input import small_session

@@ -112,7 +112,7 @@ def project(
         # A projection to a topic reads the whole history in each run.
         check_cost(cost if to_topic is None else cost + cost_of_log(log), max_bytes)
     written = None
-    is_small = is_small_metadata(log)
+    is_small = is_small_metadata(spark_options, log)
     with (
         spark_session(spark_options, is_small=is_small) as spark,
         progress("reading metadata") as show_step,

@@ -18,8 +18,10 @@ from isotherm.cli.options import (
 )
 from isotherm.cli.output import console, human_size, print_json
 from isotherm.cli.pipeline_bucket import (
+    BegunListing,
     MaxBytes,
-    list_with_cost,
+    begin_listing,
+    finish_listing,
     listed_segments,
     print_cost,
     storage_of,
@@ -31,6 +33,8 @@ from isotherm.cli.pipeline_options import (
     SourceOption,
     SparkOptions,
     TierPath,
+    job_session,
+    may_be_small,
     print_frame,
     progress,
     spark_session,
@@ -178,10 +182,15 @@ def rebuild(
             f" under value={options.storage_manager} hint='leave --topic-id out'"
         )
     with ExitStack() as kept:
-        spark = kept.enter_context(spark_session(spark_options))
+        begun = None
+        if isinstance(store, ObjectStoreSettings):
+            begun = begin_listing(store, everywhere=False, may_be_small=may_be_small(spark_options))
+        is_small = begun is not None and begun.small is not None
+        spark = kept.enter_context(spark_session(spark_options, is_small=is_small))
+        spark = job_session(spark, spark_options, is_small=is_small)
         with progress("listing the bucket") as show_step:
             rebuilt = _rebuilt(
-                kept, spark, options, store, only_id, max_bytes, show_step, as_json=as_json
+                kept, spark, options, store, begun, only_id, max_bytes, show_step, as_json=as_json
             )
             kept.callback(rebuilt.close)
             found = _print_plan(rebuilt, as_json=as_json)
@@ -218,6 +227,7 @@ def _rebuilt(
     spark: SparkSession,
     options: SourceOptions,
     store: ObjectStoreSettings | SourceOptions,
+    begun: BegunListing | None,
     only_ids: list[str] | None,
     max_bytes: int | None,
     show_step: Callable[[str], None],
@@ -233,9 +243,12 @@ def _rebuilt(
         is_whole = sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
         segments = listed_segments(spark, store).where(is_whole)
         return rebuild_from(_chosen(segments, options, only_ids), store)
-    # Persisted: the cost of the manifests and the rebuild use it.
-    listing = list_with_cost(spark, store, everywhere=False, as_json=as_json).persist()
-    kept.callback(listing.unpersist)
+    assert begun is not None, "the caller has begun to list the bucket"
+    listing = finish_listing(spark, store, begun, as_json=as_json)
+    if begun.small is None:
+        # The cost of the manifests and the rebuild use it.
+        listing = listing.persist()
+        kept.callback(listing.unpersist)
     listing = _chosen(listing, options, only_ids)
     _check_manifests(spark, listing, store, max_bytes, as_json=as_json)
     show_step("reading manifests")

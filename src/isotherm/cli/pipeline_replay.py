@@ -88,7 +88,7 @@ def replay(
     point = as_of(as_of_time, as_of_offsets)
     from isotherm.spark.jobs.replay import replay as run
 
-    is_small = is_small_metadata(log)
+    is_small = is_small_metadata(spark_options, log)
     with (
         spark_session(spark_options, is_small=is_small) as spark,
         run(

@@ -11,9 +11,13 @@ from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import AsJson, ClientOptions
 from isotherm.cli.output import console, human_size, print_json
 from isotherm.cli.pipeline_bucket import (
+    BegunListing,
     DryRun,
     MaxBytes,
+    begin_listing,
     bucket_metadata,
+    is_bucket,
+    listed_objects,
     listed_segments,
     print_cost,
     share_of,
@@ -33,6 +37,7 @@ from isotherm.cli.pipeline_options import (
     SparkOptions,
     TierPath,
     job_session,
+    may_be_small,
     print_frame,
     progress,
     spark_session,
@@ -115,11 +120,18 @@ def scrub(
 
     settings = ScrubSettings(share_of(sample), seed, may_have_gaps=compacted, with_records=records)
     with ExitStack() as kept:
-        is_small = log is not None and is_small_metadata(log)
+        begun = None
+        if log is not None:
+            is_small = is_small_metadata(spark_options, log)
+        elif is_bucket(store):
+            begun = begin_listing(store, everywhere=False, may_be_small=may_be_small(spark_options))
+            is_small = begun.small is not None
+        else:
+            is_small = False
         spark = kept.enter_context(spark_session(spark_options, is_small=is_small))
         spark = job_session(spark, spark_options, is_small=is_small)
         with progress("listing segments"):
-            segments, damage, listing_findings = _segments(kept, spark, store, log)
+            segments, damage, listing_findings = _segments(kept, spark, store, log, begun)
             segments = segments.where(topics_chosen(options))
             cost = scrub_cost(segments, settings)
         print_cost(cost, as_json=as_json)
@@ -161,11 +173,11 @@ def _segments(
     spark: SparkSession,
     store: ObjectStoreSettings | SourceOptions,
     log: MetadataLog | None,
+    begun: BegunListing | None,
 ) -> tuple[DataFrame, DataFrame | None, list[dict[str, Any]]]:
     """The segments, and the findings of their source: about damaged manifests, or about the
     metadata topic."""
     from isotherm.remote.storage.settings import ObjectStoreSettings
-    from isotherm.spark.jobs.bucket_listing import list_bucket, plan_listing
     from isotherm.spark.jobs.manifests import read_manifests
     from isotherm.spark.jobs.replay import replay
 
@@ -174,7 +186,8 @@ def _segments(
         return replayed.segments, None, [row.asDict() for row in replayed.findings.collect()]
     if not isinstance(store, ObjectStoreSettings):
         return listed_segments(spark, store), None, []
-    listing = list_bucket(spark, store, plan_listing(store, everywhere=False))
+    assert begun is not None, "the caller has begun to list the bucket"
+    listing = listed_objects(spark, store, begun)
     manifests = read_manifests(listing, store)
     kept.callback(manifests.rows.unpersist)
     return manifests.segments, manifests.findings, []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,10 +15,12 @@ from isotherm.cli.options import (
 )
 from isotherm.cli.output import console, dollars, error_console, human_size, print_json
 from isotherm.cli.pipeline_bucket import (
+    BegunListing,
     MaxBytes,
+    begin_listing,
     bucket_metadata,
+    finish_listing,
     is_bucket,
-    list_with_cost,
     print_cost,
     storage_of,
 )
@@ -46,11 +48,13 @@ from isotherm.errors import ConfigError
 from isotherm.storage_view.prices import DEFAULT_PRICE, PriceList, monthly_cost, price_list
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.recheck import MetadataNow
     from isotherm.spark.jobs.sweep import Completeness, SweepReport
+    from isotherm.spark.metadata.metadata_log import MetadataLog
     from isotherm.spark.options import SourceOptions
 
 _COLUMNS = ["kind", "topic", "partition", "start_offset", "key", "size", "detail"]
@@ -142,17 +146,14 @@ def sweep(
     from isotherm.spark.jobs.sweep import sweep as run
 
     with ExitStack() as kept:
-        # The size of an inventory, or of a shared bucket, is not that of the metadata.
-        is_small = inventory is None and not everywhere and is_small_metadata(log)
-        spark = kept.enter_context(spark_session(spark_options, is_small=is_small))
         at_ms = SystemClock().now_ms()
+        begun = _begin_listing(spark_options, store, log, inventory, everywhere=everywhere)
+        is_small = begun.is_small
+        spark = kept.enter_context(spark_session(spark_options, is_small=is_small))
+        spark = job_session(spark, spark_options, is_small=is_small)
         with progress("listing the bucket") as show_step:
-            small = job_session(spark, spark_options, is_small=is_small)
-            listing, at_ms = _listing(
-                spark, small, store, inventory, at_ms, everywhere=everywhere, as_json=as_json
-            )
-            spark = listing.sparkSession
-            if spark is not small or not is_small:
+            listing, at_ms = _finish_listing(spark, store, begun, inventory, at_ms, as_json=as_json)
+            if not is_small:
                 # Persisted before the metadata is read: sweep.py explains why the order matters.
                 listing = listing.persist()
                 listing.count()
@@ -206,26 +207,58 @@ def _check_goes_with(
         )
 
 
-def _listing(
-    spark: SparkSession,
-    small: SparkSession,
+class _BegunListing(NamedTuple):
+    """A listing before Spark starts. `users` has the segments of a user's RemoteStorageManager. An
+    inventory has neither: Spark's tasks read it."""
+
+    is_small: bool
+    bucket: BegunListing | None = None
+    users: pa.Table | None = None
+
+
+def _begin_listing(
+    options: SparkOptions,
     store: ObjectStoreSettings | SourceOptions,
+    log: MetadataLog,
+    inventory: str | None,
+    *,
+    everywhere: bool,
+) -> _BegunListing:
+    from isotherm.spark.jobs.users_segments import list_users_segments
+    from isotherm.spark.small_input import SMALL_INPUT_ROWS_MAX
+
+    if inventory is not None:
+        # Inventories are made of large buckets.
+        return _BegunListing(is_small=False)
+    is_small = is_small_metadata(options, log)
+    if is_bucket(store):
+        begun = begin_listing(store, everywhere=everywhere, may_be_small=is_small)
+        return _BegunListing(begun.small is not None, bucket=begun)
+    users = list_users_segments(store)
+    return _BegunListing(is_small and users.num_rows <= SMALL_INPUT_ROWS_MAX, users=users)
+
+
+def _finish_listing(
+    spark: SparkSession,
+    store: ObjectStoreSettings | SourceOptions,
+    begun: _BegunListing,
     inventory: str | None,
     at_ms: int,
     *,
-    everywhere: bool,
     as_json: bool,
 ) -> tuple[DataFrame, int]:
+    """The listing (bucket_listing), and its time: that of an inventory, or `at_ms`."""
     from isotherm.spark.jobs.s3_inventory import list_from_inventory, read_inventory_manifest
-    from isotherm.spark.jobs.users_segments import list_users_segments
+    from isotherm.spark.table_frame import table_frame
 
-    if not is_bucket(store):
-        return list_users_segments(spark, store), at_ms
-    if inventory is not None:
-        found = read_inventory_manifest(store, inventory)
-        return list_from_inventory(spark, store, found), found.created_ms
-    listing = list_with_cost(spark, store, everywhere=everywhere, as_json=as_json, small=small)
-    return listing, at_ms
+    if begun.users is not None:
+        return table_frame(spark, begun.users), at_ms
+    assert is_bucket(store), "a user's RemoteStorageManager has listed its segments"
+    if begun.bucket is not None:
+        return finish_listing(spark, store, begun.bucket, as_json=as_json), at_ms
+    assert inventory is not None, "all other listings have begun"
+    found = read_inventory_manifest(store, inventory)
+    return list_from_inventory(spark, store, found), found.created_ms
 
 
 def _print_cost_of_sizes(

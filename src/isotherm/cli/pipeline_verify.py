@@ -113,7 +113,8 @@ def verify(
             copy = MetadataPlace(None, {}, None, against_dump, option)
             other = metadata_log(copy, topic, max_bytes=max_bytes)
         # A projection has a row for each live segment, so it is small if the history is.
-        is_small = is_small_metadata(log, other) if against is None else is_small_metadata(log)
+        logs = (log, other) if against is None else (log,)
+        is_small = is_small_metadata(spark_options, *logs)
         spark = kept.enter_context(spark_session(spark_options, is_small=is_small))
         spark = job_session(spark, spark_options, is_small=is_small)
         if against is not None:

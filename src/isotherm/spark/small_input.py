@@ -10,7 +10,8 @@ metadata partitions, and as many again for each query. In a small session
 - Spark interprets its plans: to compile a plan takes longer than to run it over such rows.
 
 The functions and queries are those of a large input. The command decides by the size of the input,
-before it reads.
+before it starts Spark. The setting `spark.isotherm.smallInput=false` has it plan as for a large
+one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+
+from isotherm.spark.table_frame import table_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,9 +32,9 @@ reads in less time than Spark needs to start a Python worker."""
 SMALL_INPUT_ROWS_MAX = 10_000
 """The most rows, such as listed objects, that a job has in the driver."""
 
-_IS_SMALL = "spark.isotherm.smallInput"
+IS_SMALL = "spark.isotherm.smallInput"
 _SETTINGS = {
-    _IS_SMALL: "true",
+    IS_SMALL: "true",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.leafNodeDefaultParallelism": "1",
     # Each broadcast or shuffle would be a Spark job of its own.
@@ -64,20 +67,16 @@ def small_session(spark: SparkSession, given: Mapping[str, str] | None = None) -
 
 
 def is_small(spark: SparkSession) -> bool:
-    return spark.conf.get(_IS_SMALL, "false") == "true"
+    return spark.conf.get(IS_SMALL, "false") == "true"
 
 
 def local_frame(
     spark: SparkSession, batches: Iterable[pa.RecordBatch], schema: pa.Schema
 ) -> DataFrame:
     """The batches as a frame of one partition, which the driver holds."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     made = list(batches)
     table = pa.Table.from_batches(made).cast(schema) if made else schema.empty_table()
-    # PySpark loses rows of a table whose columns have several chunks.
-    whole = table.combine_chunks()
-    return spark.createDataFrame(whole, from_arrow_schema(schema)).coalesce(1)
+    return table_frame(spark, table).coalesce(1)
 
 
 def map_batches(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import functions as sql
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from isotherm.errors import UnsupportedVersionError
 from isotherm.remote.scrub.findings import FindingKind
@@ -28,6 +27,7 @@ from isotherm.remote.storage.object_client import ObjectClient, StoredObject
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.bucket_listing import IN_PLACE, spread_over
 from isotherm.spark.metadata.segment_frames import SEGMENT_ARROW, segment_row
+from isotherm.spark.small_input import is_small, map_batches
 from isotherm.types import uuid_to_text
 
 if TYPE_CHECKING:
@@ -76,9 +76,10 @@ def read_manifests(listing: DataFrame, settings: ObjectStoreSettings) -> Manifes
         .groupBy("topic_id", "partition", "segment_id", "start_offset")
         .agg(sql.first("topic").alias("topic"), stored.alias("objects"))
         .where(sql.exists("objects", lambda each: each["suffix"] == suffix))
-        .repartition(spread_over(listing.sparkSession))
     )
-    rows = groups.mapInArrow(read, from_arrow_schema(_READ)).persist()
+    rows = map_batches(groups, read, _READ, tasks=spread_over(listing.sparkSession))
+    # In a small session the driver has them already.
+    rows = rows if is_small(listing.sparkSession) else rows.persist()
     is_whole = sql.col("problem").isNull()
     findings = rows.where(~is_whole).select(
         sql.lit(FindingKind.DAMAGED_MANIFEST.value).alias("kind"),

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as sql
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from isotherm.errors import (
     ConfigError,
@@ -60,6 +59,7 @@ from isotherm.spark.plan.epoch_claims import contested_epochs
 from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
 from isotherm.spark.reading.epoch_proof import prove_epochs
 from isotherm.spark.reading.read_errors import WrongRowsError
+from isotherm.spark.small_input import is_small, map_batches, map_groups
 from isotherm.spark.tier.storage import storage_of_job
 from isotherm.types import (
     TopicIdPartition,
@@ -100,6 +100,7 @@ _EVENT_FIELDS: dict[str, pa.DataType] = {
 EVENTS = pa.schema(_EVENT_FIELDS)
 _ORDER = ("metadata_partition", "topic_id", "partition", "start_offset", "step")
 _RECORDS_PER_APPEND = 500
+_OF_PARTITION = ("topic_id", "partition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +134,24 @@ def rebuild(listing: DataFrame, store: ObjectStoreSettings) -> Rebuilt:
 def rebuild_from(segments: DataFrame, store: ObjectStoreSettings | SourceOptions) -> Rebuilt:
     """Rebuild metadata from finished segments (segment_frames). `store` is the bucket that has
     them, or options that name a user's RemoteStorageManager."""
-    groups = segments.groupBy("topic_id", "partition")
-    kept = groups.applyInArrow(
-        lambda group: kept_segments(group, store), from_arrow_schema(SEGMENT_ARROW)
-    ).persist()
-    findings = groups.applyInArrow(
-        lambda group: findings_of(group, store), from_arrow_schema(FINDINGS)
-    )
-    partitions = (
-        kept.groupBy("topic_id", "partition")
-        .applyInArrow(lambda group: _partition(group, store), from_arrow_schema(_PARTITIONS))
-        .persist()
-    )
-    return Rebuilt(kept, partitions, findings, (kept, partitions))
+
+    def kept_of(group: pa.Table) -> pa.Table:
+        return kept_segments(group, store)
+
+    def found_in(group: pa.Table) -> pa.Table:
+        return findings_of(group, store)
+
+    def partition_of(group: pa.Table) -> pa.Table:
+        return _partition(group, store)
+
+    kept = map_groups(segments, _OF_PARTITION, kept_of, SEGMENT_ARROW)
+    findings = map_groups(segments, _OF_PARTITION, found_in, FINDINGS)
+    partitions = map_groups(kept, _OF_PARTITION, partition_of, _PARTITIONS)
+    if is_small(segments.sparkSession):
+        # The driver has their rows.
+        return Rebuilt(kept, partitions, findings, ())
+    kept.persist()
+    return Rebuilt(kept, partitions.persist(), findings, (kept, partitions))
 
 
 def kept_segments(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -> pa.Table:
@@ -252,7 +258,7 @@ def mapped(
             rows = [segment_row(renamed_segment(each, store, ids)) for each in segments_of(batch)]
             yield pa.RecordBatch.from_pylist(rows, schema=SEGMENT_ARROW)
 
-    return segments.mapInArrow(rename, from_arrow_schema(SEGMENT_ARROW))
+    return map_batches(segments, rename, SEGMENT_ARROW)
 
 
 def renamed_segment(
@@ -289,7 +295,7 @@ def events(segments: DataFrame, partition_count: int, *, level: int = 0) -> Data
             ]
             yield pa.RecordBatch.from_pylist(rows, schema=EVENTS)
 
-    made = segments.mapInArrow(make, from_arrow_schema(EVENTS))
+    made = map_batches(segments, make, EVENTS)
     # One task appends a metadata partition, in the order in which it was sorted.
     return made.repartition("metadata_partition").sortWithinPartitions(*_ORDER)
 

@@ -33,7 +33,7 @@ from isotherm.spark.metadata.segment_frames import (
 )
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
-from isotherm.spark.small_input import is_small, kept, map_groups
+from isotherm.spark.small_input import is_small, kept, map_batches, map_groups
 from isotherm.spark.tier.storage import storage_of_job
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ _SCRUBBED = pa.schema(_FINDING_FIELDS | {"bytes_read": pa.int64(), "batches": pa
 # GETs besides the log: manifest and five indexes; manifest and producer snapshot of the segment
 # before.
 _SMALL_OBJECTS = 8
-# Below this many bytes of logs a second task costs more than it saves.
-_TASK_BYTES_MIN = 16 * 1024 * 1024
+# Below this many bytes of logs a task costs more than it saves: its Python process takes seconds to
+# start, and reads hundreds of megabytes in a second.
+_TASK_BYTES_MIN = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +140,14 @@ def scrub(
                 yield pa.RecordBatch.from_pylist(rows, schema=_SCRUBBED)
 
     chosen = chosen_segments(_with_previous(segments), settings)
-    # There are several tasks per core, and the hash of the id mixes segments of all partitions, so
-    # that large segments do not meet in one task.
-    spread = chosen.repartition(_reading_tasks(chosen), "segment_id")
-    scrubbed = kept(spread.mapInArrow(read, from_arrow_schema(_SCRUBBED)))
+    tasks = _reading_tasks(chosen)
+    if is_small(segments.sparkSession) and tasks == 1:
+        scrubbed = map_batches(chosen, read, _SCRUBBED)
+    else:
+        # There are several tasks per core, and the hash of the id mixes segments of all partitions,
+        # so that large segments do not meet in one task.
+        spread = chosen.repartition(tasks, "segment_id")
+        scrubbed = kept(spread.mapInArrow(read, from_arrow_schema(_SCRUBBED)))
     totals = scrubbed.where(sql.col("kind").isNull()).agg(
         sql.count(sql.lit(1)), sql.sum("bytes_read"), sql.sum("batches")
     )

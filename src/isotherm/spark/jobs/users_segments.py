@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.spark.jobs.bucket_listing import IN_PLACE, LISTING_ARROW
@@ -18,8 +17,6 @@ from isotherm.spark.tier.storage import open_users_storage
 from isotherm.types import uuid_to_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from isotherm.spark.options import SourceOptions
 
 WHOLE = "whole"
@@ -41,12 +38,11 @@ def listed_key(segment: RemoteLogSegmentMetadata) -> str:
     return _key(segment, WHOLE if is_whole else PART)
 
 
-def list_users_segments(spark: SparkSession, options: SourceOptions) -> DataFrame:
+def list_users_segments(options: SourceOptions) -> pa.Table:
     """The storage manager's segments as a listing (bucket_listing). The age of a segment is that of
     its metadata. Raises UnsupportedVersionError if the manager cannot list its segments."""
     segments = open_users_storage(options).list_log_segments()
-    table = pa.Table.from_pylist([_row(each) for each in segments], LISTING_ARROW)
-    return spark.createDataFrame(table, from_arrow_schema(LISTING_ARROW))
+    return pa.Table.from_pylist([_row(each) for each in segments], LISTING_ARROW)
 
 
 def absent_keys(keys: Iterable[str], options: SourceOptions) -> list[bool]:
