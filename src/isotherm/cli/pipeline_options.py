@@ -50,6 +50,7 @@ _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _SHUFFLE_PARTITIONS_LOCAL = 8
 _CHOICES_OF_TOPICS = frozenset({"subscribe", "subscribepattern", "assign"})
 TABLE_ROWS_MAX = 100
+STARTING = "isotherm: pipeline {job} is starting"
 
 Master = Annotated[
     str,
@@ -233,10 +234,18 @@ def spark_errors() -> Iterator[None]:
         raise error_of_job(str(error)) from (error if debugging.get() else None)
 
 
+def say_start(job: str) -> None:
+    """Print the first line of a job whose standard error is no terminal: PySpark and Spark take
+    seconds to start."""
+    terminal = error_console()
+    if not terminal.is_terminal:
+        terminal.print(STARTING.format(job=job), soft_wrap=True)
+
+
 @contextmanager
 def progress(description: str) -> Iterator[Callable[[str], None]]:
     """A line with the elapsed time and the finished tasks. Call the result to name the next step.
-    Nothing is shown without a terminal."""
+    Without a terminal `say_start` has printed the only line."""
     terminal = error_console()
     columns = (
         SpinnerColumn(),
@@ -268,12 +277,13 @@ def tasks_of_running_stages() -> tuple[int, int]:
 
     Both are 0 before Spark starts and after it stops.
     """
-    if "pyspark" not in sys.modules:
+    # Not imported here: the main thread may be importing it.
+    context_class = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    if context_class is None:
         return 0, 0
     from py4j.protocol import Py4JError
-    from pyspark import SparkContext
 
-    context = SparkContext._active_spark_context
+    context = context_class._active_spark_context
     if context is None:
         return 0, 0
     try:
