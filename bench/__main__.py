@@ -85,6 +85,7 @@ FURTHER = (
     Task("spark_scale", 6.0),
     Task("spark_handover", 2.0),
     Task("spark_tail", 2.0),
+    Task("small_jobs", 4.0),
     Task("compact", 3.0),
     Task("table", 10.0),
     Task("console", 1.0),

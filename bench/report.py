@@ -492,6 +492,17 @@ def _listing(document: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def _small_jobs(document: Mapping[str, Any]) -> Iterator[str]:
+    yield "| job | s, Spark's start included | CPU-s, with Spark's JVM and workers |"
+    yield "|---|---:|---:|"
+    for point in document["small_jobs"]:
+        yield _row(
+            point["job"],
+            f"{point['s']:.1f} ({point['s_min']:.1f} to {point['s_max']:.1f})",
+            f"{point['cpu_s']:.1f}",
+        )
+
+
 def _side(result: Mapping[str, Any], name: str, metric: str, digits: int = 1) -> tuple[str, str]:
     """Median and spread of a metric on one side; dashes where it was not measured."""
     figures = result["sides"].get(name, {}).get(metric)
@@ -515,6 +526,7 @@ OWN_FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "bootstrap": _bootstrap,
     "memory": _memory,
     "listing": _listing,
+    "small_jobs": _small_jobs,
     "pipeline": _pipeline,
     "decoding": _decoding,
     "reading": lambda document: _sides(document, "reading", "rows"),

@@ -1,10 +1,11 @@
 """How long do the jobs of `isotherm pipeline` take on a small cluster?
 
-Run: python bench/small_jobs.py [--rounds 3] [JOB ...]
+Run: python -m bench.small_jobs [--quick] [--rounds 3] [JOB ...]
 
 A broker gets a tiered topic of some twenty segments, about the size of the demo's metadata. Each
 job runs as a process of its own, Spark's start included. Prints the seconds of the clock, and the
-CPU-seconds of the process with Spark's JVM and workers, which a busy machine disturbs less.
+CPU-seconds of the process with Spark's JVM and workers, which a busy machine disturbs less. All
+jobs are kept as a result, unless --quick.
 """
 
 from __future__ import annotations
@@ -16,19 +17,37 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.harness import Question, describe, keep
 from isotherm.testing.embedded_broker import EmbeddedBroker
 
+QUESTION = Question(
+    "small_jobs",
+    "How long do the jobs of the pipeline take on a small cluster?",
+    lambda scale: (),
+)
 SEGMENTS = 20
 _SAMPLE_S = 0.1
 _FOUND = 3  # the exit code of a job with findings
 _SETTINGS = {"remote.log.manager.task.interval.ms": "500"}
-JOBS = ("replay", "audit", "sweep", "scrub")
+_BUCKET, _BROKER = ("--path", "{bucket}"), ("-b", "{broker}")
+JOBS: Mapping[str, tuple[str, ...]] = {
+    "replay": _BROKER,
+    "audit": _BROKER,
+    "sweep": (*_BUCKET, *_BROKER),
+    "scrub": (*_BUCKET, *_BROKER),
+    "scrub of the manifests": _BUCKET,
+    "rebuild, its plan": _BUCKET,
+    "compact, its plan": (*_BUCKET, *_BROKER, "-o", "subscribe=flights", "--to", "{folder}/copy"),
+    "table": ("flights", *_BUCKET, *_BROKER, "--to", "parquet", "--warehouse", "{folder}/{run}"),
+}
+"""What each row runs: the first word of its name is the job."""
 
 
 def fill(broker: EmbeddedBroker) -> None:
@@ -45,10 +64,10 @@ def fill(broker: EmbeddedBroker) -> None:
         time.sleep(_SAMPLE_S)
 
 
-def run(job: str, broker: EmbeddedBroker) -> tuple[float, float]:
+def run(name: str, places: Mapping[str, str]) -> tuple[float, float]:
     """The seconds and CPU-seconds of one run."""
-    place = ["--path", str(broker.directory / "bucket")] if job in ("sweep", "scrub") else []
-    command = ["pipeline", job, *place, "-b", broker.bootstrap_servers]
+    job = name.replace(",", " ").split()[0]
+    command = ["pipeline", job, *(each.format(**places) for each in JOBS[name])]
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "isotherm.cli.main", *command], stdout=subprocess.DEVNULL
@@ -64,7 +83,7 @@ def run(job: str, broker: EmbeddedBroker) -> tuple[float, float]:
             pass  # a process has ended meanwhile
         time.sleep(_SAMPLE_S)
     if process.returncode not in (0, _FOUND):
-        sys.exit(f"{job} ended with {process.returncode}")
+        sys.exit(f"{name} ended with {process.returncode}")
     return time.perf_counter() - started, sum(cpu.values())
 
 
@@ -72,18 +91,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one round, which is not kept")
     options = parser.parse_args()
+    rounds = 1 if options.quick else options.rounds
+    document = describe(QUESTION, rounds)
+    rows = []
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder), _SETTINGS) as broker:
         fill(broker)
-        print("| job | s | CPU-s |\n|---|---:|---:|")
-        for job in options.jobs or JOBS:
-            runs = [run(job, broker) for _ in range(options.rounds)]
+        places = {
+            "bucket": str(broker.directory / "bucket"),
+            "broker": broker.bootstrap_servers,
+            "folder": folder,
+        }
+        for name in options.jobs or JOBS:
+            runs = [run(name, {**places, "run": f"table-{number}"}) for number in range(rounds)]
             seconds, cpu = (sorted(figures) for figures in zip(*runs, strict=True))
-            print(
-                f"| {job} | {statistics.median(seconds):.1f} ({seconds[0]:.1f} to"
-                f" {seconds[-1]:.1f}) | {statistics.median(cpu):.1f} |",
-                flush=True,
-            )
+            row = {
+                "job": name,
+                "s": statistics.median(seconds),
+                "s_min": seconds[0],
+                "s_max": seconds[-1],
+                "cpu_s": statistics.median(cpu),
+            }
+            rows.append(row)
+            print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    is_whole = not options.quick and not options.jobs
+    keep({**document, "small_jobs": rows}, is_whole=is_whole)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from isotherm.cli.pipeline_metadata import store_settings
 from isotherm.cli.pipeline_options import SparkOptions
 from isotherm.spark import small_input
 from isotherm.spark.jobs.project import projected_segments
-from isotherm.spark.metadata.metadata_log import MetadataLog
+from isotherm.spark.metadata.remote_metadata_log import MetadataLog
 from isotherm.spark.small_input import local_frame, map_batches, map_groups, small_session
 from isotherm.spark.table_frame import table_frame
 from isotherm.testing.embedded_broker import EmbeddedBroker

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.jobs.recheck import MetadataNow
     from isotherm.spark.jobs.sweep import Completeness, SweepReport
-    from isotherm.spark.metadata.metadata_log import MetadataLog
+    from isotherm.spark.metadata.remote_metadata_log import MetadataLog
     from isotherm.spark.options import SourceOptions
 
 _COLUMNS = ["kind", "topic", "partition", "start_offset", "key", "size", "detail"]
