@@ -48,7 +48,6 @@ from confluent_kafka.admin import (
 )
 
 from bench import logins
-from isotherm.broker.node import BATCH_THREADS
 from isotherm.broker.server.net.connection import (
     FRAME_SIZE_WITHOUT_MEMORY,
     READ_SIZE_WITHOUT_MEMORY,
@@ -56,6 +55,8 @@ from isotherm.broker.server.net.connection import (
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.protocol.api_keys import ApiKey
+from isotherm.record.decompression_memory import DECODER_COPIES, DECOMPRESSION_MEMORY_MAX
+from isotherm.segment.cleaning.chunk import DECODED_SIZE_MAX
 from isotherm.testing.broker_process import BrokerProcess
 from isotherm.testing.local_servers import free_ports
 from oracle.raw_requests import receive_frame, request_frame
@@ -153,9 +154,18 @@ def memory_bound(config: BrokerConfig, quiet: int, connections: int) -> int:
         connections, config.max_connections_unauthenticated
     ) * (READ_SIZE_WITHOUT_MEMORY + FRAME_SIZE_WITHOUT_MEMORY)
     answers = config.queued_max_response_bytes + config.connection_write_buffer_max_bytes
-    decompressed = BATCH_THREADS * config.message_decompressed_max_bytes
     own = quiet + LOADED_LATER_BYTES + STATE_BYTES + connections * CONNECTION_BYTES
-    return own + requests + before_login + answers + decompressed
+    return own + requests + before_login + answers + decompression_bound(config)
+
+
+def decompression_bound(config: BrokerConfig) -> int:
+    """The most memory in bytes of batches that are decompressed for requests, and by the cleaner.
+
+    Not of batches that were stored when `message.decompressed.max.bytes` was higher.
+    """
+    largest = DECODER_COPIES * config.message_decompressed_max_bytes
+    cleaned = config.cleaner.log_cleaner_threads * max(DECODED_SIZE_MAX, largest)
+    return max(DECOMPRESSION_MEMORY_MAX, largest) + cleaned
 
 
 def _prepare(address: str) -> uuid.UUID:

@@ -20,7 +20,7 @@ from isotherm.record.compression import COMPRESSION_TYPE_MAX, decompressed_size_
 DECOMPRESSION_MEMORY_MAX = 256 * 1024 * 1024
 
 # A decoder has its output twice for a moment: in pieces, and joined.
-_COPIES_OF_DECODER = 2
+DECODER_COPIES = 2
 
 
 class DecompressionMemory:
@@ -92,4 +92,4 @@ def decompression_size(
     if not codec or codec > COMPRESSION_TYPE_MAX or not payload:
         return 0
     bound = min(decompressed_size_bound(CODECS[codec], payload, size_max), size_max)
-    return bound * (_COPIES_OF_DECODER + copies)
+    return bound * (DECODER_COPIES + copies)
