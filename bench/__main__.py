@@ -71,6 +71,7 @@ FURTHER = (
     Task("first_record", 3.0),
     Task("coordinators", 12.0),
     Task("hostile_clients", 2.0),
+    Task("security_cases", 12.0),
     Task("metadata_memory", 3.0),
     Task("metadata_pipeline", 4.0),
     Task("remote_events", 4.0),
