@@ -14,9 +14,10 @@ import uvloop
 
 from isotherm.broker.server.net.connection import Connection, PendingAnswer
 from isotherm.broker.server.net.server import Server
-from isotherm.clock import SystemClock
+from isotherm.clock import Clock, SystemClock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import RejectedError
+from isotherm.testing.sim_clock import SimClock
 
 LOCAL = "PLAINTEXT://127.0.0.1:0"
 
@@ -35,9 +36,13 @@ class Echo:
     large answer; `mute` mutes the connection for a while; `bad` is a request that cannot be
     decoded; `done` lets the next request begin, and waits for its future in `done`; `cancelled`
     waits for a cancelled future.
+
+    With a `clock` each step of a request takes `step_ms` of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: SimClock | None = None, step_ms: int = 0) -> None:
+        self._clock = clock
+        self._step_ms = step_ms
         self.frames: list[bytes] = []
         self.waited: list[bytes] = []
         self.release = asyncio.Event()
@@ -49,6 +54,7 @@ class Echo:
     ) -> list[bytes] | PendingAnswer:
         payload = bytes(frame)
         self.frames.append(payload)
+        self._spend()
         if payload.startswith(b"mute"):
             connection.mute(0.05)
         if payload.startswith(b"bad"):
@@ -66,16 +72,23 @@ class Echo:
 
             def answer() -> list[bytes]:
                 self.waited.append(payload)
+                self._spend()
                 return [framed(payload)]
 
             return PendingAnswer(released, answer, payload.startswith(b"wait, stay"))
         return [framed(BIG_ANSWER if payload == b"big" else payload)]
 
+    def _spend(self) -> None:
+        if self._clock is not None:
+            self._clock.advance(self._step_ms)
+
 
 @contextlib.asynccontextmanager
-async def serving(echo: Echo, **settings: Any) -> AsyncIterator[tuple[Server, int]]:
+async def serving(
+    echo: Echo, clock: Clock | None = None, **settings: Any
+) -> AsyncIterator[tuple[Server, int]]:
     config = BrokerConfig(listeners=(LOCAL,), **settings)
-    server = Server(config, asyncio.get_running_loop(), SystemClock())
+    server = Server(config, asyncio.get_running_loop(), clock or SystemClock())
     (endpoint,) = await server.bind()
     await server.serve(echo)
     try:

@@ -35,7 +35,6 @@ import mmap
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -207,6 +206,7 @@ class Connection(asyncio.BufferedProtocol):
         "may_finish",
         "principal",
         "request_memory",
+        "turn_time",
     )
 
     def __init__(
@@ -225,6 +225,7 @@ class Connection(asyncio.BufferedProtocol):
         self.request_memory = owner.memory
         # Whether a frame is read to its end although request memory is used up.
         self.may_finish = False
+        self.turn_time = (0, 0.0)
         self._waits_for_turn = False
         # Lists, though their first item is taken: an empty deque takes 600 bytes. One read brings
         # some thousands of frames at most.
@@ -383,16 +384,21 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size()
 
     def take_turn(self) -> None:
+        checked_s = 0.0
+        turns = self._owner.turns
         if self.request_memory is not self._owner.memory and not self._transport.is_closing():
             # Before the login nothing comes of requests whose client has gone. Reading is paused,
             # so the transport does not tell.
-            began_s = perf_counter()
+            began_s = turns.now_s()
             has_gone = is_ended_by_client(self._transport.get_extra_info("socket"))
-            self._owner.turns.left_s -= perf_counter() - began_s
+            checked_s = turns.now_s() - began_s
             if has_gone:
+                turns.left_s -= checked_s
                 self.abort()
                 return
         self._work()
+        # Not before: a turn is one request at the least.
+        turns.left_s -= checked_s
 
     def drain(self) -> None:
         """Stop reading, answer the requests in progress, then close the connection."""
@@ -532,9 +538,9 @@ class Connection(asyncio.BufferedProtocol):
                 turns.wait(self)
                 break
             frame = self._waiting.pop(0)
-            began_s = perf_counter()
+            began_s = turns.now_s()
             self._proceed(frame, partial(self._requests.handle_frame, frame, self))
-            duration_s = perf_counter() - began_s
+            duration_s = turns.now_s() - began_s
             turns.left_s -= duration_s
             if duration_s >= SLOW_STEP_S:
                 self._note_step(duration_s, frame)
@@ -589,10 +595,11 @@ class Connection(asyncio.BufferedProtocol):
         def finish(_: asyncio.Future[Any]) -> None:
             # A request behind the first is answered together with those before it.
             if self._unanswered and self._unanswered[0] is unanswered:
-                began_s = perf_counter()
+                turns = self._owner.turns
+                began_s = turns.now_s()
                 self._answer_in_order()
-                duration_s = perf_counter() - began_s
-                self._owner.turns.left_s -= duration_s
+                duration_s = turns.now_s() - began_s
+                turns.left_s -= duration_s
                 if duration_s >= SLOW_STEP_S:
                     self._note_step(duration_s, unanswered.frame)
                 self._work()

@@ -118,7 +118,7 @@ class Server:
             config.queued_max_response_bytes, self._connections, loop.time, self._end_slow_readers
         )
         self.loop_watch = LoopWatch(loop)
-        self.turns: Turns[Connection] = Turns(loop)
+        self.turns: Turns[Connection] = Turns(loop, clock)
         self._unauthenticated: Unauthenticated[Connection] = Unauthenticated(
             loop,
             count_max=config.max_connections_unauthenticated,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import asyncio.selector_events
 import contextlib
-import itertools
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import cast
@@ -13,7 +12,6 @@ from typing import cast
 import pytest
 
 from isotherm.broker.metadata.endpoint import Endpoint
-from isotherm.broker.server.net import connection as connection_module
 from isotherm.broker.server.net.connection import (
     READ_SIZE_WITHOUT_TIME,
     SCRATCH_SIZE,
@@ -27,6 +25,7 @@ from isotherm.config.broker import BrokerConfig
 from isotherm.config.listener import Address, Listener, SecurityProtocol
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.errors import ConfigError
+from isotherm.testing.sim_clock import SimClock
 from tests.support.echo_server import (
     BIG_ANSWER,
     LOCAL,
@@ -180,22 +179,20 @@ def test_pipelined_requests_are_answered_in_order_one_at_a_time(run: Run) -> Non
 def unserved_connection(
     echo: Echo, timers: HandTimedLoop | None = None
 ) -> tuple[Connection, CountingWrites]:
+    """Its requests take no time of a round, however slow the machine is."""
     loop = cast("asyncio.AbstractEventLoop", timers or asyncio.get_running_loop())
-    server = Server(BrokerConfig(listeners=(LOCAL,)), loop, SystemClock())
+    server = Server(BrokerConfig(listeners=(LOCAL,)), loop, SimClock())
     server.frame_handler = echo
     connection, transport = Connection(server, LISTENER, loop), CountingWrites()
     connection.connection_made(cast("asyncio.Transport", transport))
     return connection, transport
 
 
-def test_requests_of_one_read_take_turns_with_those_of_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = itertools.count(step=2 * ROUND_S)  # so long does each request take
-    monkeypatch.setattr(connection_module, "perf_counter", lambda: next(clock))
-    timers, echo = HandTimedLoop(), Echo()
+def test_requests_of_one_read_take_turns_with_those_of_others() -> None:
+    clock = SimClock()
+    timers, echo = HandTimedLoop(), Echo(clock, step_ms=round(2000 * ROUND_S))
     loop = cast("asyncio.AbstractEventLoop", timers)
-    server = Server(BrokerConfig(listeners=(LOCAL,)), loop, SystemClock())
+    server = Server(BrokerConfig(listeners=(LOCAL,)), loop, clock)
     server.frame_handler = echo
     busy, other = (Connection(server, LISTENER, loop) for _ in range(2))
     writes = CountingWrites()

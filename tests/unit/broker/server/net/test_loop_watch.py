@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import struct
 from typing import Any
@@ -11,10 +10,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from isotherm.broker.server.net import connection as connection_module
 from isotherm.broker.server.net import loop_watch
 from isotherm.broker.server.net.loop_watch import BEAT_S, LoopWatch
 from isotherm.protocol.api_keys import ApiKey
+from isotherm.testing.sim_clock import SimClock
 from tests.support.echo_server import Echo, connected, framed, read_frame, serving
 
 COUNT = "isotherm_event_loop_slow_step_seconds_count"
@@ -115,14 +114,13 @@ def test_idle_share_is_the_average_of_a_minute(watched: Watched) -> None:
     assert watched.value(IDLE) == pytest.approx(0.75 * (1 - BEAT_S / 60), abs=0.001)
 
 
-def test_connection_times_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = itertools.count(step=0.125)
-    monkeypatch.setattr(connection_module, "perf_counter", lambda: next(clock))
+def test_connection_times_each_request() -> None:
+    clock = SimClock()
     request = struct.pack(">hh", ApiKey.LIST_OFFSETS, 1)
 
     async def scenario() -> None:
-        echo = Echo()
-        async with serving(echo) as (server, port), connected(port) as (reader, writer):
+        echo = Echo(clock, step_ms=125)
+        async with serving(echo, clock) as (server, port), connected(port) as (reader, writer):
             registry = CollectorRegistry()
             registry.register(server.loop_watch)
             writer.write(framed(request) + framed(b"token"))
