@@ -1,11 +1,13 @@
 """Admits a connection's requests only after its client has authenticated (KIP-43, 152, 368).
 
-    ApiVersions*  SaslHandshake  SaslAuthenticate...          then any request
-                  SaslHandshake  token token ... (version 0)
+    [ApiVersions]  SaslHandshake  SaslAuthenticate...          then any request
+                   SaslHandshake  token token ... (version 0)
 
 Behaviour
 - Until the exchange has succeeded, any other request, and any frame larger than
   sasl.server.max.receive.size, closes the connection.
+- ApiVersions is answered once. If the answer is an error, such as that of a version which is not
+  served, the client may ask again.
 - An unknown mechanism is answered with UNSUPPORTED_SASL_MECHANISM and the enabled mechanisms.
 - A failure is answered with SASL_AUTHENTICATION_FAILED after
   connection.failed.authentication.delay.ms, and the connection is closed. The delay slows down
@@ -116,6 +118,7 @@ class SaslGate:
         self._clock = clock
         self._loop = loop
         self._state = _State.NEW
+        self._has_told_versions = False
         self._exchange: SaslExchange
         self._mechanism = ""
         # Mechanism and principal of the session; a later exchange must have the same.
@@ -146,8 +149,11 @@ class SaslGate:
             return self._requests.handle_frame(frame, connection)
         # The only request besides the handshake: a client chooses its version of the handshake by
         # the answer.
-        if key == ApiKey.API_VERSIONS and self._state is _State.NEW:
-            return self._requests.handle_frame(frame, connection)
+        is_allowed = self._state is _State.NEW and not self._has_told_versions
+        if key == ApiKey.API_VERSIONS and is_allowed:
+            answer = self._requests.handle_frame(frame, connection)
+            self._has_told_versions = isinstance(answer, PendingAnswer) or not _error_code(answer)
+            return answer
         raise IllegalSaslStateError(f"a request comes before authentication api_key={key}")
 
     def _shake_hands(
@@ -266,6 +272,11 @@ class SaslGate:
 
         # It lets no later request begin, so no token is tried during the delay.
         return PendingAnswer(delayed, last_answer)
+
+
+def _error_code(answer: Answer) -> int:
+    """That of an answer which begins with it, behind its size and correlation id."""
+    return int.from_bytes(b"".join(answer)[8:10], "big")
 
 
 def _read(

@@ -73,6 +73,8 @@ class Acceptor:
         self._backlog = backlog
         self._pausing: asyncio.TimerHandle | None = None
         self._is_paused = False
+        # Whether the last call left connections in the backlog.
+        self._is_behind = False
 
     @property
     def bound(self) -> socket.socket:
@@ -112,6 +114,7 @@ class Acceptor:
             try:
                 accepted, address = self._bound.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                self._is_behind = False
                 return
             except OSError as error:
                 if error.errno not in _NO_ROOM:
@@ -131,17 +134,25 @@ class Acceptor:
                 continue
             accepts_left -= 1
             self._owner.accepted(accepted, self, str(address[0]))
+        self._is_behind = True
 
     def _has_gone(self, accepted: socket.socket) -> bool:
         """Whether nothing can come of the connection: the client has closed it while it was in the
         backlog.
 
-        Without TLS and login, what such a client has sent is served all the same: with acks=0 it
-        needs no answer. A handshake and a login need the client's answers.
+        It may have closed its half alone, and wait for the answers to what it has sent, which Kafka
+        gives. Nothing tells before an answer is sent. So without TLS what has been sent is served
+        all the same, and with acks=0 it needs no answer. While more come than are accepted, most of
+        those that have not logged in have gone, and they are not served. A handshake needs the
+        client's answers.
         """
         if not is_ended_by_client(accepted):
             return False
-        if self.listener.protocol is not SecurityProtocol.PLAINTEXT:
+        protocol = self.listener.protocol
+        is_served = protocol is SecurityProtocol.PLAINTEXT or (
+            protocol is SecurityProtocol.SASL_PLAINTEXT and not self._is_behind
+        )
+        if not is_served:
             return True
         try:
             return not accepted.recv(1, socket.MSG_PEEK)

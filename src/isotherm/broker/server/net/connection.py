@@ -42,7 +42,7 @@ import numpy as np
 from isotherm.broker.metadata.access.principal import ANONYMOUS, Principal
 from isotherm.broker.server.net.loop_watch import OTHER, SLOW_STEP_S
 from isotherm.broker.server.net.request_memory import RequestMemory
-from isotherm.broker.server.net.tcp_state import is_ended_by_client
+from isotherm.broker.server.net.tcp_state import is_reset
 from isotherm.config.listener import Listener
 from isotherm.errors import IsothermError, RejectedError
 from isotherm.protocol.api_keys import ApiKey, api_name
@@ -388,9 +388,10 @@ class Connection(asyncio.BufferedProtocol):
         turns = self._owner.turns
         if self.request_memory is not self._owner.memory and not self._transport.is_closing():
             # Before the login nothing comes of requests whose client has gone. Reading is paused,
-            # so the transport does not tell.
+            # so the transport does not tell. A client that has only closed its half is answered, as
+            # in Kafka; if it has gone, the first answer resets the connection.
             began_s = turns.now_s()
-            has_gone = is_ended_by_client(self._transport.get_extra_info("socket"))
+            has_gone = is_reset(self._transport.get_extra_info("socket"))
             checked_s = turns.now_s() - began_s
             if has_gone:
                 turns.left_s -= checked_s

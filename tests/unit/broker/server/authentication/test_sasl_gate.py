@@ -7,10 +7,12 @@ The exchange is a model whose tokens say what happens. The time is simulated.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.access.principal import USER, Principal
 from isotherm.broker.server.authentication.sasl_gate import SaslGate, SaslSettings
@@ -22,6 +24,8 @@ from oracle.raw_requests import read_answer, request_frame
 
 HOUR_MS = 3_600_000
 SIZE_FIELD_SIZE = 4
+# A request for the API versions, in a version that nobody serves.
+UNSERVED_VERSION = struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 7, -1)
 
 
 class ModelExchange:
@@ -65,6 +69,8 @@ class ModelConnection:
 
 class ModelRequests:
     def handle_frame(self, frame: memoryview, connection: Any) -> Answer:
+        if frame[:4] == UNSERVED_VERSION[:4]:
+            return (struct.pack(">iih", 6, 7, ErrorCode.unsupported_version),)
         return (b"answered",)
 
 
@@ -212,6 +218,20 @@ def test_requests_in_the_middle_of_an_exchange_close_the_connection(
         with pytest.raises(IllegalSaslStateError):
             client.send(api, version)
         assert client.connection.principals == []
+
+
+def test_served_versions_are_told_once_before_a_login(clock: SimClock, loop: ModelLoop) -> None:
+    """A client that asks in a version which is not served is told so, and asks again."""
+    client = Client(clock, loop)
+    versions = request_frame(ApiKey.API_VERSIONS, 0, {})
+    for _ in range(3):
+        assert client.raw(UNSERVED_VERSION)[0].endswith(b"\0\x23")
+    assert client.raw(versions) == (b"answered",)
+    for again in (versions, UNSERVED_VERSION):
+        with pytest.raises(IllegalSaslStateError):
+            client.raw(again)
+    client.log_in("ok alice")
+    assert client.raw(versions) == client.raw(versions) == (b"answered",)
 
 
 def test_failure_is_answered_late_and_closes_the_connection(

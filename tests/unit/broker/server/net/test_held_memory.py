@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,6 +16,7 @@ import pytest
 
 from isotherm.broker.metadata.access.principal import ANONYMOUS, USER, Principal
 from isotherm.broker.server.net import answer_memory, memory_relief
+from isotherm.broker.server.net import connection as connection_module
 from isotherm.broker.server.net.answer_memory import AnswerMemory
 from isotherm.broker.server.net.connection import (
     FRAME_SIZE_WITHOUT_MEMORY,
@@ -24,10 +26,12 @@ from isotherm.broker.server.net.connection import (
 )
 from isotherm.broker.server.net.request_memory import Held, connections_to_end, frames_to_finish
 from isotherm.broker.server.net.server import Server
-from isotherm.broker.server.net.tcp_state import is_ended_by_client
+from isotherm.broker.server.net.tcp_state import is_ended_by_client, is_reset
+from isotherm.broker.server.net.turns import ROUND_S
 from isotherm.broker.server.net.unauthenticated import Unauthenticated
 from isotherm.clock import SystemClock
 from isotherm.config.broker import BrokerConfig
+from isotherm.testing.sim_clock import SimClock
 from tests.support.echo_server import (
     LOOPS,
     Echo,
@@ -336,6 +340,8 @@ def test_clients_before_their_login_are_others_than_those_without_one(run: Run) 
 def test_clients_that_have_gone_before_their_login_get_no_turn(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One that has closed its half alone is answered, as in Kafka."""
+
     async def scenario() -> None:
         async with guarded(Echo()) as (server, port):
             waiting: list[Connection] = []
@@ -346,17 +352,52 @@ def test_clients_that_have_gone_before_their_login_get_no_turn(
                 await until(lambda: len(waiting) == 1)
                 other.write(framed(b"bob"))
                 await until(lambda: len(waiting) == 2)
+                writer.write_eof()
+                linger = struct.pack("ii", 1, 0)
+                socket_of(other).setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                 other.close()
-                socket = waiting[1]._transport.get_extra_info("socket")
-                await until(lambda: is_ended_by_client(socket))
+                sockets = [each._transport.get_extra_info("socket") for each in waiting]
+                await until(lambda: is_ended_by_client(sockets[0]) and is_reset(sockets[1]))
                 server.turns.left_s = 1
                 for each in waiting:
                     each.take_turn()
                 assert await read_frame(reader) == b"welcome"
                 assert [each.principal.name for each in waiting] == ["alice", ANONYMOUS.name]
-                await until(lambda: server.connection_count == 1)
+                await until(lambda: server.connection_count == 0)
+                assert await is_closed(reader)
 
     run(scenario)
+
+
+def test_turn_is_one_request_although_the_look_at_its_client_took_long(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with guarded(Echo()) as (server, port):
+            waiting: list[Connection] = []
+            server.turns.left_s = 0
+            monkeypatch.setattr(server.turns, "wait", waiting.append)
+            async with connected(port) as (reader, writer):
+                writer.write(framed(b"alice"))
+                await until(lambda: len(waiting) == 1)
+                clock = SimClock()
+                server.turns.now_s = clock.monotonic_s
+
+                def look(_: object) -> bool:
+                    clock.advance(round(2000 * ROUND_S))
+                    return False
+
+                monkeypatch.setattr(connection_module, "is_reset", look)
+                server.turns.left_s = ROUND_S
+                waiting[0].take_turn()
+                assert server.turns.left_s == pytest.approx(-ROUND_S)
+                assert await read_frame(reader) == b"welcome"
+
+    run(scenario)
+
+
+def socket_of(writer: asyncio.StreamWriter) -> Any:
+    return writer.get_extra_info("socket")
 
 
 def test_too_many_connections_before_their_login_close_the_most_silent(run: Run) -> None:
