@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bench.hostile_search import LISTENERS, Search, attacked_broker, has_failed
+from bench.hostile_search import LISTENERS, Search, Target, attacked_broker, has_failed
 from tests.support.extreme_requests import FRAME_SIZE_MAX
 from tests.support.hostile_crowd import Planner, read_plans
 
@@ -22,17 +23,23 @@ SMALL_BOUNDS = {
 }
 
 
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """One broker for all searches: a start takes as long as thousands of frames."""
+    with attacked_broker(tmp_path_factory.mktemp("attacked") / "broker", SMALL_BOUNDS) as started:
+        yield started
+
+
 @pytest.mark.parametrize(
     ("frames", "connections"),
     [(3000, 40), pytest.param(100_000, 300, marks=pytest.mark.nightly)],
 )
 def test_healthy_client_is_served_whatever_others_send(
-    tmp_path: Path, frames: int, connections: int
+    target: Target, tmp_path: Path, frames: int, connections: int
 ) -> None:
-    with attacked_broker(tmp_path / "broker", SMALL_BOUNDS) as target:
-        search = Search(target, tmp_path, "kept")
-        search.search(Planner(5, target.topic_id, LISTENERS), frames, connections)
-        figures = search.end()
+    search = Search(target, tmp_path, "kept")
+    search.search(Planner(5, target.topic_id, LISTENERS), frames, connections)
+    figures = search.end()
     assert not has_failed(figures), figures
     assert figures["frames"] >= frames
     assert figures["requests_answered"] > 0
@@ -41,18 +48,15 @@ def test_healthy_client_is_served_whatever_others_send(
     assert max(step["ms"] for step in figures["loop_steps_cpu_ms"]) < LOOP_MS_MAX, figures
 
 
-def test_kept_plans_are_sent_again(tmp_path: Path) -> None:
-    with attacked_broker(tmp_path / "first") as target:
-        search = Search(target, tmp_path, "found")
-        search.search(Planner(2, target.topic_id, LISTENERS), 100, 20)
-        search.end()
-        old_id = target.topic_id
-    kept = tmp_path / "found-memory.json"
-    with attacked_broker(tmp_path / "second") as target:
-        plans = read_plans(kept, target.topic_id)
+def test_kept_plans_are_sent_again(target: Target, tmp_path: Path) -> None:
+    search = Search(target, tmp_path, "found")
+    search.search(Planner(2, target.topic_id, LISTENERS), 100, 20)
+    search.end()
+    with attacked_broker(tmp_path / "other") as other:
+        plans = read_plans(tmp_path / "found-memory.json", other.topic_id)
         assert max(len(plan.payload) for plan in plans) < 5 * FRAME_SIZE_MAX
-        assert any(target.topic_id.bytes in plan.payload for plan in plans)
-        assert not any(old_id.bytes in plan.payload for plan in plans)
-        search = Search(target, tmp_path, "again")
+        assert any(other.topic_id.bytes in plan.payload for plan in plans)
+        assert not any(target.topic_id.bytes in plan.payload for plan in plans)
+        search = Search(other, tmp_path, "again")
         search.replay(plans)
         assert search.end()["connections"] == len(plans)
