@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import pytest
@@ -67,15 +67,37 @@ def decode(path: Path, **environment: str) -> dict[str, Any]:
     return result
 
 
-@pytest.fixture
-def copied(tmp_path: Path) -> Path:
+def copy_sources(root: Path) -> Path:
     """A copy of the package without machine code. Returns the folder for sys.path."""
-    root = tmp_path / "copy"
     (root / "isotherm").mkdir(parents=True)
     shutil.copy(PACKAGE.parent / "__init__.py", root / "isotherm")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PACKAGE, root / "isotherm" / "kernels", ignore=ignored)
     return root
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    return copy_sources(tmp_path / "copy")
+
+
+class Compiled(NamedTuple):
+    folder: Path
+    """A copy with machine code beside its sources. It was compiled in a folder that is gone."""
+    stamp: str
+
+    @property
+    def machine_code(self) -> Path:
+        return self.folder / "isotherm" / "kernels" / "__pycache__" / self.stamp
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    root = tmp_path_factory.mktemp("compiled")
+    made_in = copy_sources(root / "made")
+    printed = decode(made_in)
+    assert printed == DECODED | COMPILED | {"stamp": printed["stamp"]}
+    return Compiled(made_in.rename(root / "moved"), printed["stamp"])
 
 
 @pytest.fixture
@@ -85,11 +107,10 @@ def zipped(copied: Path, tmp_path: Path) -> Path:
 
 
 def test_change_of_an_inlined_function_is_seen_and_what_did_not_change_is_loaded(
-    copied: Path,
+    compiled: Compiled, tmp_path: Path
 ) -> None:
-    first = decode(copied)
-    assert first == DECODED | COMPILED | {"stamp": first["stamp"]}
-    assert decode(copied) == DECODED | LOADED | {"stamp": first["stamp"]}
+    copied = shutil.copytree(compiled.folder, tmp_path / "copy")
+    assert decode(copied) == DECODED | LOADED | {"stamp": compiled.stamp}
 
     inlined = copied / "isotherm" / "kernels" / "raw_memory.py"
     text = inlined.read_text()
@@ -100,12 +121,12 @@ def test_change_of_an_inlined_function_is_seen_and_what_did_not_change_is_loaded
     assert every_byte_is_0 != text
     inlined.write_text(every_byte_is_0)
     changed = decode(copied)
-    assert changed["stamp"] != first["stamp"]
+    assert changed["stamp"] != compiled.stamp
     assert changed["result"] == [0, 0, 0]  # a record of size 0 is damaged
     assert changed["compiled"] == 1
 
     inlined.write_text(text)
-    assert decode(copied) == DECODED | LOADED | {"stamp": first["stamp"]}
+    assert decode(copied) == DECODED | LOADED | {"stamp": compiled.stamp}
 
 
 @pytest.fixture
@@ -121,10 +142,8 @@ def lock_held(
 
 
 def test_process_waits_for_another_that_compiles_and_takes_what_that_has_made(
-    copied: Path, tmp_path: Path, lock_held: contextlib.ExitStack
+    copied: Path, tmp_path: Path, lock_held: contextlib.ExitStack, compiled: Compiled
 ) -> None:
-    made = tmp_path / "made"
-    assert COMPILED.items() <= decode(copied, NUMBA_CACHE_DIR=str(made)).items()
     environment = {"PYTHONPATH": str(copied), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT],
@@ -138,9 +157,7 @@ def test_process_waits_for_another_that_compiles_and_takes_what_that_has_made(
         lines = iter(waiting.stderr)
         assert any("another process that compiles" in line for line in lines)
         shutil.copytree(
-            machine_code.chosen_folder(made),
-            tmp_path / "cache" / "isotherm-kernels",
-            dirs_exist_ok=True,
+            compiled.machine_code, tmp_path / "cache" / "isotherm-kernels" / compiled.stamp
         )
         lock_held.close()
         result = json.loads(waiting.stdout.read())
@@ -175,13 +192,10 @@ def test_lock_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(machine_code.chosen_folder(tmp_path).iterdir()) == []
 
 
-def test_copied_package_takes_its_machine_code_along(copied: Path, tmp_path: Path) -> None:
-    first = decode(copied)
-    moved = tmp_path / "elsewhere" / "copy"
-    shutil.copytree(copied, moved)
-    shutil.rmtree(copied)
+def test_copied_package_takes_its_machine_code_along(compiled: Compiled, tmp_path: Path) -> None:
+    moved = shutil.copytree(compiled.folder, tmp_path / "elsewhere" / "copy")
     os.utime(moved / "isotherm" / "kernels" / "heads.py", (1, 1))
-    assert decode(moved) == DECODED | LOADED | {"stamp": first["stamp"]}
+    assert decode(moved) == DECODED | LOADED | {"stamp": compiled.stamp}
 
 
 def test_every_kernel_can_be_shipped_in_a_folder(zipped: Path, tmp_path: Path) -> None:
@@ -231,8 +245,10 @@ def test_where_nothing_can_be_written_a_process_compiles_and_says_so(
     assert logged.count("WARNING compiled kernels are not kept") == 1
 
 
-def test_other_processor_has_another_stamp(copied: Path) -> None:
-    assert decode(copied, NUMBA_CPU_NAME="generic")["stamp"] != stamp()
+def test_other_processor_has_another_stamp(compiled: Compiled) -> None:
+    show = "from isotherm.kernels.kernel import stamp; print(stamp(), end='')"
+    generic, _ = run("-c", show, path=compiled.folder, NUMBA_CPU_NAME="generic")
+    assert compiled.stamp == stamp() != generic
 
 
 # What a stamp is made of
@@ -383,15 +399,16 @@ def test_nothing_is_kept_once_the_sources_are_others_than_those_that_were_loaded
     assert machine_code.read(STAMPS[0], "a.b") is None
 
 
-def test_whether_anything_is_kept_is_known_without_numba(copied: Path, tmp_path: Path) -> None:
+def test_whether_anything_is_kept_is_known_without_numba(
+    copied: Path, compiled: Compiled, tmp_path: Path
+) -> None:
     ask = (
         "import sys; from isotherm.kernels.machine_code import is_anything_kept;"
         "print(is_anything_kept(), 'numba' in sys.modules)"
     )
     bare = {"HOME": "/nonexistent", "TMPDIR": str(tmp_path)}
     assert run("-c", ask, path=copied, **bare)[0] == "False False\n"
-    decode(copied, **bare)
-    assert run("-c", ask, path=copied, **bare)[0] == "True False\n"
+    assert run("-c", ask, path=compiled.folder, **bare)[0] == "True False\n"
 
 
 # ---- folders of other users
