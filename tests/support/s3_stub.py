@@ -58,6 +58,7 @@ class WireFault(enum.Enum):
     BIT_FLIP = "one bit of the body wrong"
     DRIP = "a byte at a time, slower than the request's deadline"
     SLOW = "taken a tenth of a second late"
+    HELD = "taken only after `heal`"
 
 
 _STATUS: dict[WireFault, tuple[int, str]] = {
@@ -99,6 +100,7 @@ class S3Stub:
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
         self._port = 0
+        self._healed = threading.Event()
         self.list_page_size = 1000
         self.faults: list[tuple[WireFault | ListingFault, str, str]] = []
         """The injected faults: fault, method and key."""
@@ -136,10 +138,16 @@ class S3Stub:
         """
         with self._lock:
             self._rules.append(_Rule(fault, method, suffix, times, query, skipped))
+            if fault is WireFault.HELD:
+                self._healed = threading.Event()
 
     def heal(self) -> None:
         with self._lock:
             self._rules.clear()
+            self._healed.set()
+
+    def wait_healed(self) -> None:
+        self._healed.wait()
 
     def objects(self) -> dict[str, bytes]:
         with self._lock:
@@ -378,6 +386,8 @@ class _Handler(BaseHTTPRequestHandler):
         length = 0 if body_is_read else int(self.headers.get("Content-Length", 0))
         if fault is WireFault.SLOW:
             threading.Event().wait(_SLOW_S)
+        if fault is WireFault.HELD:
+            self.store.wait_healed()
         if fault in _RESETS:
             # RESET_UNSTORED reads the whole body and stores nothing.
             share = {WireFault.RESET_BEFORE: 0, WireFault.RESET_MIDWAY: length // 2}

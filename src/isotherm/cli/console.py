@@ -26,7 +26,7 @@ from isotherm.cli.options import (
 from isotherm.cli.output import console as terminal
 from isotherm.cli.output import error_console
 from isotherm.cli.pipeline_metadata import StoreOption, store_settings
-from isotherm.cli.topic_storage import BucketPath, Price
+from isotherm.cli.topic_storage import BucketPath, Metrics, MetricsLogin, Price
 from isotherm.clock import Clock, SystemClock
 from isotherm.config.http_credentials import read_credentials
 from isotherm.errors import (
@@ -106,18 +106,6 @@ _Interval = Annotated[
     float,
     typer.Option(min=1, help="The shortest time between two reads of the cluster, in seconds."),
 ]
-_Metrics = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="URL",
-        help="A broker's metrics for Prometheus (http://broker:9404/metrics): the pages show its"
-        " errors of the last hour and its reads of the remote tier. May be given many times.",
-    ),
-]
-_MetricsLogin = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="A file with the NAME:PASSWORD of the metrics (HTTP basic)."),
-]
 _Layout = Annotated[
     str, typer.Option(help="How the bucket names objects: aiven or local-tiered-storage.")
 ]
@@ -140,8 +128,8 @@ def console(
     allow_changes: _AllowChanges = False,
     allow_host: _AllowHost = None,
     interval_s: _Interval = 5.0,
-    metrics: _Metrics = None,
-    metrics_login: _MetricsLogin = None,
+    metrics: Metrics = None,
+    metrics_login: MetricsLogin = None,
     price: Price = DEFAULT_PRICE,
     layout: _Layout = AIVEN,
     key_prefix: _KeyPrefix = None,

@@ -20,13 +20,14 @@ from isotherm.cli.options import (
     ClientOptions,
 )
 from isotherm.cli.output import console, human_size
-from isotherm.cli.topic_storage import Price, age_text
+from isotherm.cli.topic_storage import Metrics, MetricsLogin, Price, age_text, problem_line
 from isotherm.clock import SystemClock
 from isotherm.errors import BrokerUnreachableError
 from isotherm.storage_view.prices import DEFAULT_PRICE, PriceList, monthly_cost, price_list
 
 if TYPE_CHECKING:
     from isotherm.console.watched_cluster import Look, WatchedCluster
+    from isotherm.console.watched_metrics import MetricsLook, WatchedMetrics
     from isotherm.storage_view.cluster_storage import ClusterStorage, TopicStorage
     from isotherm.storage_view.partition_storage import StorageSums
 
@@ -41,6 +42,7 @@ _COLOURS = {"local": "yellow", "both": "magenta", "remote": "blue"}
 # Lines of the screen above and below the rows of topics.
 _OTHER_LINES = 6
 _SCREEN_LINES_MIN = 3
+_PROBLEMS_MAX = 5
 
 
 @with_groups
@@ -52,6 +54,8 @@ def top(
     ] = 5.0,
     once: Annotated[bool, typer.Option("--once", help="Print all topics once, and end.")] = False,
     price: Price = DEFAULT_PRICE,
+    metrics: Metrics = None,
+    metrics_login: MetricsLogin = None,
     client: ClientOptions,
 ) -> None:
     """Show the bytes of a cluster's topics in each tier, the largest topic first. It ends with
@@ -60,17 +64,24 @@ def top(
     Works with Isotherm and with any Kafka cluster with tiered storage. `isotherm topics
     describe-storage` explains the columns.
     """
+    from isotherm.console.watched_metrics import WatchedMetrics, metrics_addresses
+
     prices = price_list(price)
     extra = client.properties
     properties = {"bootstrap.servers": bootstrap_server, **extra}
-    with _watched(properties, interval_s) as cluster:
+    addresses = metrics_addresses(metrics or (), metrics_login)
+    with (
+        _watched(properties, interval_s) as cluster,
+        closing(WatchedMetrics(addresses, SystemClock(), interval_s)) as watched,
+    ):
         first = cluster.look()
         if first.content is None:
             raise BrokerUnreachableError(first.error or "the cluster does not answer")
         if once:
-            console().print(screen(first, prices, width=console().width))
+            shown = screen(first, prices, width=console().width, metrics=watched.look())
+            console().print(shown)
             return
-        _follow(cluster, prices, interval_s)
+        _follow(cluster, watched, prices, interval_s)
 
 
 @contextmanager
@@ -85,14 +96,17 @@ def _watched(properties: dict[str, str], interval_s: float) -> Iterator[WatchedC
         yield cluster
 
 
-def _follow(cluster: WatchedCluster, prices: PriceList, interval_s: float) -> None:
+def _follow(
+    cluster: WatchedCluster, watched: WatchedMetrics, prices: PriceList, interval_s: float
+) -> None:
     clock, never = SystemClock(), threading.Event()
     terminal = Console(highlight=False)
     try:
         with Live(console=terminal, screen=terminal.is_terminal, auto_refresh=False) as live:
             while True:
                 rows_max = max(_SCREEN_LINES_MIN, terminal.height - _OTHER_LINES)
-                shown = screen(cluster.look(), prices, rows_max, terminal.width)
+                metrics = watched.look()
+                shown = screen(cluster.look(), prices, rows_max, terminal.width, metrics)
                 live.update(shown, refresh=True)
                 clock.wait(never, interval_s)
     except KeyboardInterrupt:
@@ -104,9 +118,13 @@ def screen(
     prices: PriceList,
     rows_max: int | None = None,
     width: int = _WIDTH_OF_ALL_COLUMNS,
+    metrics: MetricsLook | None = None,
 ) -> RenderableType:
     """The whole screen. It has the `rows_max` largest topics, or all of them with None. After a
-    failed read it shows the last storage that was read."""
+    failed read it shows the last storage that was read. The problems that it names are those of the
+    console."""
+    from isotherm.console.topic_answers import storage_problems
+
     assert look.content is not None
     price = prices.mean_price(look.content.remote_bytes)
     found = [each for each in look.content.topics.values() if not each.state.name.startswith("__")]
@@ -114,6 +132,10 @@ def screen(
     parts: list[RenderableType] = [_summary(look.content, price)]
     if look.error is not None:
         parts.append(Text(f"the cluster does not answer; old numbers: {look.error}", "bold red"))
+    problems = storage_problems(look.content, {} if metrics is None else metrics.copy_signs)
+    parts += [Text(problem_line(each), "bold red") for each in problems[:_PROBLEMS_MAX]]
+    if len(problems) > _PROBLEMS_MAX:
+        parts.append(Text(f"{len(problems) - _PROBLEMS_MAX} more problems", "bold red"))
     parts.append(_topics(found[:rows_max], price, is_narrow=width < _WIDTH_OF_ALL_COLUMNS))
     left_out = len(found) - len(found[:rows_max])
     if left_out:

@@ -4,6 +4,7 @@ they cost.
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,6 +44,18 @@ BucketPath = Annotated[
         " the metadata topic: for a cluster with a metadata manager of another kind.",
     ),
 ]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="URL",
+        help="A broker's metrics for Prometheus (http://broker:9404/metrics), which tell its errors"
+        " and why copies fail. May be given many times.",
+    ),
+]
+MetricsLogin = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="A file with the NAME:PASSWORD of the metrics (HTTP basic)."),
+]
 
 _OFFSETS = ["partition", "log_start", "local_log_start", "last_tiered", "high_watermark"]
 _SIZES = ["partition", "local", "remote", "overlap", "total", "segments", "cost_per_month"]
@@ -61,6 +74,8 @@ def describe_storage(
     price: Price = DEFAULT_PRICE,
     path: BucketPath = None,
     option: StoreOption = None,
+    metrics: Metrics = None,
+    metrics_login: MetricsLogin = None,
     as_json: AsJson = False,
     client: ClientOptions,
 ) -> None:
@@ -72,6 +87,8 @@ def describe_storage(
     up to segment.bytes for the active segment, which is never copied. Its age is that of the newest
     record in the remote tier.
     """
+    from isotherm.console.topic_answers import topic_problems
+    from isotherm.console.watched_metrics import WatchedMetrics, metrics_addresses
     from isotherm.storage_view.cluster_storage import StorageReader
     from isotherm.storage_view.remote_segment_sources import open_bucket_source
     from isotherm.storage_view.rows import partition_row, topic_row
@@ -80,11 +97,13 @@ def describe_storage(
     extra = client.properties
     wants_topic = topic.__eq__
     source = None if path is None else open_bucket_source(store_settings(path, option), wants_topic)
+    addresses, clock = metrics_addresses(metrics or (), metrics_login), SystemClock()
     with (
+        closing(WatchedMetrics(addresses, clock, 0)) as watched,
         one_line_errors(bootstrap_server),
         StorageReader(
             {"bootstrap.servers": bootstrap_server, **extra},
-            SystemClock(),
+            clock,
             wants_topic=wants_topic,
             source=source,
         ) as reader,
@@ -92,16 +111,32 @@ def describe_storage(
         storage = reader.read()
         if topic not in storage.topics:
             raise unknown_topic(topic, reader.topic_names())
+        look = watched.look()
     found = storage.topics[topic]
     dollars = prices.mean_price(found.sums.remote_bytes)
     rows = [{"topic": topic, **partition_row(each, dollars)} for each in found.partitions]
     total = topic_row(found, dollars)
+    signs = {} if look is None else look.copy_signs
+    problems = topic_problems(found, storage.read_at_ms, signs)
     if as_json:
         for row in rows:
             print_json(row)
-        print_json({**total, "partition": None})
+        print_json({**total, "partition": None, "problems": problems})
         return
+    for problem in problems:
+        console().print(f"{problem_line(problem)}\n", style="bold red")
+    if look is not None:
+        for silent in look.errors["unanswered"]:
+            console().print(f"no metrics from {silent['url']}: {silent['reason']}\n")
     _print_tables(found, rows, total)
+
+
+def problem_line(problem: Row) -> str:
+    """A row of `storage_problems` as one line."""
+    parts = [problem["topic"], problem["cause"]]
+    if problem["bytes"] is not None:
+        parts.append(human_size(problem["bytes"]))
+    return f"{', '.join(each for each in parts if each)}: {problem['text']}"
 
 
 def _print_tables(found: TopicStorage, rows: list[Row], total: Row) -> None:

@@ -38,8 +38,10 @@ _REMEDIES = {
     HoldCause.COPY_HALTED: "The storage manager's custom metadata is larger than"
     " remote.log.metadata.custom.metadata.max.bytes: raise that, and copying goes on. The leader's"
     " log has the size.",
-    HoldCause.COPY_WAITS: "Closed segments without an upload, and without a failed one: the copier"
-    " lags, or the broker still reads __remote_log_metadata. See"
+    HoldCause.METADATA_UNREAD: "The leader has not read __remote_log_metadata to its end. It copies"
+    " after that. If this stays, its log has the reason.",
+    HoldCause.COPY_WAITS: "Closed segments without an upload, and without a failed one: the bucket"
+    " or the copier is slower than what is produced. See"
     " remote.log.manager.copier.thread.pool.size and remote.log.manager.copy.max.bytes.per.second.",
 }
 _WAITS_FOR_AN_UNKNOWN_REASON = (
@@ -101,10 +103,13 @@ def storage_problems(storage: ClusterStorage, signs: Signs) -> list[Row]:
 def topic_problems(topic: TopicStorage, now_ms: TimestampMs, signs: Signs) -> list[Row]:
     """The part of `storage_problems` for one topic."""
     name = topic.state.name
-    lost = [each.state for each in topic.partitions if each.sums is None]
+    silent: defaultdict[str | None, list[int]] = defaultdict(list)
+    for each in topic.partitions:
+        if each.sums is None:
+            silent[each.state.error].append(each.state.partition.partition)
     rows: list[Row] = []
-    if lost:
-        numbers = ", ".join(str(each.partition.partition) for each in lost[:PARTITIONS_NAMED_MAX])
+    for error, lost in silent.items():
+        numbers = ", ".join(map(str, lost[:PARTITIONS_NAMED_MAX]))
         more = ", ..." if len(lost) > PARTITIONS_NAMED_MAX else ""
         rows.append(
             {
@@ -112,7 +117,7 @@ def topic_problems(topic: TopicStorage, now_ms: TimestampMs, signs: Signs) -> li
                 "cause": "partitions do not answer",
                 "bytes": None,
                 "failures": 0,
-                "text": f"Partition {numbers}{more}: {lost[0].error}. The sums leave them out.",
+                "text": f"Partition {numbers}{more}: {error}. The sums leave them out.",
             }
         )
     for hold in _hold_rows(topic, now_ms, signs):
@@ -170,6 +175,8 @@ def _hold_rows(topic: TopicStorage, now_ms: TimestampMs, signs: Signs) -> list[R
 def _remedy(cause: HoldCause, seen: CopySigns | None) -> str:
     if cause is HoldCause.COPY_WAITS and seen is None:
         return _WAITS_FOR_AN_UNKNOWN_REASON
+    if cause is HoldCause.COPY_FAILED and seen is not None and seen.store_reasons:
+        return f"The broker's reason: {', '.join(seen.store_reasons)}. {_REMEDIES[cause]}"
     return _REMEDIES[cause]
 
 

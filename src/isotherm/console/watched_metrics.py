@@ -18,13 +18,17 @@ from isotherm.config.http_credentials import read_credentials
 from isotherm.console.watched_cluster import Newest
 from isotherm.errors import ConfigError
 from isotherm.printable import without_passwords
-from isotherm.storage_view.copy_signs import CopySigns, copy_signs, read_copy_gauges
+from isotherm.storage_view.copy_signs import (
+    CopyGauges,
+    CopySigns,
+    copy_signs,
+    read_copy_gauges,
+)
 from isotherm.storage_view.meter_counts import (
     ERRORS,
     HOUR_MS,
     CountsSeen,
     MeterHistory,
-    MeterKey,
     read_meter_counts,
 )
 from isotherm.storage_view.rows import Row
@@ -89,7 +93,7 @@ class WatchedMetrics:
         self._addresses = addresses
         self._clock = clock
         self._histories = {url: MeterHistory() for url in addresses.urls}
-        self._gauges: dict[str, Mapping[MeterKey, int]] = {}
+        self._gauges: dict[str, CopyGauges] = {}
         self._context = https_context()
         self._executor = ThreadPoolExecutor(READS_AT_ONCE, "console-metrics")
         self._newest = Newest(self._read, threading.Lock(), clock, interval_s)

@@ -46,6 +46,10 @@ class TopicGauge(enum.StrEnum):
     """Isotherm's own: partitions whose copying stopped: custom metadata too large (KIP-917)."""
 
 
+COPY_BLOCKED = "isotherm_remote_log_copy_blocked_partitions"
+"""Isotherm's own: partitions that cannot be copied now, by a reason of a closed set."""
+
+
 class BrokerTopicMetrics:
     """Thread-safe.
 
@@ -59,6 +63,7 @@ class BrokerTopicMetrics:
         self._values: dict[tuple[TopicGauge, str], dict[int, int]] = {}
         self._sums = dict.fromkeys(TopicGauge, 0)
         self._followed: dict[str, set[int]] = {}
+        self._blocked: dict[str, dict[int, str]] = {}
         self._show(_ALL_TOPICS)
 
     def follow(self, topic: str, partition: int) -> None:
@@ -81,6 +86,13 @@ class BrokerTopicMetrics:
         with self._lock:
             if partition in self._followed.get(topic, ()):
                 self._set(gauge, topic, partition, value)
+
+    def block(self, topic: str, partition: int, reason: str | None) -> None:
+        """Set why a partition cannot be copied now; None if it can. `reason` must be of a closed
+        set: each one that a topic ever had is a time series."""
+        with self._lock:
+            if partition in self._followed.get(topic, ()):
+                self._block(topic, partition, reason)
 
     def values_of(self, gauge: TopicGauge) -> dict[TopicPartition, int]:
         """The parts of the followed partitions."""
@@ -105,6 +117,7 @@ class BrokerTopicMetrics:
             for gauge in TopicGauge:
                 self._set(gauge, topic, partition, 0)
                 del self._values[gauge, topic][partition]
+            self._block(topic, partition, None)
             followed.remove(partition)
             if not followed:
                 del self._followed[topic]
@@ -120,6 +133,21 @@ class BrokerTopicMetrics:
         published.labels(topic=topic).set(sum(shares.values()))
         published.labels(topic=_ALL_TOPICS).set(self._sums[gauge])
 
+    def _block(self, topic: str, partition: int, reason: str | None) -> None:
+        blocked = self._blocked.setdefault(topic, {})
+        changed = {blocked.pop(partition, None), reason}
+        if reason is not None:
+            blocked[partition] = reason
+        if not blocked:
+            del self._blocked[topic]
+        for each in changed - {None}:
+            count = sum(one == each for one in blocked.values())
+            series = self._blocked_partitions()
+            if count:
+                series.labels(topic=topic, reason=each).set(count)
+            else:
+                series.remove(topic, each)
+
     def _show(self, topic: str) -> None:
         """Publish all values as 0: a rate needs a first sample."""
         for meter in TopicMeter:
@@ -133,6 +161,10 @@ class BrokerTopicMetrics:
         for gauge in TopicGauge:
             self._gauge(gauge).remove(topic)
             self._values.pop((gauge, topic), None)
+
+    def _blocked_partitions(self) -> Gauge:
+        text = "Partitions that cannot be copied now, by reason."
+        return self._metrics.gauge(COPY_BLOCKED, text, ("topic", "reason"))
 
     def _counter(self, meter: TopicMeter) -> Counter:
         name = _PREFIX + meter.removesuffix("PerSec").lower()

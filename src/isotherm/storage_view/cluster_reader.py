@@ -324,6 +324,8 @@ def _partition_state(
         if isinstance(answers := answers_by_broker.get(broker), _Answers) and place in answers.sizes
     }
     local, error = _local_tier(place, partition.leader_id, answers_by_broker)
+    if answers_by_broker.get(partition.leader_id) is None:
+        error = _no_leader(partition.offline_replicas, answers_by_broker)
     return PartitionState(
         TopicIdPartition(topic.topic_id, *place),
         partition.leader_id,
@@ -334,6 +336,19 @@ def _partition_state(
         error,
         partition.leader_epoch,
     )
+
+
+def _no_leader(
+    offline: Sequence[BrokerId], answers_by_broker: Mapping[BrokerId, _Answers | IsothermError]
+) -> str:
+    """Why a partition has no leader. A replica is offline on a broker that answers if its log
+    directory has failed."""
+    if not offline:
+        return "no leader"
+    numbers = ", ".join(map(str, offline))
+    failed = any(isinstance(answers_by_broker.get(each), _Answers) for each in offline)
+    where = "in a log directory that cannot be used" if failed else "as the broker is down"
+    return f"no leader: the replica of broker {numbers} is offline, {where}"
 
 
 def _local_tier(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from isotherm.client.cluster_client import ClusterClient
@@ -255,6 +255,13 @@ def _topic_storage(
 def _partition_storage(
     topic: TopicState, state: PartitionState, source: SegmentSource | None, now_ms: TimestampMs
 ) -> PartitionStorage:
+    if topic.is_tiered and source is not None:
+        unread = source.unread_metadata(state.partition)
+        if unread is not None:
+            # Without its remote segments, what the leader says would look like lost records.
+            place = f"{REMOTE_LOG_METADATA_TOPIC}-{unread}"
+            error = f"its remote segments are unknown: {place} has no leader"
+            state = replace(state, local=None, error=state.error or error)
     segments = NO_SEGMENTS if source is None else source.segments(state.partition)
     sums = (
         None

@@ -42,11 +42,13 @@ class HoldCause(enum.StrEnum):
     COPYING = "being copied"
     COPY_FAILED = "copies fail"
     COPY_HALTED = "copying has halted"
+    METADATA_UNREAD = "metadata is not read yet"
     COPY_WAITS = "copying is behind"
 
 
-PROBLEMS = (HoldCause.COPY_HALTED, HoldCause.COPY_FAILED)
-"""The causes that somebody has to act on before records are copied again, the first one first."""
+PROBLEMS = (HoldCause.COPY_HALTED, HoldCause.COPY_FAILED, HoldCause.METADATA_UNREAD)
+"""The causes that stop all copies of a partition, the first one first. Somebody has to act on the
+first two; the last one ends by itself after a start, or does not if the metadata cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ def _uncopied(
     closed = closed_bytes(left, uploads.size_in_bytes, settings.segment_bytes)
     if signs.lag_bytes is not None:
         closed = min(left, signs.lag_bytes)
-    elif signs.failures and not closed:
+    elif (signs.failures or signs.store_reasons) and not closed:
         closed = left  # a closed segment is smaller than `segment.bytes` if `segment.ms` rolled it
     yield Hold(HoldCause.ACTIVE_SEGMENT, left - closed, first)
     begun = min(uploads.size_in_bytes, closed)
@@ -163,4 +165,8 @@ def _uncopied(
 def _problem(uploads: UnfinishedUploads, signs: CopySigns) -> HoldCause | None:
     if signs.halted_partitions:
         return HoldCause.COPY_HALTED
-    return HoldCause.COPY_FAILED if signs.failures or uploads.has_failed else None
+    if signs.store_reasons or uploads.has_failed:
+        return HoldCause.COPY_FAILED
+    if signs.is_metadata_unread:
+        return HoldCause.METADATA_UNREAD
+    return HoldCause.COPY_FAILED if signs.failures else None

@@ -28,7 +28,12 @@ class SegmentSource(Protocol):
 
     def refresh(self, partitions: Collection[TopicIdPartition], ends: MetadataEnds) -> None:
         """Read what is new about these partitions. `ends` has the end offsets of the metadata
-        partitions, so that a source over the metadata topic can skip those without new records."""
+        partitions that have a leader, so that a source over the metadata topic can skip those
+        without new records, and those that nobody can read."""
+
+    def unread_metadata(self, partition: TopicIdPartition) -> int | None:
+        """The metadata partition that has this partition's segments, if it could never be read.
+        Its segments are unknown then."""
 
     def segments(self, partition: TopicIdPartition) -> RemoteSegments:
         """The segments of a partition at the last refresh."""
@@ -75,7 +80,13 @@ class MetadataTopicSource:
     def refresh(self, partitions: Collection[TopicIdPartition], ends: MetadataEnds) -> None:
         count = self._topic.partition_count
         for number in sorted({metadata_partition(each, count) for each in partitions}):
-            self._refresh_one(number, ends.get(number))
+            # Without a leader there is no new record, so what was read before is still true.
+            if number in ends:
+                self._refresh_one(number, ends[number])
+
+    def unread_metadata(self, partition: TopicIdPartition) -> int | None:
+        number = metadata_partition(partition, self._topic.partition_count)
+        return None if number in self._numbered else number
 
     def segments(self, partition: TopicIdPartition) -> RemoteSegments:
         numbered = self._of(partition)
@@ -97,9 +108,9 @@ class MetadataTopicSource:
     def _of(self, partition: TopicIdPartition) -> _Numbered | None:
         return self._numbered.get(metadata_partition(partition, self._topic.partition_count))
 
-    def _refresh_one(self, number: int, end: Offset | None) -> None:
+    def _refresh_one(self, number: int, end: Offset) -> None:
         numbered = self._numbered.get(number)
-        if numbered is None or (end is not None and end < numbered.followed.next_offset):
+        if numbered is None or end < numbered.followed.next_offset:
             # An end below the known one means that the topic was deleted and created again.
             began_s = self._clock.monotonic_s()
             followed = FollowedPartition(
@@ -147,6 +158,10 @@ class BucketSource:
             partition: RemoteSegments.of_metadata(each.values())
             for partition, each in segments.items()
         }
+
+    def unread_metadata(self, partition: TopicIdPartition) -> int | None:
+        del partition
+        return None
 
     def segments(self, partition: TopicIdPartition) -> RemoteSegments:
         return self._columns.get(partition, NO_SEGMENTS)

@@ -50,6 +50,29 @@ def samples(metrics: Metrics, topic: str) -> dict[str, float]:
     }
 
 
+def test_reasons_are_there_while_a_partition_has_them() -> None:
+    metrics = Metrics()
+    topics = BrokerTopicMetrics(metrics)
+
+    def shown() -> list[str]:
+        lines = generate_latest(metrics.registry).decode().splitlines()
+        return sorted(line.partition("partitions")[2] for line in lines if line.startswith("iso"))
+
+    def block(partition: int, reason: str | None) -> list[str]:
+        topics.block("t", partition, reason)
+        return [line for line in shown() if "reason=" in line]
+
+    assert block(0, "full") == []
+    for partition in (0, 1):
+        topics.follow("t", partition)
+    assert block(0, "full") == ['{reason="full",topic="t"} 1.0']
+    assert block(1, "full") == ['{reason="full",topic="t"} 2.0']
+    assert block(1, "away") == ['{reason="away",topic="t"} 1.0', '{reason="full",topic="t"} 1.0']
+    assert block(1, None) == ['{reason="full",topic="t"} 1.0']
+    topics.forget("t", 0)
+    assert block(1, None) == []
+
+
 def test_values_are_there_before_the_first_event_and_go_with_the_last_partition() -> None:
     metrics = Metrics()
     topics = BrokerTopicMetrics(metrics)

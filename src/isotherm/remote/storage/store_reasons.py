@@ -39,6 +39,14 @@ _REASONS = (
         "no such host",
     ),
     (re.compile(r"TimedOut|timed out|deadline"), "no answer in time"),
+    (
+        re.compile(
+            r"InsufficientStorage|QuotaExceeded|status code: 507|No space left|quota exceeded"
+            r"|os error 28\b|os error 122\b"
+        ),
+        "No space left on device",
+    ),
+    (re.compile(r"Read-only file system|os error 30\b"), "Read-only file system"),
     (re.compile(r"status code: 429|status code: 503|SlowDown|TooManyRequests"), "throttled"),
 )
 REFUSALS = (
@@ -51,6 +59,15 @@ REFUSALS = (
     "access denied",
 )
 """Prefixes of reasons that persist until the configuration or the rights are changed."""
+
+
+_KNOWN = tuple(reason.partition(":")[0] for _, reason in _REASONS)
+
+
+def known_reason(reason: str) -> str | None:
+    """The first words of a reason of `store_reason`, without what only the store says. None if the
+    store has a reason of its own."""
+    return next((known for known in _KNOWN if reason.startswith(known)), None)
 
 
 def store_reason(error: BaseException) -> str:

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from isotherm.errors import IsothermError, RejectedError, RemoteResourceNotFoundError
+from isotherm.errors import IsothermError, RemoteResourceNotFoundError
 from isotherm.log.mending import mend_segment
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
@@ -35,6 +35,11 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
 )
 from isotherm.remote.tasks.cancellation import Cancellation
+from isotherm.remote.tasks.copy_block import (
+    METADATA_UNREAD,
+    CustomMetadataTooLargeError,
+    block_reason,
+)
 from isotherm.remote.tasks.copy_plan import CandidateSegment, CopyLag, plan_copies
 from isotherm.remote.tasks.deletion_rules import is_given_up, may_make_way
 from isotherm.remote.tasks.tier import RemoteTierAccess
@@ -43,10 +48,6 @@ from isotherm.segment.leader_epochs import epochs_within, without_empty_epochs
 from isotherm.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
-
-
-class CustomMetadataTooLargeError(RejectedError):
-    """The storage manager returned more than remote.log.metadata.custom.metadata.max.bytes."""
 
 
 class CopyTask:
@@ -63,6 +64,7 @@ class CopyTask:
         self._unconfirmed: tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate] | None
         self._unconfirmed = None
         self._halted_at_limit: int | None = None
+        self._block: str | None = None
 
     @property
     def is_halted(self) -> bool:
@@ -84,15 +86,21 @@ class CopyTask:
         log = self._log
         if not log.remote_log_enabled or log.config.remote_log_copy_disable:
             self._report_lag(enabled=False)
+            self._report_block(None)
             return
-        if self._cancellation.is_set or not self._tier.metadata.is_ready(self._partition):
+        if self._cancellation.is_set:
             return
+        if not self._tier.metadata.is_ready(self._partition):
+            self._report_block(METADATA_UNREAD)
+            return
+        if self._block == METADATA_UNREAD:
+            self._report_block(None)
         if self.is_halted:
             self._report_lag(enabled=True)
             return
         with ExitStack() as on_failure:
             on_failure.callback(self._report_lag, enabled=True)
-            on_failure.callback(self._note_failure)
+            on_failure.push(self._note_failure)
             # Before the look-up of the copied offset, which misses a copy whose FINISHED is
             # unknown: its segment would be copied again.
             self._confirm_finished()
@@ -102,9 +110,12 @@ class CopyTask:
             # No failure: the callbacks must not run.
             on_failure.pop_all()
         self._report_lag(enabled=True)
+        self._report_block(None)
 
-    def _note_failure(self) -> None:
+    def _note_failure(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Count the failure; the next run looks up the copied offset again."""
+        if error is not None:
+            self._report_block(block_reason(error))
         self._copied_offset = None
         self._tier.metrics.mark(TopicMeter.REMOTE_COPY_ERRORS, self._partition.topic)
 
@@ -127,6 +138,8 @@ class CopyTask:
             cancelled = self._cancellation.event
             if cancelled.is_set() or not self._tier.copy_quota.admit(size, cancelled):
                 return
+            # A slow store must not hide that segments wait for it.
+            self._report_lag(enabled=True)
             self._copy(candidate)
 
     def _learn_copied_offset(self) -> Offset:
@@ -279,6 +292,11 @@ class CopyTask:
             txn_index_empty=not segment.aborted_transactions(),
             broker_leader_epoch=self._tier.broker_leader_epoch(self._partition),
         )
+
+    def _report_block(self, reason: str | None) -> None:
+        self._block = reason
+        partition = self._partition
+        self._tier.metrics.block(partition.topic, partition.partition, reason)
 
     def _report_lag(self, *, enabled: bool) -> None:
         """Report Kafka's figures: closed segments that only this disk holds. They also grow while

@@ -16,7 +16,7 @@ from isotherm.remote.storage import store_check
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.storage.store_check import check_store
-from isotherm.remote.storage.store_reasons import is_absence, store_reason
+from isotherm.remote.storage.store_reasons import is_absence, known_reason, store_reason
 from tests.support.s3_stub import S3Stub, WireFault
 
 
@@ -140,6 +140,11 @@ def s3_text(status: str, code: str) -> str:
         ),
         (OSError("http://169.254.169.254/latest/api/token timed out"), "no credentials"),
         (OSError(28, "No space left on device"), "No space left on device"),
+        (
+            OSError(s3_text("507 Insufficient Storage", "InsufficientStorage")),
+            "No space left on device (InsufficientStorage)",
+        ),
+        (OSError(30, "Read-only file system"), "Read-only file system"),
         (ValueError("first\nsecond"), "first"),
         (ValueError("x" * 300), "x" * 200),
         (ValueError(""), "ValueError"),
@@ -213,3 +218,9 @@ def test_store_is_opened_with_its_own_settings(
     store = open_object_store(opened, create_folder=False)
     found = getattr(store, "config", {})
     assert {name: found.get(name) for name in expected} == expected
+
+
+def test_known_reason_is_one_of_few_whatever_the_store_says() -> None:
+    assert known_reason(store_reason(OSError(s3_text("403 Forbidden", "Odd")))) == "access denied"
+    assert known_reason("wrong region: the bucket is in eu-west-1 (Odd)") == "wrong region"
+    assert known_reason("EntityTooLarge") is None

@@ -12,7 +12,7 @@ import pytest
 from isotherm.errors import CorruptRecordError, RemoteStorageError, RequestTimedOutError
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.mending import MARKER_READ_SIZE
-from isotherm.metrics.broker_topic_metrics import TopicGauge
+from isotherm.metrics.broker_topic_metrics import COPY_BLOCKED, TopicGauge
 from isotherm.record.batch import build_batch
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
 from isotherm.record.validation import AppendOrigin
@@ -23,7 +23,8 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
-from isotherm.remote.tasks.copy import CopyTask, CustomMetadataTooLargeError
+from isotherm.remote.tasks.copy import CopyTask
+from isotherm.remote.tasks.copy_block import CustomMetadataTooLargeError
 from isotherm.remote.tasks.expiration import ExpirationTask
 from isotherm.segment.leader_epoch_checkpoint import read_leader_epoch_checkpoint
 from isotherm.segment.transaction_index import TRANSACTION_INDEX_ENTRY_SIZE
@@ -506,6 +507,24 @@ def test_partition_stopped_for_its_custom_metadata_shows_its_true_lag_and_that_i
     filled.custom_metadata_size_max = 129
     task.run()
     assert shown() == [0, 0, 0]
+
+
+def test_failed_copy_is_blocked_for_its_reason_until_one_succeeds(filled: TieredPartition) -> None:
+    def blocked(reason: str) -> float:
+        return filled.metrics.value(COPY_BLOCKED, topic="flights", reason=reason)
+
+    filled.store.fail_next(Operation.COPY, Fault.ERROR_BEFORE)
+    with pytest.raises(RemoteStorageError):
+        filled.copy_task.run()
+    assert blocked("another reason") == 1
+    filled.copy_task.run()
+    assert blocked("another reason") == 0
+    task, _ = wordy(filled)
+    for number in range(8):
+        filled.append(b"more-%d" % number)
+    with pytest.raises(CustomMetadataTooLargeError):
+        task.run()
+    assert blocked("custom metadata too large") == 1
 
 
 def test_partition_stopped_for_its_custom_metadata_goes_on_when_the_limit_changes(
