@@ -189,6 +189,11 @@ MISTAKES = [
         "only be increased topic=flights partitions=2 requested=1",
     ),
     Mistake("topics alter flights --config nosuch=1 -b {broker}", FAILED, "key key=nosuch"),
+    Mistake(
+        "topics alter flights --delete-config segment.byte -b {broker}",
+        FAILED,
+        "no such key key=segment.byte topic=flights nearest=segment.bytes",
+    ),
     Mistake("topics alter nosuch --partitions 5 -b {broker}", FAILED, "no such topic topic=nosuch"),
     Mistake("topics delete nosuch -b {broker}", FAILED, "no such topic topic=nosuch"),
     Mistake("topics describe-storage nosuch -b {broker}", FAILED, "no such topic topic=nosuch"),
@@ -213,6 +218,11 @@ MISTAKES = [
     ),
     Mistake("groups describe nosuch -b {broker}", FAILED, "no such group.* group=nosuch"),
     Mistake("remote segments nosuch -b {broker}", FAILED, "no such topic topic=nosuch"),
+    Mistake(
+        "remote events --topic flight -b {broker}",
+        FAILED,
+        "no such topic topic=flight nearest=flights",
+    ),
     Mistake("remote segments flights -b {broker} --layout x", USAGE, "x for configuration layout"),
     Mistake("remote migrate", USAGE, "choose one of --check and --run"),
     Mistake("remote migrate --check --run", USAGE, "choose one of --check and --run"),
@@ -373,6 +383,11 @@ MISTAKES = [
     Mistake("pipeline audit -b {closed}", FAILED, "{closed}: connection refused"),
     Mistake("pipeline audit -b {broker} --master x", USAGE, "key=master value='x' hint='local"),
     Mistake("pipeline audit -b {broker} --retention-ms t=x", USAGE, "--retention-ms value=t=x"),
+    Mistake(
+        "pipeline audit -b {broker} --retention-ms flight=5",
+        FAILED,
+        "no such topic topic=flight nearest=flights",
+    ),
     Mistake("pipeline audit -b {broker} --now soon", USAGE, "not a time value='soon' hint="),
     Mistake(
         "pipeline audit -b {broker} --report folder", USAGE, "path=folder reason='it is a fold"
@@ -400,6 +415,7 @@ MISTAKES = [
     Mistake("pipeline scrub -b {broker} --path {bucket} --sample 2", USAGE, "at most 1 sample=2"),
     Mistake("pipeline verify -b {broker}", USAGE, "choose one of --against, --against-topic"),
     Mistake("pipeline rebuild --path {bucket} --to-topic x", USAGE, "goes with --bootstrap-server"),
+    Mistake("pipeline rebuild --path {bucket} --log-dir text", USAGE, "text reason='a file'"),
     Mistake("pipeline rebuild --path {bucket} --topic-id x", USAGE, "form KEY=VALUE text='x'"),
     Mistake("pipeline project -b {broker}", USAGE, "Missing option '--to'"),
     Mistake("pipeline table", USAGE, "Missing argument 'TOPIC'"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors
+from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors, unknown_topic
 from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     AsJson,
@@ -125,7 +126,7 @@ def audit(
 
     limits = _limits(retention)
     if bootstrap_server is not None:
-        limits = _retentions(bootstrap_server, properties) | limits
+        limits = _retentions(bootstrap_server, properties, limits) | limits
     settings = AuditSettings(now_ms, grace_ms, limits)
     logs = (log,) if past is None else (log, past)
     is_small = is_small_metadata(spark_options, *logs)
@@ -227,8 +228,11 @@ def _limits(texts: list[str] | None) -> dict[str, Retention]:
         ) from None
 
 
-def _retentions(bootstrap_server: str, extra: dict[str, str]) -> dict[str, Retention]:
-    """The retention of the cluster's tiered topics, from their configuration."""
+def _retentions(
+    bootstrap_server: str, extra: dict[str, str], named: Iterable[str]
+) -> dict[str, Retention]:
+    """The retention of the cluster's tiered topics, from their configuration. Raises
+    UnknownTopicOrPartitionError if it has none of the name of one of `named`."""
     from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
     from isotherm.spark.jobs.audit import Retention
@@ -236,6 +240,9 @@ def _retentions(bootstrap_server: str, extra: dict[str, str]) -> dict[str, Reten
     admin = admin_client(bootstrap_server, extra)
     with one_line_errors(bootstrap_server):
         names = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        for name in named:
+            if name not in names:
+                raise unknown_topic(name, names)
         resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
         if not resources:
             return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -179,7 +180,7 @@ def spark_session(options: SparkOptions, *, is_small: bool = False) -> Iterator[
     spark: SparkSession | None = None
     try:
         with own_sigint_handler(), spark_errors():
-            with progress("starting Spark"):
+            with progress("starting Spark"), said_wait(master):
                 spark = session("isotherm-pipeline", master=master, config=config)
             # Again: PySpark has installed a handler of its own.
             with own_sigint_handler():
@@ -192,6 +193,27 @@ def spark_session(options: SparkOptions, *, is_small: bool = False) -> Iterator[
             spark.stop()
         raise
     spark.stop()
+
+
+@contextmanager
+def said_wait(master: str, after_s: float = _MASTER_TIMEOUT_S) -> Iterator[None]:
+    """Say within the block that a standalone cluster's master does not answer, once `after_s` have
+    passed. It may take connections and say nothing; Spark gives up after a minute."""
+    if not master.startswith(_STANDALONE):
+        yield
+        return
+    text = (
+        f"isotherm: no answer from the Spark master for {after_s:.0f} s, still waiting"
+        f" master={master} hint='Spark gives up after a minute'"
+    )
+    timer = threading.Timer(after_s, lambda: error_console().print(text, soft_wrap=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def check_master(master: str) -> None:

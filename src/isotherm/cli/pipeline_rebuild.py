@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -174,6 +174,7 @@ def rebuild(
         raise ConfigError(
             "a rebuild into log directories keeps the topic ids and needs no partition directories"
         )
+    new_dirs = [] if broker is None else _new_directories(broker.log_dirs)
     from isotherm.remote.storage.settings import ObjectStoreSettings
 
     if ids and not isinstance(store, ObjectStoreSettings):
@@ -194,6 +195,8 @@ def rebuild(
             )
             kept.callback(rebuilt.close)
             found = _print_plan(rebuilt, as_json=as_json)
+            if new_dirs and not run and not as_json:
+                console().print(f"--run makes these folders: {', '.join(map(str, new_dirs))}")
         segments = rebuilt.segments
         if ids and isinstance(store, ObjectStoreSettings):
             segments = mapped(segments, store, ids)
@@ -303,6 +306,14 @@ def _broker_config(log_dirs: list[Path] | None, config: Path | None) -> BrokerCo
         texts = read_properties(config)
     # The broker will serve this tier, so the remote storage system is on whatever the file says.
     return parse_broker_config({**texts, "remote.log.storage.system.enable": "true"})
+
+
+def _new_directories(log_dirs: Iterable[Path]) -> list[Path]:
+    """The log directories that do not exist. Raises ConfigError for a file in the place of one."""
+    for each in log_dirs:
+        if each.exists() and not each.is_dir():
+            raise ConfigError(f"not a log directory option=--log-dir path={each} reason='a file'")
+    return [each for each in log_dirs if not each.exists()]
 
 
 def _print_plan(rebuilt: Rebuilt, *, as_json: bool) -> int:

@@ -16,7 +16,13 @@ import typer
 from confluent_kafka import OFFSET_END, TopicPartition
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from isotherm.cli.client import REQUEST_TIMEOUT_S, consumer, one_line_errors
+from isotherm.cli.client import (
+    REQUEST_TIMEOUT_S,
+    admin_client,
+    consumer,
+    one_line_errors,
+    unknown_topic,
+)
 from isotherm.cli.event_columns import EventRows
 from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
@@ -86,11 +92,23 @@ def events(
             count = metadata_topic.partition_count
             starts = _starts(bootstrap_server, extra, name, count, time_ms(since))
         rows = event_rows(metadata_topic, damage, topic=topic, starts=starts)
+        first = list(itertools.islice(rows, 1))
+        if not first and topic is not None:
+            # A topic that was deleted may have events.
+            _check_topic(bootstrap_server, extra, topic)
+        rows = itertools.chain(first, rows)
         print_stream(_COLUMNS, itertools.islice(rows, limit), as_json=as_json)
     for line in damage:
         typer.echo(f"isotherm: {line}", err=True)
     if damage:
         raise typer.Exit(_EXIT_DAMAGE)
+
+
+def _check_topic(bootstrap_server: str, extra: dict[str, str], topic: str) -> None:
+    """Raise UnknownTopicOrPartitionError if the cluster has no such topic."""
+    names = admin_client(bootstrap_server, extra).list_topics(timeout=REQUEST_TIMEOUT_S).topics
+    if topic not in names:
+        raise unknown_topic(topic, names)
 
 
 @contextmanager

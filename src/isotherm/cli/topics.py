@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Any
 
 import typer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -34,6 +36,7 @@ from isotherm.cli.options import (
 )
 from isotherm.cli.output import console, print_rows
 from isotherm.cli.topic_storage import describe_storage
+from isotherm.errors import RejectedError
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
 app.command(name="describe-storage")(describe_storage)
@@ -172,6 +175,8 @@ def alter(
         )
     with one_line_errors(bootstrap_server):
         admin = admin_client(bootstrap_server, client.properties)
+        if delete_config:
+            _check_known(admin, name, delete_config)
         if changes:
             resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
             altered = admin.incremental_alter_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
@@ -224,6 +229,22 @@ def _partition_rows(
         return rows
     finally:
         reader.close()
+
+
+def _check_known(admin: AdminClient, name: str, keys: list[str]) -> None:
+    """Raise RejectedError for a key that the brokers do not have: they delete it without a word, as
+    Kafka's do."""
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    described = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+    try:
+        known = described[resource].result(REQUEST_TIMEOUT_S)
+    except KafkaException:
+        return  # who may change a topic need not have the right to describe it
+    for key in keys:
+        if key not in known:
+            nearest = difflib.get_close_matches(key, list(known), n=1)
+            hint = f" nearest={nearest[0]}" if nearest else ""
+            raise RejectedError(f"the topic has no such key key={key} topic={name}{hint}")
 
 
 def _own_settings(admin: AdminClient, name: str) -> dict[str, str]:

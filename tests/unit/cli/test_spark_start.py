@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from isotherm.cli.pipeline_options import check_master
+from isotherm.cli.pipeline_options import check_master, said_wait
 from isotherm.errors import ConfigError, SparkJobError
 from isotherm.testing.local_servers import free_ports
 
@@ -63,3 +63,17 @@ def test_interrupt_that_is_swallowed_ends_the_job_all_the_same() -> None:
         _, stderr = process.communicate(timeout=TIMEOUT_S)
     line = "isotherm: interrupted: nothing is written, the same command may be run again\n"
     assert (process.returncode, stderr) == (130, line)
+
+
+def test_master_that_takes_connections_and_says_nothing_is_named(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    said = ""
+    with said_wait("spark://host:7077", 0.0):
+        while not said:
+            said = capfd.readouterr().err
+    assert "no answer from the Spark master" in said
+    assert "master=spark://host:7077" in said
+    with said_wait("local[2]", 0.0):
+        pass
+    assert capfd.readouterr().err == ""
