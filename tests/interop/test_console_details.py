@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from isotherm.storage_view.cluster_storage import StorageReader
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from tests.support.browser import DRIVER, NO_BROWSER, Browser, open_browser
 from tests.support.console_server import running_console
+from tests.support.described_members import described_members, joined_members, shown_members
 
 pytestmark = pytest.mark.skipif(DRIVER is None, reason=NO_BROWSER)
 
-TOPIC, GROUP = "visits", "readers"
+TOPICS = ("visits", "arrivals", "logins")  # one for each test that counts
+GROUP = "readers"
 MESSAGES = 40
 
 
@@ -32,10 +35,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
     folder: Path = tmp_path_factory.mktemp("broker")
     with EmbeddedBroker(folder) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
-        topic = NewTopic(TOPIC, 2, 1, config={"max.message.bytes": "2000000"})
-        for created in admin.create_topics([topic]).values():
+        config = {"max.message.bytes": "2000000"}
+        topics = [NewTopic(topic, 2, 1, config=config) for topic in TOPICS]
+        for created in admin.create_topics(topics).values():
             created.result()
-        send(running)
+        for topic in TOPICS:
+            send(running, topic)
         yield running
 
 
@@ -46,25 +51,25 @@ def address(broker: EmbeddedBroker) -> Iterator[str]:
         yield running
 
 
-def send(broker: EmbeddedBroker) -> None:
+def send(broker: EmbeddedBroker, topic: str) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for n in range(MESSAGES):
-        producer.produce(TOPIC, b"value %d" % n, partition=n % 2)
+        producer.produce(topic, b"value %d" % n, partition=n % 2)
     assert producer.flush(60) == 0
 
 
-def commit(broker: EmbeddedBroker, group: str, offset: int) -> None:
-    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group}
+def commit(broker: EmbeddedBroker, topic: str, offset: int) -> None:
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": GROUP}
     consumer = Consumer(settings)
-    consumer.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
     consumer.close()
 
 
 def test_topic_has_its_configuration_its_groups_and_its_speed(
     browser: Browser, address: str, broker: EmbeddedBroker
 ) -> None:
-    commit(broker, GROUP, 5)
-    browser.open(f"{address}/#/topics/{TOPIC}", "#settings table")
+    commit(broker, "visits", 5)
+    browser.open(f"{address}/#/topics/visits", "#settings table")
     # What was set for the topic itself comes before what was set for the broker.
     row = browser.text("#settings > .rows tbody tr")
     assert row.split()[:3] == ["max.message.bytes", "2000000", "DYNAMIC_TOPIC_CONFIG"]
@@ -75,9 +80,52 @@ def test_topic_has_its_configuration_its_groups_and_its_speed(
     assert f"{GROUP}" in browser.text("#readers tbody tr")
     assert f"{MESSAGES // 2 - 5}" in browser.text("#readers tbody tr")
     assert "unknown" in browser.text("#sums")
-    send(broker)
+    send(broker, "visits")
     browser.refresh()
     browser.wait(lambda: "about" in browser.text("#sums"))
     # What was opened stays open when the page is made anew.
     assert "cleanup.policy" in browser.text("#settings")
+    assert browser.messages() == []
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_group_has_the_members_that_librdkafka_describes(
+    browser: Browser, address: str, broker: EmbeddedBroker, protocol: str
+) -> None:
+    group, servers = f"{protocol}-readers", broker.bootstrap_servers
+    with joined_members(servers, group, protocol, "arrivals"):
+        members = described_members(servers, group)
+        assert [len(places) for _, _, places in members] == [1, 1]
+        assert shown_members(address, group) == members
+        browser.open(f"{address}/#/groups/{group}", "#members tbody tr + tr")
+        for row, (client, host, ((topic, partition),)) in zip(
+            browser.all("#members tbody tr"), members, strict=True
+        ):
+            assert row.text.split()[:2] == [client, host]
+            assert f"{topic} {partition}" in row.text
+        # Each partition names its reader.
+        assert f"{protocol}-0" in browser.text("#lag")
+        assert f"{protocol}-1" in browser.text("#lag")
+    browser.refresh()
+    browser.wait(lambda: "No member" in browser.text("#members"))
+    assert browser.messages() == []
+
+
+def test_history_of_lag_grows_with_each_look(
+    browser: Browser, address: str, broker: EmbeddedBroker
+) -> None:
+    commit(broker, "logins", 6)
+    browser.open(f"{address}/#/groups/{GROUP}", "#history p")
+    assert "begins with the next look" in browser.text("#history")
+    send(broker, "logins")
+    browser.refresh()
+    browser.wait(lambda: browser.all("#history svg[role=img]"))
+    points = browser.run("return document.querySelector('polyline').points.length")
+    assert isinstance(points, int)
+    assert points >= 2
+    lag = browser.run("return document.querySelector('#history svg').ariaLabel")
+    assert str(lag) == browser.text("#history div p")
+    before, after = map(int, re.findall(r"([0-9]+) to ([0-9]+) offsets", str(lag))[0])
+    # The group has committed offsets of one partition, which has half of the messages.
+    assert after - before == MESSAGES // 2
     assert browser.messages() == []

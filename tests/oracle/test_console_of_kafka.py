@@ -18,6 +18,7 @@ from isotherm.storage_view.record_sources import ClusterRecords
 from oracle.tiered_topic import TieredTopic
 from tests.support.browser import DRIVER, NO_BROWSER, open_browser
 from tests.support.console_server import running_console
+from tests.support.described_members import described_members, joined_members, shown_members
 
 PARTITION = 1
 
@@ -105,6 +106,17 @@ def test_configuration_is_that_of_librdkafka(address: str, kafka_tiered_topic: T
         name: next((s.value for s in entry.synonyms.values() if s.source == default), None)
         for name, entry in entries.items()
     }
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_members_are_those_of_librdkafka(
+    address: str, kafka_tiered_topic: TieredTopic, protocol: str
+) -> None:
+    servers, group = kafka_tiered_topic.bootstrap_server, f"{protocol}-readers"
+    with joined_members(servers, group, protocol, kafka_tiered_topic.name):
+        members = described_members(servers, group)
+        assert len(members) == 2
+        assert shown_members(address, group) == members
 
 
 @pytest.mark.skipif(DRIVER is None, reason=NO_BROWSER)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from isotherm.client.node_address import NodeAddress
 from isotherm.errors import BrokerUnreachableError
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
@@ -20,6 +22,7 @@ from isotherm.storage_view.cluster_storage import (
     PartitionStorage,
     TopicStorage,
 )
+from isotherm.storage_view.group_members import GroupMembers, GroupPlace
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.local_holds import TierSettings
 from isotherm.storage_view.partition_storage import (
@@ -60,6 +63,7 @@ class ScriptedCluster:
     def __init__(self) -> None:
         self.is_gone = False
         self.groups: list[GroupState] = []
+        self.members: dict[str, GroupMembers] = {}
         self.histories: dict[TopicIdPartition, SegmentHistory] = {}
         self.settings: list[Setting] = [
             Setting("retention.ms", "-1", "DYNAMIC_TOPIC_CONFIG", "604800000", False, False),
@@ -109,7 +113,13 @@ class ScriptedCluster:
     def read_groups(self, brokers: Sequence[BrokerState]) -> list[GroupState]:
         if self.is_gone:
             raise BrokerUnreachableError("no broker is reachable at 127.0.0.1:9: refused")
-        return self.groups
+        place = NodeAddress("127.0.0.1", 9)
+        return [replace(each, coordinator=place) for each in self.groups]
+
+    def read_members(self, group: GroupPlace) -> GroupMembers:
+        if self.is_gone:
+            raise BrokerUnreachableError("no broker is reachable at 127.0.0.1:9: refused")
+        return self.members.get(group.group_id, GroupMembers("", ()))
 
     def read_topic_settings(self, topic: str) -> list[Setting]:
         if self.is_gone:

@@ -36,7 +36,7 @@ from isotherm.console.answers import (
     tier_maps,
     topic_detail,
 )
-from isotherm.console.detail_pages import DetailPages
+from isotherm.console.detail_pages import DetailPages, members_row, topic_lags
 from isotherm.console.job_pages import job_routes
 from isotherm.console.jobs import JobReports, JobRunner
 from isotherm.console.missing_page import is_for_a_person, missing_page
@@ -341,7 +341,13 @@ class _Pages:
         if found is None:
             raise HTTPException(404, f"no such group: {name}")
         reading = self._group_reading()
-        return self._answer(lambda storage: group_detail(found, storage, reading))
+        members = members_row(self._cluster.members(found))
+
+        def detail(storage: ClusterStorage) -> Row:
+            row = group_detail(found, storage, reading)
+            return {**row, **members, "by_topic": topic_lags(row["by_partition"])}
+
+        return self._answer(detail)
 
     def _group_reading(self) -> GroupReading:
         metrics = self._settings.metrics.look()

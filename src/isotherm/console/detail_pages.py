@@ -4,7 +4,7 @@ who reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from isotherm.console.watched_cluster import Look, WatchedCluster
     from isotherm.console.watched_metrics import WatchedMetrics
     from isotherm.storage_view.cluster_storage import ClusterStorage
+    from isotherm.storage_view.group_members import GroupMembers, Member
     from isotherm.storage_view.group_reader import GroupState
     from isotherm.storage_view.resource_settings import Setting
     from isotherm.storage_view.rows import Row
     from isotherm.storage_view.traffic import Traffic
+    from isotherm.types import TopicPartition
 
+MEMBERS_MAX = 500
+"""The most members of a group that a page shows."""
 _NOT_FOUND, _UNAVAILABLE = 404, 503
 
 
@@ -78,6 +82,57 @@ def settings_row(look: Look[list[Setting]]) -> Row:
             else [{**asdict(each), "is_default": each.is_default} for each in settings]
         ),
         "settings_error": look.error,
+    }
+
+
+def members_row(look: Look[GroupMembers]) -> Row:
+    """The first MEMBERS_MAX members, null if they could never be read; `members_error` is the
+    reason if they cannot be read now."""
+    found = look.content
+    return {
+        "assignor": None if found is None else found.assignor,
+        "members_total": None if found is None else len(found.members),
+        "members": None if found is None else [_member_row(m) for m in found.members[:MEMBERS_MAX]],
+        "members_error": look.error,
+    }
+
+
+def _member_row(member: Member) -> Row:
+    """A member with its partitions by topic. `assigned` is null if only its own program can read
+    it."""
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "assigned": None if member.assigned is None else _by_topic(member.assigned),
+        "awaited": _by_topic(member.awaited),
+    }
+
+
+def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in places:
+        by_topic.setdefault(topic, []).append(partition)
+    return by_topic
+
+
+def topic_lags(rows: Iterable[Row]) -> list[Row]:
+    """The lag of a group in each topic, from the rows of its partitions: as for the whole group,
+    offsets beyond an end hide none that are left elsewhere. `lag` is null if no leader answers."""
+    by_topic: dict[str, list[Row]] = {}
+    for row in rows:
+        by_topic.setdefault(row["topic"], []).append(row)
+    return [_topic_lag(topic, partitions) for topic, partitions in by_topic.items()]
+
+
+def _topic_lag(topic: str, partitions: Sequence[Row]) -> Row:
+    lags = [each["lag"] for each in partitions if each["lag"] is not None]
+    return {
+        "topic": topic,
+        "partitions": len(partitions),
+        "lag": sum(lag for lag in lags if lag > 0) or sum(lags) if lags else None,
+        "remote_lag": sum(each["remote_lag"] or 0 for each in partitions),
     }
 
 

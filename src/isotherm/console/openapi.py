@@ -112,7 +112,12 @@ def openapi_document() -> Schema:
                 _query("records", "The most records.", 1, DOWNLOAD_RECORDS_MAX),
             ),
             "/api/groups": _get("The lag of each group, and the tier that it reads from."),
-            "/api/groups/{group}": _get("The same for each partition of a group.", _path("group")),
+            "/api/groups/{group}": _get(
+                "The same for each partition and topic of a group, and its first 500 members with"
+                " their partitions. members is null if the coordinator does not describe them;"
+                " members_error says why.",
+                _path("group"),
+            ),
             "/api/topics/{topic}/partitions/{partition}/segments/{id}": _get(
                 "The metadata of one remote segment, and the keys of its objects.",
                 _path("topic"),

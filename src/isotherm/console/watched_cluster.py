@@ -22,6 +22,7 @@ from isotherm.storage_view.cluster_storage import (
     PartitionStorage,
     StorageReader,
 )
+from isotherm.storage_view.group_members import GroupMembers, GroupPlace
 from isotherm.storage_view.group_progress import GroupProgress
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.resource_settings import Setting
@@ -133,6 +134,7 @@ class WatchedCluster:
         self._topic_settings = NewestByKey(
             self._read_topic_settings, self._reading, clock, interval_s
         )
+        self._members = NewestByKey(self._read_members, self._reading, clock, interval_s)
 
     def look(self) -> Look[ClusterStorage]:
         return self._storage.look()
@@ -147,6 +149,11 @@ class WatchedCluster:
     def topic_settings(self, topic: str) -> Look[list[Setting]]:
         """The configuration of a topic."""
         return self._topic_settings.look(topic)
+
+    def members(self, group: GroupState) -> Look[GroupMembers]:
+        """The members of a group that `groups` has listed."""
+        assert group.coordinator is not None, "a broker has listed it"
+        return self._members.look(GroupPlace(group.group_id, group.kind, group.coordinator))
 
     def metadata(
         self, partition: TopicIdPartition, segment_id: uuid.UUID
@@ -184,6 +191,9 @@ class WatchedCluster:
 
     def _read_topic_settings(self, topic: str) -> list[Setting]:
         return self._opened().read_topic_settings(topic)
+
+    def _read_members(self, group: GroupPlace) -> GroupMembers:
+        return self._opened().read_members(group)
 
     def _read_groups(self) -> list[GroupState]:
         storage = self._storage.last.content

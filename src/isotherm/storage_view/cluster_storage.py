@@ -22,6 +22,7 @@ from isotherm.storage_view.cluster_reader import (
     read_cluster,
 )
 from isotherm.storage_view.event_source import EventSource
+from isotherm.storage_view.group_members import GroupMembers, GroupPlace, read_members
 from isotherm.storage_view.group_reader import GroupState, read_groups
 from isotherm.storage_view.partition_storage import (
     StorageSums,
@@ -174,6 +175,10 @@ class StorageReader:
     def read_topic_settings(self, topic: str) -> list[Setting]:
         """The configuration of a topic. Raises as `read_settings`."""
         return read_settings(self._client, ResourceType.TOPIC, topic)
+
+    def read_members(self, group: GroupPlace) -> GroupMembers:
+        """The members of a group. Raises as `group_members.read_members`."""
+        return read_members(self._client, group)
 
     @property
     def source(self) -> SegmentSource | None:

@@ -25,13 +25,14 @@ _OFFSET_FETCH_VERSION = 8  # the first for several groups; a later one names top
 @dataclass(frozen=True, slots=True)
 class GroupState:
     """A group. `state` and `kind` are the broker's terms, empty if its release does not report
-    them. `error` is the reason if the offsets are unknown."""
+    them. `error` is the reason if the offsets are unknown. `coordinator` listed the group."""
 
     group_id: str
     state: str
     kind: str
     committed: Mapping[TopicPartition, Offset]
     error: str | None = None
+    coordinator: NodeAddress | None = None
 
 
 def read_groups(client: ClusterClient, brokers: Iterable[NodeAddress]) -> list[GroupState]:
@@ -74,6 +75,7 @@ def _with_offsets(
             getattr(each, "group_type", ""),
             _committed(offsets[each.group_id]),
             _reason(offsets[each.group_id].error_code),
+            address,
         )
         for each in listed
     ]

@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from isotherm.console.answers import topic_detail
+from isotherm.console.detail_pages import MEMBERS_MAX, topic_lags
 from isotherm.console.watched_cluster import DETAILS_KEPT, WatchedCluster
 from isotherm.console.watched_metrics import MetricsLook
 from isotherm.errors import RejectedError
+from isotherm.storage_view.group_members import GroupMembers, Member
 from isotherm.storage_view.resource_settings import Setting
 from isotherm.storage_view.traffic import Traffic
 from isotherm.testing.sim_clock import SimClock
+from isotherm.types import TopicPartition
 from tests.support.console_server import running_console
 from tests.support.scripted_cluster import ScriptedCluster, damaged_cluster, local_tier
 
@@ -106,6 +109,59 @@ def test_groups_of_a_topic_have_their_lag_in_it_alone() -> None:
         (other,) = json_of(address, "/api/topics/history/groups")["groups"]
         assert other["group"] == "backfill"
         assert json_of(address, "/api/topics/quiet/groups")["groups"] == []
+
+
+def test_group_has_its_members_and_its_lag_by_topic() -> None:
+    cluster = damaged_cluster(1000)
+    places = (TopicPartition("orders", 0), TopicPartition("orders", 1))
+    cluster.members["billing"] = GroupMembers(
+        "uniform",
+        (
+            Member("m1", "static-1", "c1", "10.0.0.1", places[:1], awaited=places[1:]),
+            Member("m2", None, "c2", "10.0.0.2", None),
+        ),
+    )
+    with running_console(lambda: cluster) as address:
+        found = json_of(address, "/api/groups/billing")
+        assert json_of(address, "/api/groups/backfill")["members"] == []
+    first, second = found["members"]
+    assert first == {
+        "member_id": "m1",
+        "instance_id": "static-1",
+        "client_id": "c1",
+        "host": "10.0.0.1",
+        "assigned": {"orders": [0]},
+        "awaited": {"orders": [1]},
+    }
+    assert second["assigned"] is None
+    assert (found["assignor"], found["members_total"], found["members_error"]) == (
+        "uniform",
+        2,
+        None,
+    )
+    assert found["by_topic"] == [{"topic": "orders", "partitions": 2, "lag": 200, "remote_lag": 0}]
+
+
+def test_page_of_a_large_group_is_bounded() -> None:
+    cluster = damaged_cluster(1000)
+    members = tuple(Member(f"m{n}", None, "c", "h", ()) for n in range(MEMBERS_MAX + 1))
+    cluster.members["billing"] = GroupMembers("range", members)
+    with running_console(lambda: cluster) as address:
+        found = json_of(address, "/api/groups/billing")
+    assert (len(found["members"]), found["members_total"]) == (MEMBERS_MAX, MEMBERS_MAX + 1)
+
+
+def test_lag_in_a_topic_is_what_is_left() -> None:
+    def row(topic: str, lag: int | None) -> dict[str, Any]:
+        return {"topic": topic, "lag": lag, "remote_lag": None if lag is None else 0}
+
+    rows = [row("a", 5), row("b", None), row("a", -3), row("c", -2), row("d", 0), row("d", None)]
+    assert {each["topic"]: each["lag"] for each in topic_lags(rows)} == {
+        "a": 5,
+        "b": None,
+        "c": -2,
+        "d": 0,
+    }
 
 
 def test_settings_are_read_once_in_an_interval_and_kept_for_some_topics_alone() -> None:

@@ -2,6 +2,8 @@
 
 import { readOnlyNote, quoted } from "./commands.js";
 import { age, bytes, count, element, figure, plural, rate } from "./format.js";
+import { LagHistory } from "./lag_history.js";
+import { membersCard, readersByPartition } from "./members.js";
 import { table } from "./table.js";
 import { topicLink } from "./topics.js";
 
@@ -81,31 +83,54 @@ export function readersCard({ groups, failure }) {
 
 export function groupPage(name) {
   const page = { title: name, isShown: false, load: (fetchJson) => fetchJson(`api/groups/${encodeURIComponent(name)}`) };
+  const history = new LagHistory();
   page.show = (main, group, { client_arguments: client }) => {
     page.isShown = true;
-    const number = (key) => (row) => (row[key] === null ? "" : count(row[key]));
+    history.note(group.read_at_ms, group.lag);
     main.replaceChildren(element("h1", {}, name),
       element("dl", { class: "figures wide" },
         figure("State", group.group_error || group.state || "unknown", group.type, Boolean(group.group_error)),
+        figure("Members", group.members_total === null ? "unknown" : count(group.members_total), group.assignor ? `assigned by ${group.assignor}` : ""),
         figure("Lag", count(group.lag), `offsets of ${plural(group.partitions, "partition")}`),
         figure("Of these remote", count(group.remote_lag), "below the local log start"),
         figure("Age", between(group), "of the record that is next"),
         group.offsets_per_s === null ? figure("Reads", "unknown", "until the next reading")
           : figure("Reads", rate(group.offsets_per_s), "offsets a second, by what it commits"),
         group.remote_topics.length ? figure("From remote", remoteSpeed(group) || "unknown", "by the mean size of an offset there") : null),
+      element("section", { class: "card", id: "history" }, element("h2", {}, "Lag while this page is open"), history.element),
+      element("section", { class: "card", id: "members" }, membersCard(group)),
       remoteReads(group.remote_topics),
-      element("section", { class: "card" }, table("Partitions", [
-        { name: "topic", cell: (row) => topicLink(row.topic), value: "topic", kind: "left name" },
-        { name: "partition", cell: (row) => String(row.partition), value: "partition", isKey: true },
-        { name: "committed", cell: number("committed_offset"), value: "committed_offset" },
-        { name: "lag", cell: number("lag"), value: "lag", isKey: true },
-        { name: "of these remote", cell: number("remote_lag"), value: "remote_lag", isKey: true },
-        AGE, READS,
-        { name: "reads from", cell: (row) => row.reads_from, value: "reads_from", kind: "left wraps" },
-      ], group.by_partition)),
-      readOnlyNote("Members, or another offset", `isotherm groups describe ${client} ${quoted(name)}`));
+      element("section", { class: "card", id: "lag" }, element("h2", {}, "Lag"),
+        group.by_topic.length > 1 ? topicLags(group.by_topic) : null, partitionLags(group)),
+      readOnlyNote("Another offset", `isotherm groups reset-offsets ${client} ${quoted(name)} --topic ${quoted(group.by_topic[0]?.topic ?? "TOPIC")} --to-earliest`));
   };
   return page;
+}
+
+const known = (key) => (row) => (row[key] === null ? "" : count(row[key]));
+
+function topicLags(topics) {
+  return table("Topics of the group", [
+    { name: "topic", cell: (row) => topicLink(row.topic), value: "topic", kind: "left name" },
+    { name: "partitions", cell: known("partitions"), value: "partitions" },
+    { name: "lag", cell: known("lag"), value: "lag", isKey: true },
+    { name: "of these remote", cell: known("remote_lag"), value: "remote_lag", isKey: true },
+  ], [...topics].sort((one, other) => other.lag - one.lag), { noun: "topics" });
+}
+
+function partitionLags({ by_partition: partitions, members }) {
+  const readers = readersByPartition(members);
+  const reader = (row) => readers.get(`${row.topic} ${row.partition}`) ?? "";
+  return table("Partitions", [
+    { name: "topic", cell: (row) => topicLink(row.topic), value: "topic", kind: "left name" },
+    { name: "partition", cell: (row) => String(row.partition), value: "partition", isKey: true },
+    { name: "committed", cell: known("committed_offset"), value: "committed_offset" },
+    { name: "lag", cell: known("lag"), value: "lag", isKey: true },
+    { name: "of these remote", cell: known("remote_lag"), value: "remote_lag", isKey: true },
+    AGE, READS,
+    { name: "reads from", cell: (row) => row.reads_from, value: "reads_from", kind: "left wraps" },
+    { name: "read by", cell: reader, value: reader, kind: "left wraps" },
+  ], partitions);
 }
 
 // What the brokers' metrics say of the topics that a group reads from the remote tier.
