@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from isotherm.clock import SystemClock
 from isotherm.storage_view.cluster_storage import StorageReader
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from suites.results import SuiteUnavailableError
+from tests.support.axe import axe_source, findings
 from tests.support.browser import DRIVER, NO_BROWSER, Browser, open_browser
 from tests.support.console_server import running_console
 from tests.support.described_members import described_members, joined_members, shown_members
@@ -28,6 +31,20 @@ MESSAGES = 40
 def browser() -> Iterator[Browser]:
     with open_browser() as opened:
         yield opened
+
+
+@pytest.fixture
+def widths(browser: Browser) -> Iterator[None]:
+    yield
+    browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    try:
+        return axe_source()
+    except SuiteUnavailableError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +146,54 @@ def test_history_of_lag_grows_with_each_look(
     # The group has committed offsets of one partition, which has half of the messages.
     assert after - before == MESSAGES // 2
     assert browser.messages() == []
+
+
+def test_broker_has_its_disks_and_its_configuration(browser: Browser, address: str) -> None:
+    browser.open(f"{address}/#/brokers", "main tbody a")
+    assert "as Kafka 4.3" in browser.text("main tbody tr")
+    browser.click("main tbody a")
+    browser.wait(lambda: browser.all("#disks tbody tr"))
+    assert browser.text("h1") == "Broker 1"
+    log_dir = browser.text("#disks tbody td")
+    assert Path(log_dir).name == "log"
+    volume = shutil.disk_usage(log_dir).total
+    assert f"{volume / 2**30:.1f} GiB" in browser.text("#disks tbody tr")
+    assert "listeners" in browser.text("#settings > .rows")
+    assert "--metrics" in browser.text("#errors")
+    assert browser.messages() == []
+
+
+def test_sensitive_settings_are_hidden(browser: Browser, tmp_path: Path) -> None:
+    secret = "not-for-pages"
+    settings = {"ssl.keystore.password": secret}
+    with EmbeddedBroker(tmp_path, settings) as running:
+        properties = {"bootstrap.servers": running.bootstrap_servers}
+        with running_console(lambda: StorageReader(properties, SystemClock())) as address:
+            browser.open(f"{address}/#/brokers/1", "#settings table")
+            row = browser.text("#settings > .rows")
+            assert "ssl.keystore.password hidden" in " ".join(row.split())
+            assert secret not in str(browser.run("return document.documentElement.outerHTML"))
+
+
+@pytest.mark.usefixtures("widths")
+def test_new_pages_have_room_and_no_fault_of_access(
+    browser: Browser, address: str, broker: EmbeddedBroker, axe: str
+) -> None:
+    commit(broker, "logins", 6)
+    outside = """
+      return [document.documentElement, ...document.querySelectorAll('.rows')]
+        .filter((each) => each.scrollWidth > each.clientWidth)
+        .map((each) => `${each.localName} ${each.ariaLabel} ${each.scrollWidth}`)"""
+    for page, selector in (
+        ("topics/visits", "#settings table"),
+        (f"groups/{GROUP}", "#members"),
+        ("brokers", "main table"),
+        ("brokers/1", "#settings table"),
+    ):
+        for width in (1280, 375):
+            metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+            browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+            browser.open(f"{address}/#/{page}", selector)
+            # A table becomes a list when it has its place, before it is painted.
+            browser.wait(lambda: browser.run(outside) == [])
+            assert findings(browser.driver, axe) == [], (page, width)

@@ -32,8 +32,10 @@ def described_members(bootstrap_servers: str, group: str) -> list[tuple[str, str
 
 
 def shown_members(address: str, group: str) -> list[tuple[str, str, Any]]:
-    """The same from the console at this address."""
-    found = json.load(urllib.request.urlopen(f"{address}/api/groups/{group}"))
+    """The same from the console at this address, as soon as it has looked at the groups again."""
+    listed = f"{address}/api/groups"
+    wait_until(lambda: group in {each["group"] for each in _json(listed)["groups"]}, group)
+    found = _json(f"{listed}/{group}")
     return sorted(
         (
             each["client_id"],
@@ -42,6 +44,10 @@ def shown_members(address: str, group: str) -> list[tuple[str, str, Any]]:
         )
         for each in found["members"]
     )
+
+
+def _json(url: str) -> Any:
+    return json.load(urllib.request.urlopen(url))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
 )
+from isotherm.storage_view.broker_release import BrokerRelease
 from isotherm.storage_view.cluster_reader import BrokerState, PartitionState, TopicState
 from isotherm.storage_view.cluster_storage import (
     ClusterStorage,
@@ -64,6 +65,7 @@ class ScriptedCluster:
         self.is_gone = False
         self.groups: list[GroupState] = []
         self.members: dict[str, GroupMembers] = {}
+        self.brokers: tuple[BrokerState, ...] = ()
         self.histories: dict[TopicIdPartition, SegmentHistory] = {}
         self.settings: list[Setting] = [
             Setting("retention.ms", "-1", "DYNAMIC_TOPIC_CONFIG", "604800000", False, False),
@@ -105,7 +107,7 @@ class ScriptedCluster:
             NOW_MS,
             "scripted-cluster-22-chr",
             1,
-            (BrokerState(1, "127.0.0.1", 9, None, size, None),),
+            self.brokers or (BrokerState(1, "127.0.0.1", 9, None, size, None),),
             topics,
             MetadataTopicSize(200_300, 32_000_000, 50, read_offsets=200_200, read_s=0.5),
         )
@@ -115,6 +117,12 @@ class ScriptedCluster:
             raise BrokerUnreachableError("no broker is reachable at 127.0.0.1:9: refused")
         place = NodeAddress("127.0.0.1", 9)
         return [replace(each, coordinator=place) for each in self.groups]
+
+    def read_broker_settings(self, broker_id: int, address: NodeAddress) -> list[Setting]:
+        return self.settings
+
+    def read_releases(self, brokers: Sequence[BrokerState]) -> dict[int, BrokerRelease]:
+        return {each.broker_id: BrokerRelease(30, 29) for each in brokers if each.error is None}
 
     def read_members(self, group: GroupPlace) -> GroupMembers:
         if self.is_gone:

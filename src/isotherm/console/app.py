@@ -36,6 +36,7 @@ from isotherm.console.answers import (
     tier_maps,
     topic_detail,
 )
+from isotherm.console.broker_pages import BrokerPages
 from isotherm.console.detail_pages import DetailPages, members_row, topic_lags
 from isotherm.console.job_pages import job_routes
 from isotherm.console.jobs import JobReports, JobRunner
@@ -141,6 +142,7 @@ def console_app(
             Route("/api/groups", pages.groups),
             Route("/api/groups/{group:path}", pages.group),
             *DetailPages(cluster, settings.metrics).routes(),
+            *BrokerPages(cluster, settings.metrics).routes(),
             *record_pages.routes(),
             *job_routes(reports, runner),
             Mount("/static", StaticFiles(directory=STATIC)),

@@ -111,6 +111,15 @@ def openapi_document() -> Schema:
                 *_search_parameters(),
                 _query("records", "The most records.", 1, DOWNLOAD_RECORDS_MAX),
             ),
+            "/api/brokers": _get(
+                "The brokers with their log directories, what they lead, and the release of Apache"
+                " Kafka that they are like."
+            ),
+            "/api/brokers/{broker}": _get(
+                "A broker, its settings, and the errors of the last hour that metrics of its host"
+                " count; errors is null without metrics.",
+                _path("broker", _INTEGER),
+            ),
             "/api/groups": _get("The lag of each group, and the tier that it reads from."),
             "/api/groups/{group}": _get(
                 "The same for each partition and topic of a group, and its first 500 members with"

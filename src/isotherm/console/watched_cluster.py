@@ -13,9 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from isotherm.client.node_address import NodeAddress
 from isotherm.clock import Clock
 from isotherm.errors import IsothermError
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.storage_view.broker_release import BrokerRelease
+from isotherm.storage_view.cluster_reader import BrokerState
 from isotherm.storage_view.cluster_storage import (
     ClusterStorage,
     Histories,
@@ -26,7 +29,7 @@ from isotherm.storage_view.group_members import GroupMembers, GroupPlace
 from isotherm.storage_view.group_progress import GroupProgress
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.resource_settings import Setting
-from isotherm.types import TopicIdPartition
+from isotherm.types import BrokerId, TopicIdPartition
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -134,6 +137,10 @@ class WatchedCluster:
         self._topic_settings = NewestByKey(
             self._read_topic_settings, self._reading, clock, interval_s
         )
+        self._broker_settings = NewestByKey(
+            self._read_broker_settings, self._reading, clock, interval_s
+        )
+        self._releases = Newest(self._read_releases, self._reading, clock, interval_s)
         self._members = NewestByKey(self._read_members, self._reading, clock, interval_s)
 
     def look(self) -> Look[ClusterStorage]:
@@ -149,6 +156,15 @@ class WatchedCluster:
     def topic_settings(self, topic: str) -> Look[list[Setting]]:
         """The configuration of a topic."""
         return self._topic_settings.look(topic)
+
+    def broker_settings(self, broker: BrokerState) -> Look[list[Setting]]:
+        """The configuration of a broker, from the broker itself."""
+        address = NodeAddress(broker.host, broker.port)
+        return self._broker_settings.look((broker.broker_id, address))
+
+    def releases(self) -> Look[dict[BrokerId, BrokerRelease]]:
+        """The releases of the brokers that answered the last look."""
+        return self._releases.look()
 
     def members(self, group: GroupState) -> Look[GroupMembers]:
         """The members of a group that `groups` has listed."""
@@ -191,6 +207,13 @@ class WatchedCluster:
 
     def _read_topic_settings(self, topic: str) -> list[Setting]:
         return self._opened().read_topic_settings(topic)
+
+    def _read_broker_settings(self, broker: tuple[BrokerId, NodeAddress]) -> list[Setting]:
+        return self._opened().read_broker_settings(*broker)
+
+    def _read_releases(self) -> dict[BrokerId, BrokerRelease]:
+        storage = self._storage.last.content
+        return self._opened().read_releases(() if storage is None else storage.brokers)
 
     def _read_members(self, group: GroupPlace) -> GroupMembers:
         return self._opened().read_members(group)

@@ -19,6 +19,7 @@ from isotherm.client.cluster_client import ClusterClient
 from isotherm.client.node_address import NodeAddress
 from isotherm.errors import IsothermError, UnsupportedVersionError
 from isotherm.protocol.api_keys import ApiKey
+from isotherm.protocol.code_names import code_name
 from isotherm.storage_view.local_holds import SEGMENT_BYTES_DEFAULT, TierSettings
 from isotherm.storage_view.partition_storage import LocalTier, Retention
 from isotherm.types import (
@@ -59,8 +60,22 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
+class LogDirState:
+    """A log directory. `size_in_bytes` are its replicas, `total_bytes` and `usable_bytes` those of
+    its volume; None in releases that do not report them (KIP-827). `error` is the reason if it is
+    offline."""
+
+    path: str
+    size_in_bytes: int
+    total_bytes: int | None
+    usable_bytes: int | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerState:
-    """A broker. `error` is the reason if it did not answer."""
+    """A broker. `error` is the reason if it did not answer. `local_bytes` are of the topics that
+    the reader wants, those of `log_dirs` of all topics."""
 
     broker_id: BrokerId
     host: str
@@ -68,6 +83,7 @@ class BrokerState:
     rack: str | None
     local_bytes: int
     error: str | None
+    log_dirs: tuple[LogDirState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +130,7 @@ class _Answers:
     last_stable: Offsets
     high_watermark: Offsets
     sizes: Mapping[TopicPartition, int]
+    log_dirs: tuple[LogDirState, ...]
 
 
 def read_cluster(client: ClusterClient, wants_topic: Callable[[str], bool]) -> ClusterState:
@@ -217,7 +234,7 @@ def _ask_broker(
         local_log_start,
         offsets(LATEST, _READ_COMMITTED),
         offsets(LATEST),
-        _replica_sizes(client, address, topics),
+        *_disks(client, address, topics),
     )
 
 
@@ -255,30 +272,49 @@ def list_offsets(
     return offsets
 
 
-def _replica_sizes(
+def _disks(
     client: ClusterClient, address: NodeAddress, topics: set[str]
-) -> dict[TopicPartition, int]:
-    """The local bytes of each replica of the broker. A replica that moves between log directories
-    counts once."""
+) -> tuple[dict[TopicPartition, int], tuple[LogDirState, ...]]:
+    """The local bytes of each replica of the broker, and its log directories. A replica that moves
+    between log directories counts once."""
     answer = client.ask(
         address, ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, newest=_LOG_DIRS_VERSION
     )
-    return {
+    local = [each for each in answer.results if not each.log_dir.startswith(REMOTE_LOG_DIR)]
+    sizes = {
         TopicPartition(topic.name, each.partition_index): each.partition_size
-        for directory in answer.results
-        if not directory.log_dir.startswith(REMOTE_LOG_DIR)
+        for directory in local
         for topic in directory.topics
         if topic.name in topics
         for each in topic.partitions
         if not each.is_future_key
     }
+    return sizes, tuple(map(_log_dir, local))
+
+
+def _log_dir(directory: Any) -> LogDirState:
+    partitions = (each for topic in directory.topics for each in topic.partitions)
+    code = directory.error_code
+    return LogDirState(
+        directory.log_dir,
+        sum(each.partition_size for each in partitions),
+        _size(directory, "total_bytes"),
+        _size(directory, "usable_bytes"),
+        None if code is ErrorCode.none else code_name(code),
+    )
+
+
+def _size(directory: Any, name: str) -> int | None:
+    size = getattr(directory, name, -1)
+    return None if size < 0 else int(size)
 
 
 def _broker_state(broker: Any, answers: _Answers | IsothermError) -> BrokerState:
     place = (broker.node_id, broker.host, broker.port, broker.rack)
     if isinstance(answers, IsothermError):
         return BrokerState(*place, local_bytes=0, error=str(answers))
-    return BrokerState(*place, local_bytes=sum(answers.sizes.values()), error=None)
+    size = sum(answers.sizes.values())
+    return BrokerState(*place, local_bytes=size, error=None, log_dirs=answers.log_dirs)
 
 
 def _topic_state(

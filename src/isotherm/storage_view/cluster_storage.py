@@ -13,6 +13,7 @@ from isotherm.client.cluster_client import ClusterClient
 from isotherm.client.node_address import NodeAddress
 from isotherm.clock import Clock
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
+from isotherm.storage_view.broker_release import BrokerRelease, read_release
 from isotherm.storage_view.cluster_reader import (
     BrokerState,
     ClusterState,
@@ -175,6 +176,18 @@ class StorageReader:
     def read_topic_settings(self, topic: str) -> list[Setting]:
         """The configuration of a topic. Raises as `read_settings`."""
         return read_settings(self._client, ResourceType.TOPIC, topic)
+
+    def read_broker_settings(self, broker_id: BrokerId, address: NodeAddress) -> list[Setting]:
+        """The configuration of a broker. Raises as `read_settings`."""
+        return read_settings(self._client, ResourceType.BROKER, str(broker_id), address)
+
+    def read_releases(self, brokers: Sequence[BrokerState]) -> dict[BrokerId, BrokerRelease]:
+        """The releases of these brokers, without those that did not answer `read`."""
+        return {
+            each.broker_id: read_release(self._client, NodeAddress(each.host, each.port))
+            for each in brokers
+            if each.error is None
+        }
 
     def read_members(self, group: GroupPlace) -> GroupMembers:
         """The members of a group. Raises as `group_members.read_members`."""

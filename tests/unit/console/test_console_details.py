@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from isotherm.console.answers import topic_detail
+from isotherm.console.broker_pages import broker_errors
 from isotherm.console.detail_pages import MEMBERS_MAX, topic_lags
 from isotherm.console.watched_cluster import DETAILS_KEPT, WatchedCluster
 from isotherm.console.watched_metrics import MetricsLook
 from isotherm.errors import RejectedError
+from isotherm.storage_view.broker_release import BrokerRelease
+from isotherm.storage_view.cluster_reader import BrokerState, LogDirState
 from isotherm.storage_view.group_members import GroupMembers, Member
 from isotherm.storage_view.resource_settings import Setting
 from isotherm.storage_view.traffic import Traffic
@@ -162,6 +165,66 @@ def test_lag_in_a_topic_is_what_is_left() -> None:
         "c": -2,
         "d": 0,
     }
+
+
+def test_brokers_have_disks_leaders_and_a_release(address: str, cluster: DetailedCluster) -> None:
+    disks = (
+        LogDirState("/a", 60, 1000, 400, None),
+        LogDirState("/b", 0, None, None, "KAFKA_STORAGE_ERROR"),
+    )
+    cluster.brokers = (
+        BrokerState(1, "one", 9092, "r1", 100, None, disks),
+        BrokerState(2, "two", 9092, None, 0, "refused"),
+    )
+    first, second = json_of(address, "/api/brokers")["brokers"]
+    assert (first["leaders"], first["replicas"], first["lagging_replicas"]) == (1, 1, 0)
+    assert (second["leaders"], second["replicas"], second["lagging_replicas"]) == (0, 1, 1)
+    assert (first["is_controller"], second["is_controller"]) == (True, False)
+    assert (first["kafka_release"], first["cluster_level"]) == ("4.3", 29)
+    assert (second["kafka_release"], second["broker_error"]) == (None, "refused")
+    assert first["log_dirs"][0] == {
+        "path": "/a",
+        "size_in_bytes": 60,
+        "total_bytes": 1000,
+        "usable_bytes": 400,
+        "error": None,
+    }
+    assert first["log_dirs"][1]["error"] == "KAFKA_STORAGE_ERROR"
+    one = json_of(address, "/api/brokers/1")
+    assert [each["name"] for each in one["settings"]] == ["retention.ms", "cleanup.policy"]
+    assert one["errors"] is None
+    # A broker that does not answer is not asked for its configuration.
+    two = json_of(address, "/api/brokers/2")
+    assert (two["settings"], two["settings_error"]) == (None, "refused")
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        json_of(address, "/api/brokers/3")
+
+
+def test_errors_of_a_broker_are_those_of_its_host(cluster: DetailedCluster) -> None:
+    cluster.brokers = tuple(
+        BrokerState(number, host, 9092 + number, None, 0, None)
+        for number, host in enumerate(("a", "b", "b"))
+    )
+    storage = cluster.read()
+    rows = [{"broker": f"{host}:9404", "errors": "e", "topic": "t", "count": 1} for host in "ab"]
+    errors = {
+        "since_ms": 5,
+        "rows": rows,
+        "unanswered": [{"url": "http://b:9405/metrics", "reason": "refused"}],
+    }
+    only = broker_errors(storage.brokers[0], storage, errors)
+    assert (only["brokers"], only["rows"], only["unanswered"]) == ([0], rows[:1], [])
+    shared = broker_errors(storage.brokers[2], storage, errors)
+    assert (shared["brokers"], shared["rows"]) == ([1, 2], rows[1:])
+    assert len(shared["unanswered"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("level", "release"),
+    [(None, None), (6, None), (7, "3.3"), (21, "3.9"), (25, "4.0"), (31, None)],
+)
+def test_release_is_that_of_the_highest_level(level: int | None, release: str | None) -> None:
+    assert BrokerRelease(level, None).kafka_release == release
 
 
 def test_settings_are_read_once_in_an_interval_and_kept_for_some_topics_alone() -> None:

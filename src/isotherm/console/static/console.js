@@ -1,7 +1,7 @@
 // Which page is shown, and when it is read again.
 
 import { answersPage } from "./answers.js";
-import { brokersPage } from "./brokers.js";
+import { brokerPage, brokersPage } from "./brokers.js";
 import { groupPage, groupsPage } from "./groups.js";
 import { jobsPage, reportPage } from "./jobs.js";
 import { missingPage, nothingHere } from "./missing.js";
@@ -39,7 +39,7 @@ function pageOf(hash) {
   if (kind === "records") return name ? recordsPage(name, parameters) : recordTopicsPage();
   if (kind === "groups") return name ? groupPage(name) : groupsPage();
   if (kind === "jobs") return name ? reportPage(name) : jobsPage();
-  if (kind === "brokers" && !name) return brokersPage();
+  if (kind === "brokers") return name ? brokerPage(name) : brokersPage();
   if (kind === "answers" && !name) return answersPage();
   return missingPage(hash);
 }

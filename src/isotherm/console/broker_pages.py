@@ -1,0 +1,114 @@
+"""The requests for brokers: their disks, what they lead, their configuration and their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from isotherm.console.detail_pages import settings_row
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from isotherm.console.watched_cluster import WatchedCluster
+    from isotherm.console.watched_metrics import WatchedMetrics
+    from isotherm.storage_view.broker_release import BrokerRelease
+    from isotherm.storage_view.cluster_reader import BrokerState
+    from isotherm.storage_view.cluster_storage import ClusterStorage
+    from isotherm.storage_view.rows import Row
+    from isotherm.types import BrokerId
+
+_NOT_FOUND, _UNAVAILABLE = 404, 503
+
+
+class BrokerPages:
+    """The handlers. The server calls each in a thread, and it may block."""
+
+    def __init__(self, cluster: WatchedCluster, metrics: WatchedMetrics) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/api/brokers", self.brokers),
+            Route("/api/brokers/{broker}", self.broker),
+        ]
+
+    def brokers(self, _: Request) -> Response:
+        storage, error = self._look()
+        releases = self._cluster.releases().content or {}
+        rows = [broker_row(each, storage, releases) for each in storage.brokers]
+        return _answer(storage, error, {"brokers": rows})
+
+    def broker(self, request: Request) -> Response:
+        storage, error = self._look()
+        name = request.path_params["broker"]
+        found = next((each for each in storage.brokers if str(each.broker_id) == name), None)
+        if found is None:
+            raise HTTPException(_NOT_FOUND, f"no such broker: {name}")
+        metrics = self._metrics.look()
+        content = {
+            **broker_row(found, storage, self._cluster.releases().content or {}),
+            **(
+                {"settings": None, "settings_error": found.error}
+                if found.error is not None
+                else settings_row(self._cluster.broker_settings(found))
+            ),
+            "errors": None if metrics is None else broker_errors(found, storage, metrics.errors),
+        }
+        return _answer(storage, error, content)
+
+    def _look(self) -> tuple[ClusterStorage, str | None]:
+        look = self._cluster.look()
+        if look.content is None:
+            raise HTTPException(_UNAVAILABLE, look.error)
+        return look.content, look.error
+
+
+def broker_row(
+    broker: BrokerState, storage: ClusterStorage, releases: Mapping[BrokerId, BrokerRelease]
+) -> Row:
+    """A broker with what it leads and follows. `lagging_replicas` are those that are not in sync.
+    `broker_error` is the reason if it did not answer."""
+    states = [each.state for topic in storage.topics.values() for each in topic.partitions]
+    own = [each for each in states if broker.broker_id in each.replicas]
+    release = releases.get(broker.broker_id)
+    row = asdict(broker)
+    return {
+        "broker_error": row.pop("error"),
+        **row,
+        "is_controller": broker.broker_id == storage.controller_id,
+        "leaders": sum(each.leader == broker.broker_id for each in states),
+        "replicas": len(own),
+        "lagging_replicas": sum(broker.broker_id not in each.in_sync_replicas for each in own),
+        "kafka_release": None if release is None else release.kafka_release,
+        "supported_level": None if release is None else release.supported_level,
+        "cluster_level": None if release is None else release.cluster_level,
+    }
+
+
+def broker_errors(broker: BrokerState, storage: ClusterStorage, errors: Row) -> Row:
+    """The errors of the last hour that metrics of the broker's host count. Metrics name no broker:
+    `brokers` are all that have this host."""
+    return {
+        "since_ms": errors["since_ms"],
+        "brokers": [each.broker_id for each in storage.brokers if each.host == broker.host],
+        "rows": [row for row in errors["rows"] if _host(row["broker"]) == broker.host],
+        "unanswered": [
+            each for each in errors["unanswered"] if urlsplit(each["url"]).hostname == broker.host
+        ],
+    }
+
+
+def _host(address: str) -> str | None:
+    return urlsplit(f"//{address}").hostname
+
+
+def _answer(storage: ClusterStorage, error: str | None, content: Row) -> Response:
+    return JSONResponse({"read_at_ms": storage.read_at_ms, "error": error, **content})
