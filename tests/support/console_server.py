@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.applications import Starlette
@@ -23,6 +24,9 @@ from isotherm.storage_view.record_sources import RecordSource
 from isotherm.storage_view.registered_values import RegisteredValues
 from isotherm.storage_view.segment_facts import named_layout
 from tests.support.scripted_records import ScriptedRecords
+
+if TYPE_CHECKING:
+    from isotherm.spark.tables.iceberg_listing import ListedTable
 
 PRICE = "0.023"
 SWEEP_COMMAND = "isotherm pipeline sweep --path s3://bucket/kafka -b localhost:9092"
@@ -56,6 +60,7 @@ def running_console(
     protocol: type[ConsoleProtocol] = ConsoleProtocol,
     path: str = "",
     clock: Clock | None = None,
+    read_tables: Callable[[], Sequence[ListedTable]] | None = None,
 ) -> Iterator[str]:
     """Run the console; yield its address.
 
@@ -74,6 +79,7 @@ def running_console(
         watched_metrics,
         clock or SystemClock(),
         registered,
+        read_tables,
     )
     app = console_app(watched, source, settings, JobReports(reports), runner)
     config = uvicorn.Config(

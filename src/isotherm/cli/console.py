@@ -6,7 +6,7 @@ import ipaddress
 import shlex
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,6 +42,7 @@ from isotherm.storage_view.prices import DEFAULT_PRICE, price_list
 if TYPE_CHECKING:
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
     from isotherm.remote.storage.settings import ObjectStoreSettings
+    from isotherm.spark.tables.iceberg_listing import ListedTable
     from isotherm.storage_view.registered_values import RegisteredValues
 
 DEFAULT_PORT = 8585
@@ -114,6 +115,27 @@ _KeyPrefix = Annotated[
 ]
 
 
+_Warehouse = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Show the Iceberg tables of topics in it: the --warehouse of isotherm pipeline table.",
+    ),
+]
+_Catalog = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The catalog of these tables, as for pipeline table."),
+]
+_ToOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--to-option",
+        metavar="KEY=VALUE",
+        help="A property of that catalog. May be given many times.",
+    ),
+]
+
+
 @with_groups
 def console(
     *,
@@ -137,6 +159,9 @@ def console(
     option: StoreOption = None,
     registry: Registry = None,
     registry_option: RegistryOption = None,
+    warehouse: _Warehouse = None,
+    catalog: _Catalog = None,
+    to_option: _ToOption = None,
     client: ClientOptions,
 ) -> None:
     """Show the tiers of a cluster in the browser: Isotherm's or any Kafka cluster's.
@@ -167,6 +192,7 @@ def console(
         watched_metrics,
         clock,
         _registered_values(registry, registry_option, clock),
+        _table_reader(warehouse, catalog, parse_pairs(to_option)),
     )
     check_address_is_free(host, port)
     with_tls = _has_identity(tls_certificate, tls_key)
@@ -278,6 +304,26 @@ def _registered_values(
     except SchemaRegistryError as error:
         error_console().print(f"isotherm: {error}", soft_wrap=True)
     return RegisteredValues(settings, clock)
+
+
+def _table_reader(
+    warehouse: str | None, catalog: str | None, properties: Mapping[str, str]
+) -> Callable[[], Sequence[ListedTable]] | None:
+    """Reads the tables of a catalog, which is opened at the first look. None without options.
+    Raises ConfigError for missing packages."""
+    if warehouse is None and catalog is None and not properties:
+        return None
+    from isotherm.spark.requirements import check_iceberg
+
+    check_iceberg()
+
+    def read_tables() -> Sequence[ListedTable]:
+        from isotherm.spark.tables.iceberg_catalogs import open_catalog
+        from isotherm.spark.tables.iceberg_listing import list_topic_tables
+
+        return list_topic_tables(open_catalog(catalog, properties, warehouse))
+
+    return read_tables
 
 
 def _opened(bucket: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:

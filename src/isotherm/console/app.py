@@ -51,6 +51,7 @@ from isotherm.console.openapi import (
 from isotherm.console.query import number, optional_number, text
 from isotherm.console.record_pages import FOUND_DEFAULT, RecordPages
 from isotherm.console.records import RecordBrowser, RecordsWanted, TooManyScansError
+from isotherm.console.table_pages import TablePages
 from isotherm.console.topic_answers import storage_problems, topic_answers, topic_problems
 from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.console.watched_metrics import MetricsLook, WatchedMetrics
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 
     from isotherm.clock import Clock
     from isotherm.remote.storage.layout.segment_layout import Layout
+    from isotherm.spark.tables.iceberg_listing import ListedTable
     from isotherm.storage_view.copy_signs import CopySigns
     from isotherm.storage_view.prices import PriceList
     from isotherm.storage_view.registered_values import RegisteredValues
@@ -113,6 +115,7 @@ class ConsoleSettings:
     metrics: WatchedMetrics
     clock: Clock
     registered: RegisteredValues | None = None
+    read_tables: Callable[[], Sequence[ListedTable]] | None = None
 
 
 def console_app(
@@ -143,6 +146,7 @@ def console_app(
             Route("/api/groups/{group:path}", pages.group),
             *DetailPages(cluster, settings.metrics).routes(),
             *BrokerPages(cluster, settings.metrics).routes(),
+            *TablePages(cluster, settings.read_tables, settings.clock).routes(),
             *record_pages.routes(),
             *job_routes(reports, runner),
             Mount("/static", StaticFiles(directory=STATIC)),

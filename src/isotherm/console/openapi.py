@@ -111,6 +111,10 @@ def openapi_document() -> Schema:
                 *_search_parameters(),
                 _query("records", "The most records.", 1, DOWNLOAD_RECORDS_MAX),
             ),
+            "/api/tables": _get(
+                "The Iceberg tables of topics in --warehouse or --catalog. tables is null without"
+                " these options; tables_error says why they cannot be read now."
+            ),
             "/api/brokers": _get(
                 "The brokers with their log directories, what they lead, and the release of Apache"
                 " Kafka that they are like."
