@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.clock import SystemClock
+from isotherm.spark.tables.iceberg_listing import ListedTable
+from isotherm.spark.tables.topic_table import Identity
 from isotherm.storage_view.cluster_storage import StorageReader
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from suites.results import SuiteUnavailableError
@@ -25,6 +28,7 @@ pytestmark = pytest.mark.skipif(DRIVER is None, reason=NO_BROWSER)
 TOPICS = ("visits", "arrivals", "logins")  # one for each test that counts
 GROUP = "readers"
 MESSAGES = 40
+FIRST_MS = 1_767_000_000_000
 
 
 @pytest.fixture(scope="module")
@@ -197,3 +201,29 @@ def test_new_pages_have_room_and_no_fault_of_access(
             # A table becomes a list when it has its place, before it is painted.
             browser.wait(lambda: browser.run(outside) == [])
             assert findings(browser.driver, axe) == [], (page, width)
+
+
+def test_tables_say_how_far_behind_they_are(browser: Browser, broker: EmbeddedBroker) -> None:
+    properties = {"bootstrap.servers": broker.bootstrap_servers}
+    admin = AdminClient(properties)
+    (described,) = admin.describe_topics(TopicCollection(["arrivals"])).values()
+    topic_id = str(uuid.UUID(int=uuid_int(described.result().topic_id)))
+    identity = Identity(topic="arrivals", topic_id=topic_id, value_format="json")
+    table = ListedTable("kafka.arrivals", identity, 3, 1, FIRST_MS, {0: 7, 1: 20}, 2)
+    with running_console(
+        lambda: StorageReader(properties, SystemClock()), read_tables=lambda: [table]
+    ) as address:
+        browser.open(f"{address}/#/tables", "main tbody tr")
+        cells = [each.text for each in browser.all("main tbody td")]
+        assert cells[:5] == ["kafka.arrivals", "arrivals", "3", f"{MESSAGES // 2 - 7}", "2"]
+        browser.click("main tbody a")
+        browser.wait(lambda: browser.text("h1") == "arrivals")
+    with running_console(lambda: StorageReader(properties, SystemClock())) as address:
+        browser.open(f"{address}/#/tables", "main code")
+        assert "--warehouse" in browser.text("main")
+    assert browser.messages() == []
+
+
+def uuid_int(topic_id: Uuid) -> int:
+    most, least = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+    return (most % 2**64) << 64 | least % 2**64
