@@ -28,6 +28,8 @@ _CONDITION = re.compile(
 )
 _STEP = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
 _ABSENT = object()
+_SCHEMA_ID_MAGIC = b"\0"
+_SCHEMA_ID_SIZE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,8 @@ class JsonCondition:
 
     def matches(self, data: bytes | None) -> bool:
         """False if the bytes are no JSON, have nothing at the path, or something of another
-        kind."""
-        try:
-            value = _ABSENT if data is None else self._at_path(json.loads(data))
-        except (ValueError, RecursionError):
-            return False
+        kind. JSON may follow the five bytes with which a schema registry names the schema."""
+        value = _ABSENT if data is None else self._at_path(_parsed(data))
         if value is _ABSENT or _kind(value) != _kind(self.literal):
             return False
         if self.operator in ("=", "!=") or _kind(value) in ("number", "text"):
@@ -64,6 +63,17 @@ class JsonCondition:
                 return _ABSENT
             value = value[step]
         return value
+
+
+def _parsed(data: bytes) -> Any:
+    """_ABSENT if the bytes are no JSON."""
+    framed = [data[_SCHEMA_ID_SIZE:]] if data.startswith(_SCHEMA_ID_MAGIC) else []
+    for each in (*framed, data):
+        try:
+            return json.loads(each)
+        except (ValueError, RecursionError):
+            continue
+    return _ABSENT
 
 
 def json_condition(text: str) -> JsonCondition:

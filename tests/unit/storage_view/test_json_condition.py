@@ -36,6 +36,15 @@ def test_record_that_meets_a_condition_matches(condition: str) -> None:
     assert json_condition(condition).matches(RECORD)
 
 
+def test_json_after_the_id_of_a_schema_matches() -> None:
+    condition = json_condition("value.user.id = 42")
+    assert condition.matches(b"\0\0\0\0\7" + RECORD)
+    assert not condition.matches(b"\1\0\0\0\7" + RECORD)
+    assert not condition.matches(b"\0\0\0\0\7\x02\x08Ann")
+    # Its first byte is that of a schema's id too.
+    assert condition.matches(RECORD.decode().encode("utf-16-be"))
+
+
 @pytest.mark.parametrize(
     "condition",
     [
