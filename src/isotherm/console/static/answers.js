@@ -6,21 +6,33 @@ import { table } from "./table.js";
 import { topicLink } from "./topics.js";
 
 const TOPICS_MAX = 100;
+const TOPICS_AT_FIRST = 10;
 
 export function answersPage() {
   const page = { title: "Answers", isShown: false, load: (fetchJson) => fetchJson("api/answers") };
   const opened = new Set(); // topics whose reasons are shown
+  let most = TOPICS_AT_FIRST;
   page.show = (main, data, { client_arguments: client }) => {
     page.isShown = true;
+    const all = () => {
+      most = TOPICS_MAX;
+      page.show(main, data, { client_arguments: client });
+    };
     const own = data.topics.filter((topic) => !topic.is_internal && !topic.topic.startsWith("__"));
     main.replaceChildren(element("h1", {}, "Answers"),
-      card("Why is local so big?", own.length ? own.slice(0, TOPICS_MAX).map((topic, place) => reasons(topic, opened, place === 0))
+      card("Why is local so big?", own.length ? [...own.slice(0, most).map((topic, place) => reasons(topic, opened, place === 0)), rest(own, most, all)]
         : [element("p", { class: "quiet" }, "No topic has a byte.")]),
       card("What is left over in the bucket?", leftovers(data)),
       card("How long does a broker read the metadata topic when it starts?", restart(data.metadata_topic, client)),
-      card("What does it cost, and what will it?", [money(own.slice(0, TOPICS_MAX), data)]));
+      card("What does it cost, and what will it?", [money(own.slice(0, TOPICS_MAX), data, most)]));
   };
   return page;
+}
+
+function rest(topics, most, all) {
+  if (most >= Math.min(topics.length, TOPICS_MAX)) return null;
+  const words = topics.length > TOPICS_MAX ? `The first ${TOPICS_MAX} of ${count(topics.length)} topics` : `All ${topics.length} topics`;
+  return element("p", {}, element("button", { type: "button", onclick: all }, words));
 }
 
 const card = (question, answers) => element("section", { class: "card" }, element("h2", {}, question), answers);
@@ -28,15 +40,15 @@ const card = (question, answers) => element("section", { class: "card" }, elemen
 function reasons(topic, opened, isFirst) {
   if (isFirst && !opened.size) opened.add(topic.topic);
   const box = element("details", { class: "answer", open: opened.has(topic.topic) },
-    element("summary", {}, element("strong", {}, topic.topic), ` ${bytes(topic.local_bytes)}: `,
-      topic.holds.map((hold) => `${hold.cause} ${bytes(hold.bytes)}`).join(", ") || "nothing local"),
+    element("summary", {}, element("strong", { title: topic.topic }, topic.topic), element("b", {}, bytes(topic.local_bytes)), " ",
+      element("span", {}, topic.holds.map((hold) => `${hold.cause} ${bytes(hold.bytes)}`).join(", ") || "nothing local")),
     element("ul", {}, topic.holds.map((hold) => element("li", {},
       element("strong", {}, `${hold.cause}: ${bytes(hold.bytes)}`), ` in ${plural(hold.partitions, "partition")}`,
       hold.since_ms === null ? "" : `, since ${time(hold.since_ms)}`,
       hold.attempts ? `, ${plural(hold.attempts, "upload")} begun` : "",
       hold.failures ? `, ${plural(hold.failures, "copy", "copies")} failed in the last minutes` : "", ". ", hold.remedy,
       ` Most is in partition ${hold.worst_partition}, from offset ${count(hold.first_offset)}.`))),
-    element("p", {}, element("a", { href: `#/topics/${encodeURIComponent(topic.topic)}` }, `The tier map of ${topic.topic}`)));
+    element("p", {}, element("a", { href: `#/topics/${encodeURIComponent(topic.topic)}` }, "Its tier map")));
   // The page is made anew with each look; what was opened stays open.
   box.addEventListener("toggle", () => (box.open ? opened.add(topic.topic) : opened.delete(topic.topic)));
   return box;
@@ -69,8 +81,10 @@ function restart(topic, client) {
     command(`isotherm remote migrate ${client}`)];
 }
 
-function money(topics, { price_per_gib_month: price, forecast_months: months }) {
-  const sum = (key, place) => topics.reduce((total, row) => total + ((place === undefined ? row[key] : row[key][place]) ?? 0), 0);
+function money(topics, { price_per_gib_month: price, forecast_months: months }, most) {
+  // Null if it is known of no topic.
+  const sum = (key, place) => topics.map((row) => (place === undefined ? row[key] : row[key][place])).filter((each) => each !== null)
+    .reduce((total, each) => (total ?? 0) + each, topics.length ? null : 0);
   const known = (amount, words) => (amount === null ? "unknown" : words(amount));
   const rows = [...topics].sort((one, other) => other.cost_per_month - one.cost_per_month);
   const all = {
@@ -86,5 +100,5 @@ function money(topics, { price_per_gib_month: price, forecast_months: months }) 
       { name: "a month now", cell: (row) => dollars(row.cost_per_month), value: "cost_per_month", isKey: true },
       ...months.map((number, place) => ({ name: `in ${plural(number, "month")}`,
         cell: (row) => known(row.forecast_cost_per_month[place], dollars), value: (row) => row.forecast_cost_per_month[place] })),
-    ], rows, { last: all }));
+    ], rows, { most, noun: "topics", last: all }));
 }

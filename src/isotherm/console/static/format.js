@@ -1,6 +1,7 @@
 // Numbers as people read them, and elements of the page.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const PLACES_MAX = 10; // of a problem
 const SPANS = [["d", 86400], ["h", 3600], ["min", 60]];
 
 export function bytes(size) {
@@ -48,15 +49,32 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
-// What somebody has to act on; nothing if nothing is wrong.
+// What somebody has to act on; nothing if nothing is wrong. What has the same cause and remedy is one problem.
 export function problemList(problems) {
   if (!problems.length) return [];
-  return [element("section", { class: "card problems", "aria-label": "Problems" }, element("ul", {}, problems.map((each) => element("li", {},
-    element("strong", { class: "bad" }, each.cause),
-    each.topic === null ? "" : [" in ", element("a", { href: `#/topics/${encodeURIComponent(each.topic)}` }, each.topic)], ": ",
-    each.bytes === null ? "" : `${bytes(each.bytes)} of closed segments are not copied. `,
-    each.failures ? `${plural(each.failures, "copy", "copies")} failed in the last minutes. ` : "", each.text))))];
+  const groups = new Map();
+  for (const each of problems) {
+    const same = `${each.cause}\n${each.text}`;
+    groups.set(same, [...(groups.get(same) ?? []), each]);
+  }
+  return [element("section", { class: "card problems", "aria-label": "Problems" },
+    element("ul", {}, [...groups.values()].map((some) => element("li", {}, problemWords(some)))))];
 }
+
+function problemWords(some) {
+  const [{ cause, text }] = some;
+  const heading = element("strong", { class: "bad" }, cause);
+  const places = some.filter(({ topic }) => topic !== null);
+  if (places.length < 2) return [heading, ...places.flatMap((each) => [" in ", topicOf(each)]), ": ", some.map(damage), text];
+  return [heading, ` in ${plural(places.length, "topic")}: `, text, element("ul", {}, places.slice(0, PLACES_MAX).map((each) =>
+    element("li", {}, topicOf(each), ": ", damage(each) || cause))),
+  places.length > PLACES_MAX ? element("p", { class: "quiet" }, `And in ${count(places.length - PLACES_MAX)} more.`) : ""];
+}
+
+const topicOf = ({ topic }) => element("a", { href: `#/topics/${encodeURIComponent(topic)}` }, topic);
+
+const damage = ({ bytes: size, failures }) => (size === null ? "" : `${bytes(size)} of closed segments are not copied. `)
+  + (failures ? `${plural(failures, "copy", "copies")} failed in the last minutes. ` : "");
 
 export const figure = (name, value, note = "", isBad = false) =>
   element("div", {}, element("dt", {}, name),

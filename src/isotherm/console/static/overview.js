@@ -53,10 +53,13 @@ function sums({ total, metadata_topic: metadata, price_per_gib_month: price, top
 
 function costFigure({ cost_per_month: storage }, price, traffic, now) {
   const known = traffic?.cost_per_month ?? null;
-  if (known === null) return figure("Cost a month", dollars(storage), `at $${price} a GiB, without requests`);
-  return figure("Cost a month", dollars(storage + known), `${dollars(storage)} at $${price} a GiB, ${dollars(known)} for requests`
+  if (known === null) return figure("Cost a month", dollars(storage), `at ${priceWords(price)}, without requests`);
+  return figure("Cost a month", dollars(storage + known), `${dollars(storage)} at ${priceWords(price)}, ${dollars(known)} for requests`
     + ` as in the last ${age((now - traffic.since_ms) / 1000)}`);
 }
+
+// Of several steps of a price it is the mean.
+const priceWords = (price) => `$${Number(price.toFixed(5))} a GiB`;
 
 function metadataWords({ records, records_per_day: perDay, bytes_per_day: size, restart_s: restart }) {
   return [`${count(records)} records at most`,

@@ -98,7 +98,7 @@ function queryOf(form) {
 // One search: a queue of messages for each partition, merged by time.
 class Search {
   constructor(topic, { by_partition: rows }, form, host) {
-    Object.assign(this, { topic, form, isStopped: false, records: [], cost: new Map(), examined: 0, tail: null });
+    Object.assign(this, { topic, form, isStopped: false, records: [], shown: 0, cost: new Map(), examined: 0, tail: null });
     const partition = form.elements.partition.value;
     this.isNewest = form.elements.order.value === "newest";
     this.lines = rows.filter((row) => partition === "" || String(row.partition) === partition)
@@ -106,6 +106,8 @@ class Search {
     this.bar = element("progress", { max: 1, value: 0, "aria-label": "Part of the offsets that was searched" });
     this.button = element("button", { type: "button", onclick: () => this.press() }, "Stop");
     this.said = element("p", { role: "status" });
+    const left = this.lines.length - PARTITIONS_AT_ONCE;
+    const bound = left > 0 ? element("p", { class: "quiet" }, `Live and the download have the first ${PARTITIONS_AT_ONCE} of ${plural(this.lines.length, "partition")}: choose a partition for the others.`) : null;
     this.problems = element("p", { class: "bad", hidden: true });
     this.spent = element("details", {}, element("summary", {}, "What it cost"), element("div"));
     this.live = element("button", { type: "button", "aria-pressed": "false", onclick: () => this.pressLive() }, "Live");
@@ -114,7 +116,8 @@ class Search {
     this.list = element("div", { id: "records" });
     this.more = element("button", { type: "button", hidden: true, onclick: () => this.goOn() }, "Load more");
     host.replaceChildren(element("section", { class: "card" },
-      element("div", { class: "tools" }, this.bar, this.button, this.live, this.download), this.said, this.liveSaid, this.problems, this.spent),
+      element("div", { class: "tools search" }, this.said, this.bar, this.button, this.live, this.download),
+      this.liveSaid, bound, this.problems, this.spent),
     this.list, element("div", { class: "tools" }, this.more));
   }
 
@@ -133,6 +136,8 @@ class Search {
     this.isStopped = false;
     this.isRunning = true;
     this.button.textContent = "Stop";
+    this.button.hidden = false;
+    this.bar.removeAttribute("data-idle");
     this.more.hidden = true;
     try {
       this.query ??= queryOf(this.form);
@@ -143,7 +148,9 @@ class Search {
     }
     this.isRunning = false;
     this.button.textContent = "Go on";
-    this.button.hidden = this.isEnd;
+    // "Load more" is where the reader is then.
+    this.button.hidden = this.isEnd || this.records.length > 0;
+    this.bar.toggleAttribute("data-idle", true);
     this.more.hidden = this.isEnd || !this.records.length;
   }
 
@@ -157,6 +164,7 @@ class Search {
     while (!this.isStopped && this.records.length < shownMax) {
       const empty = this.lines.filter((line) => line.left !== null && !line.queue.length);
       if (empty.length) {
+        if (this.records.length !== this.shown) this.showRecords();
         await this.step(empty.slice(0, PARTITIONS_AT_ONCE));
         this.tell();
         continue;
@@ -214,6 +222,7 @@ class Search {
 
   showRecords() {
     const format = this.form.elements.format.value;
+    this.shown = this.records.length;
     this.list.replaceChildren(this.records.length ? element("section", { class: "card" },
       recordTable(this.topic, this.records, format)) : "");
   }
@@ -274,8 +283,8 @@ const tierMark = (tier) => element("span", {}, element("span", { class: `swatch 
 
 function recordTable(topic, records, format) {
   return table("Messages", [
-    { name: "offset", cell: (row) => `${row.partition} · ${count(row.offset)}`, value: "offset", kind: "left" },
-    { name: "time", cell: (row) => time(row.timestamp_ms), value: "timestamp_ms", kind: "left date", isKey: true },
+    { name: "partition · offset", cell: (row) => `${row.partition} · ${count(row.offset)}`, value: "offset", kind: "left" },
+    { name: "time, UTC", cell: (row) => time(row.timestamp_ms).replace(" UTC", ""), value: "timestamp_ms", kind: "left date", isKey: true },
     { name: "tier", cell: (row) => tierMark(row.tier), value: "tier", kind: "left" },
     { name: "key", cell: (row) => shownAs(row.key, format === "hex" ? "hex" : "line").slice(0, PREVIEW_LENGTH), kind: "left name", isKey: true },
     { name: "value", cell: (row) => valueCell(topic, row, format), kind: "left wide", isKey: true },

@@ -11,7 +11,8 @@
 
   function paint() {
     document.documentElement.dataset.theme = choice === "automatic" ? (system.matches ? "dark" : "light") : choice;
-    document.dispatchEvent(new Event("themechange"));
+    // To the canvases themselves: a listener of the document would outlive its canvas.
+    for (const canvas of document.querySelectorAll("canvas")) canvas.dispatchEvent(new Event("themechange"));
   }
 
   system.addEventListener("change", paint);

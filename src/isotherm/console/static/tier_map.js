@@ -49,10 +49,10 @@ export class TierMap {
       onclick: (event) => {
         this.choose(this.cellAt(event));
         this.enter();
-      }, ondblclick: (event) => this.zoom(0.25, this.offsetAt(event)),
+      }, ondblclick: (event) => this.zoom(0.25, this.offsetAt(event)), onthemechange: () => this.draw(),
     });
     this.ends = element("div", { class: "ends" });
-    this.told = element("div", { class: "ends", "aria-hidden": "true" });
+    this.told = element("div", { class: "ends told", "aria-hidden": "true" });
     this.offsets = element("p", { class: "offsets quiet" });
     const button = (words, label, act) => element("button", { type: "button", "aria-label": `${label}, partition ${partition}`, onclick: act }, words);
     this.element = element("section", { class: "map", "aria-label": `Partition ${partition}` },
@@ -61,7 +61,6 @@ export class TierMap {
         button("All", "All offsets", () => this.zoom(Infinity)))),
       this.canvas, this.ends, this.told, this.offsets);
     new ResizeObserver(() => this.draw()).observe(this.canvas);
-    document.addEventListener("themechange", () => this.draw());
   }
 
   show(map) {
