@@ -37,6 +37,12 @@ class Browser:
         self.driver.get(address)
         self.wait(lambda: self.all(selector))
 
+    def go(self, address: str) -> None:
+        """Open a page of the console, without a reload where only the hash is another."""
+        self.run("document.querySelector('main h1')?.remove()")
+        self.driver.get(address)
+        self.wait(lambda: self.all("main h1"))
+
     def all(self, selector: str) -> list[WebElement]:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
@@ -52,6 +58,12 @@ class Browser:
 
     def run(self, script: str) -> object:
         return self.driver.execute_script(script)
+
+    def next_frames(self) -> None:
+        """Wait until the page is painted, and tables have become lists, after a change of size."""
+        self.driver.execute_async_script(
+            "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
+        )
 
     def refresh(self) -> None:
         """Make the page refresh now, not in five seconds, as when its tab becomes visible again."""
