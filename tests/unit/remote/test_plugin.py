@@ -21,7 +21,7 @@ from isotherm.errors import (
     RemoteStorageThrottledError,
 )
 from isotherm.remote import plugin as plugin_module
-from isotherm.remote.metadata import checked as checked_metadata_module
+from isotherm.remote.metadata import checked_metadata_manager
 from isotherm.remote.metadata.checked_metadata_manager import METADATA_MANAGER, checked_metadata
 from isotherm.remote.plugin import LOG_INTERVAL_S, PluginKind, load_plugin, place_config
 from isotherm.remote.segment_metadata import IndexType
@@ -553,7 +553,7 @@ def test_future_that_fails_or_never_ends_is_an_error(
     future: Future[None] = Future()
     checked = checked_metadata(Plugin(write=future), clock)
     stored = checked.add_remote_log_segment_metadata(segment.metadata)
-    monkeypatch.setattr(checked_metadata_module, "WRITE_WAIT_S", 0.01)
+    monkeypatch.setattr(checked_metadata_manager, "WRITE_WAIT_S", 0.01)
     with pytest.raises(RemoteStorageError, match="not stored an event in time"):
         stored.result()
     future.set_exception(KeyError("k"))

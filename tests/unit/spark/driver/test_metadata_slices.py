@@ -12,7 +12,7 @@ from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.project import _project_slice
-from isotherm.spark.metadata import metadata_log
+from isotherm.spark.metadata import remote_metadata_log
 from isotherm.spark.metadata.projection import Projection
 from isotherm.spark.metadata.remote_metadata_log import LogSlice, TopicMetadataLog
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
@@ -26,7 +26,7 @@ def append(
 ) -> Append:
     """Appends the first events of the segments with these numbers to the topic of the brokers."""
     topic = MemoryMetadataTopic(partition_count=1)
-    monkeypatch.setattr(metadata_log, "KafkaMetadataTopic", lambda *_, **__: topic)
+    monkeypatch.setattr(remote_metadata_log, "KafkaMetadataTopic", lambda *_, **__: topic)
 
     def appended(numbers: range) -> None:
         for number in numbers:
