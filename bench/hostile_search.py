@@ -7,7 +7,8 @@ whatever others send?
 A search, not a comparison: hundreds of connections at once, over each kind of listener, before and
 after a login, with rights and without, send requests of all APIs and versions, with sizes, counts,
 repeats, compression ratios and patterns at their extremes; whole, cut off, slowly, half closed and
-without reading the answers. Others do not end their TLS handshake, or send what is none. A client
+without reading the answers. Others do not end their TLS handshake, send what is none, or want a
+second one or new keys again and again. A client
 that has logged in asks for the served versions meanwhile, and a new one logs in now and then, both
 from another process. The plans that were carried out when one waited longest, when a step of the
 event loop took the most CPU time, and when the broker was largest, are kept in files that
@@ -322,12 +323,15 @@ class Search:
 
     def end(self) -> dict[str, Any]:
         """Stop, and return the figures."""
+        plans = self.crowd.plans
         self.crowd.close()
         lost_before, asked = self.healthy.lost.value, self.healthy.asked.value
         # The attackers have gone: the client is served, or it never will be.
         end_s = time.monotonic() + HEALTHY_TIMEOUT_S
         while self.healthy.asked.value == asked and time.monotonic() < end_s:
             time.sleep(HEALTHY_PAUSE_S)
+        # However long the client waited, what it shows is their doing.
+        self._ended.extend((time.monotonic(), plan) for plan in plans)
         self._look()
         is_served = self.healthy.asked.value > asked
         self.healthy.stop()

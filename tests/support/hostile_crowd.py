@@ -15,6 +15,7 @@ import select
 import socket
 import ssl
 import struct
+import tempfile
 import time
 import uuid
 import zlib
@@ -25,9 +26,10 @@ from typing import Any
 from bench.logins import LOGIN_ANSWERS, login_requests
 from oracle.raw_requests import request_frame
 from tests.support.extreme_requests import FrameSupply
+from tests.support.tls_records import HANDSHAKE, RecordingClient, Tls13Records
 
 # How a plan sends its bytes, and what it does then.
-WHOLE, SLOWLY, CUT_OFF, HALF_CLOSED, RESET, DEAF, IN_THE_CLEAR = (
+WHOLE, SLOWLY, CUT_OFF, HALF_CLOSED, RESET, DEAF, IN_THE_CLEAR, RENEWING = (
     "whole",
     "slowly",
     "cut off",
@@ -35,6 +37,8 @@ WHOLE, SLOWLY, CUT_OFF, HALF_CLOSED, RESET, DEAF, IN_THE_CLEAR = (
     "reset",
     "deaf",
     "in the clear",
+    # Messages of TLS after the handshake. The payload says of which version, and how many.
+    "renewing",
 )
 WAYS = (WHOLE,) * 12 + (SLOWLY, CUT_OFF, HALF_CLOSED, HALF_CLOSED, RESET, DEAF, IN_THE_CLEAR)
 # A broker that is silent for so long is not going to answer: the request waits for something.
@@ -46,6 +50,7 @@ CONNECT_TIMEOUT_S = 60.0
 ANNOUNCED = (2**31 - 1, 100 * 2**20, 524_288, 1000, 0, -1)
 USERS = {"admin": "a", "trent": "t", "mallory": "m"}
 _SIZE = struct.Struct(">i")
+_RENEWALS = struct.Struct(">HI")
 _RECEIVED = bytearray(1 << 18)
 _TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _TLS.check_hostname, _TLS.verify_mode = False, ssl.CERT_NONE
@@ -145,8 +150,13 @@ class Planner:
         return frames if rng.random() < 0.7 else self._frames()[:3]
 
     def _handshake(self, listener: str) -> Plan:
-        """Bytes instead of a handshake: its beginning, damaged, in small records, and others."""
+        """Bytes instead of a handshake: its beginning, damaged, in small records, and others. Or a
+        flood of second handshakes and changes of keys after the first."""
         rng, hello = self._rng, self._hello
+        if rng.random() < 0.15:
+            version = rng.choice((ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3))
+            payload = _RENEWALS.pack(version, rng.choice((1, 100, 4000)))
+            return Plan(listener, "", RENEWING, has_tls=False, payload=payload, frames=0)
         kind = rng.randrange(5)
         if kind == 0:
             payload = hello[: rng.randrange(len(hello))]
@@ -194,6 +204,38 @@ def _at_most(frames: list[bytes], size: int) -> list[bytes]:
     return kept
 
 
+class Renewals:
+    """A client of TLS that wants a second handshake (TLS 1.2) or new keys (1.3) again and again."""
+
+    def __init__(self, payload: bytes) -> None:
+        version, self._count = _RENEWALS.unpack(payload)
+        with tempfile.NamedTemporaryFile(prefix="keys-", delete=False) as file:
+            self._key_log = Path(file.name)
+        self._tls = RecordingClient(ssl.TLSVersion(version), self._key_log)
+
+    def shake_hands(self, connection: socket.socket) -> bytes:
+        """Returns what to send when the handshake has ended. Raises OSError, SSLWantReadError
+        before."""
+        received = b""
+        with contextlib.suppress(BlockingIOError):
+            received = connection.recv(1 << 16)
+            if not received:
+                raise ConnectionError("the broker has closed the connection")
+        sent, has_ended = self._tls.shake_hands(received)
+        connection.send(sent)
+        if not has_ended:
+            raise ssl.SSLWantReadError
+        records = self._tls.records()
+        self.close()
+        if isinstance(records, Tls13Records):
+            return b"".join(records.key_update(is_answered=True) for _ in range(self._count))
+        hello = self._tls.hello
+        return b"".join(records.record(HANDSHAKE, hello) for _ in range(self._count))
+
+    def close(self) -> None:
+        self._key_log.unlink(missing_ok=True)
+
+
 class HostileClient:
     """One connection that carries out a plan."""
 
@@ -214,7 +256,8 @@ class HostileClient:
         # The backlog of the listener may be full for a moment.
         plain.settimeout(CONNECT_TIMEOUT_S)
         plain.connect((host, int(port)))
-        self.is_shaking_hands = plan.has_tls
+        self.is_shaking_hands = plan.has_tls or plan.way == RENEWING
+        self._renewals = Renewals(plan.payload) if plan.way == RENEWING else None
         self.socket: socket.socket = plain
         if plan.has_tls:
             self.socket = _TLS.wrap_socket(plain, do_handshake_on_connect=False)
@@ -223,8 +266,11 @@ class HostileClient:
 
     def shake_hands(self) -> None:
         """Raises OSError, of which an unfinished handshake is one."""
-        assert isinstance(self.socket, ssl.SSLSocket)
-        self.socket.do_handshake()
+        if self._renewals is not None:
+            self._left = memoryview(self._renewals.shake_hands(self.socket))
+        else:
+            assert isinstance(self.socket, ssl.SSLSocket)
+            self.socket.do_handshake()
         self.is_shaking_hands = False
         self.active_s = self._now_s()
 
@@ -292,6 +338,8 @@ class HostileClient:
             with contextlib.suppress(OSError):
                 linger = struct.pack("ii", 1, 0)
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        if self._renewals is not None:
+            self._renewals.close()
         self.socket.close()
 
 
@@ -363,6 +411,9 @@ class Crowd:
         try:
             if client.is_shaking_hands:
                 client.shake_hands()
+                # The broker may be silent until it gets a request.
+                self._poll.modify(client.number, self._expected(client))
+                return True
             if events & select.EPOLLOUT:
                 client.send()
             if client.plan.way != DEAF and (has_failed or events & select.EPOLLIN):
