@@ -170,13 +170,13 @@ def rebuild(
     from isotherm.spark.jobs.rebuild import mapped
 
     ids, broker = parse_pairs(topic_id), _broker_config(log_dir, config)
+    new_dirs = [] if broker is None else _new_directories(broker.log_dirs)
+    from isotherm.remote.storage.settings import ObjectStoreSettings
+
     if broker is not None and (ids or partition_dirs is not None):
         raise ConfigError(
             "a rebuild into log directories keeps the topic ids and needs no partition directories"
         )
-    new_dirs = [] if broker is None else _new_directories(broker.log_dirs)
-    from isotherm.remote.storage.settings import ObjectStoreSettings
-
     if ids and not isinstance(store, ObjectStoreSettings):
         raise ConfigError(
             "a storage manager of your own finds its segments by the topic ids they were copied"
@@ -194,9 +194,7 @@ def rebuild(
                 kept, spark, options, store, begun, only_id, max_bytes, show_step, as_json=as_json
             )
             kept.callback(rebuilt.close)
-            found = _print_plan(rebuilt, as_json=as_json)
-            if new_dirs and not run and not as_json:
-                console().print(f"--run makes these folders: {', '.join(map(str, new_dirs))}")
+            found = _print_plan(rebuilt, [] if run else new_dirs, as_json=as_json)
         segments = rebuilt.segments
         if ids and isinstance(store, ObjectStoreSettings):
             segments = mapped(segments, store, ids)
@@ -316,7 +314,7 @@ def _new_directories(log_dirs: Iterable[Path]) -> list[Path]:
     return [each for each in log_dirs if not each.exists()]
 
 
-def _print_plan(rebuilt: Rebuilt, *, as_json: bool) -> int:
+def _print_plan(rebuilt: Rebuilt, new_dirs: Sequence[Path], *, as_json: bool) -> int:
     from pyspark.sql import functions as sql
 
     partitions = rebuilt.partitions.drop("producer_snapshot")
@@ -343,6 +341,8 @@ def _print_plan(rebuilt: Rebuilt, *, as_json: bool) -> int:
             f"\n{totals['partitions']} partitions, {totals['segments']} segments,"
             f" {human_size(totals['bytes'])}; {count} findings."
         )
+        if new_dirs:
+            console().print(f"--run makes these folders: {', '.join(map(str, new_dirs))}")
     return count
 
 
