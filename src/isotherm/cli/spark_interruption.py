@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -29,6 +30,8 @@ END_S_MAX = 2.7
 """Time after SIGINT in which a job ends in order. A library that swallows the interrupt, or a call
 that does not return, must not keep the user waiting."""
 _EXIT_SIGINT = 130
+_PYSPARK = b"pyspark-shell"
+"""The last argument of PySpark's Java."""
 
 
 class Interruption:
@@ -53,7 +56,9 @@ class Interruption:
     def _end(self) -> None:
         self.say()
         process = _java_process()
-        if process is not None:
+        if process is None:
+            end_starting_java()
+        else:
             process.kill()
         os._exit(_EXIT_SIGINT)
 
@@ -89,7 +94,7 @@ def own_sigint_handler() -> Iterator[None]:
 
 def end_spark() -> None:
     """End Java, and with it all tasks of this machine. Executors of a cluster end when their driver
-    is gone. Nothing is printed. Java that is only starting ends with this process."""
+    is gone. Nothing is printed."""
     from pyspark import SparkContext
 
     context: Any = SparkContext._active_spark_context
@@ -100,6 +105,7 @@ def end_spark() -> None:
     gateway: Any = SparkContext._gateway
     process = _java_process()
     if process is None:
+        end_starting_java()
         return
     # The calls of this thread were interrupted, and another thread has a connection of its own.
     quiet = threading.Thread(target=_quiet_java, args=(gateway,), daemon=True)
@@ -112,6 +118,17 @@ def end_spark() -> None:
     # Java that does not even answer would print traces while it ends.
     process.kill()
     process.wait()
+
+
+def end_starting_java() -> None:
+    """End the Java that PySpark has started and not reached yet. It would stay for ever: the folder
+    where it writes its port is gone, and its main thread fails before it looks for Python."""
+    for children in Path("/proc/self/task").glob("*/children"):
+        for pid in map(int, children.read_text().split()):
+            # It may have ended meanwhile.
+            with suppress(OSError):
+                if _PYSPARK in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                    os.kill(pid, signal.SIGTERM)
 
 
 def _java_process() -> subprocess.Popen[bytes] | None:

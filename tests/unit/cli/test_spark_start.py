@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from isotherm.cli.pipeline_options import check_master, said_wait
+from isotherm.cli.spark_interruption import end_starting_java
 from isotherm.errors import ConfigError, SparkJobError
 from isotherm.testing.local_servers import free_ports
 
@@ -77,3 +78,18 @@ def test_master_that_takes_connections_and_says_nothing_is_named(
     with said_wait("local[2]", 0.0):
         pass
     assert capfd.readouterr().err == ""
+
+
+def test_java_that_is_only_starting_is_ended() -> None:
+    sleeping = [sys.executable, "-c", "import time; time.sleep(3600)"]
+    with (
+        subprocess.Popen(sleeping) as other,
+        subprocess.Popen([*sleeping, "pyspark-shell"]) as java,
+    ):
+        try:
+            end_starting_java()
+            assert java.wait(TIMEOUT_S) == -signal.SIGTERM
+            assert other.poll() is None
+        finally:
+            java.kill()
+            other.kill()
