@@ -436,6 +436,7 @@ def test_document_describes_the_routes(address: str) -> None:
         "partition": "0",
         "id": sound["lanes"][0][0]["id"],
         "group": "billing",
+        "broker": "1",
         "name": "sweep-1.jsonl",
     }
     for path in document["paths"]:
