@@ -23,7 +23,7 @@ WAIT_S = 60
 PICTURES = (
     ("overview", "/", 1100, 780, "light"),
     ("topic", "/#/topics/orders", 1100, 880, "light"),
-    ("groups", "/#/groups", 1100, 290, "light"),
+    ("groups", "/#/groups", 1100, 300, "light"),
     ("records", "/#/records/orders?partition=0&offset=8950", 1100, 700, "light"),
     ("answers", "/#/answers", 1100, 860, "light"),
     ("lapse", "/#/topics/orders", 1100, 880, "light"),
