@@ -25,14 +25,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.cli.main import main
-from isotherm.cli.pipeline import JOBS
-from isotherm.cli.pipeline_options import STARTING
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.local_servers import free_ports
 
 PROCESS_TIMEOUT_S = 300
 FAILED, USAGE, DAMAGE = 1, 2, 3
-STARTS = {STARTING.format(job=job.__name__) for job in JOBS}
 
 
 class Mistake(NamedTuple):
@@ -544,8 +541,7 @@ def check(
     for name, text in places.items():
         pattern = pattern.replace(f"{{{name}}}", re.escape(text))
     assert status == mistake.exit_code, errors
-    # The first line of a job of the pipeline.
-    lines = [line for line in errors.splitlines() if line not in STARTS]
+    lines = errors.splitlines()
     if mistake.prints:
         assert re.search(pattern, printed), printed
         assert lines == []

@@ -47,7 +47,6 @@ def _checked(job: Callable[..., None], written: str) -> Callable[..., None]:
 
     @functools.wraps(job)
     def run(*args: object, **options: object) -> None:
-        pipeline_options.say_start(job.__name__)
         with pipeline_options.progress("loading PySpark"):
             # Every module of isotherm.spark loads PySpark, even those that only parse options.
             from isotherm.spark.requirements import check_requirements

@@ -51,7 +51,6 @@ _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _SHUFFLE_PARTITIONS_LOCAL = 8
 _CHOICES_OF_TOPICS = frozenset({"subscribe", "subscribepattern", "assign"})
 TABLE_ROWS_MAX = 100
-STARTING = "isotherm: pipeline {job} is starting"
 
 Master = Annotated[
     str,
@@ -256,18 +255,10 @@ def spark_errors() -> Iterator[None]:
         raise error_of_job(str(error)) from (error if debugging.get() else None)
 
 
-def say_start(job: str) -> None:
-    """Print the first line of a job whose standard error is no terminal: PySpark and Spark take
-    seconds to start."""
-    terminal = error_console()
-    if not terminal.is_terminal:
-        terminal.print(STARTING.format(job=job), soft_wrap=True)
-
-
 @contextmanager
 def progress(description: str) -> Iterator[Callable[[str], None]]:
     """A line with the elapsed time and the finished tasks. Call the result to name the next step.
-    Without a terminal `say_start` has printed the only line."""
+    Without a terminal nothing is shown: a failed command prints its one line there."""
     terminal = error_console()
     columns = (
         SpinnerColumn(),

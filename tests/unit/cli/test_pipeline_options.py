@@ -16,7 +16,6 @@ from isotherm.cli import pipeline_options
 from isotherm.cli.pipeline_options import (
     SparkOptions,
     progress,
-    say_start,
     source_texts,
     spark_session,
     tasks_of_running_stages,
@@ -66,24 +65,13 @@ def test_progress_is_shown_on_a_terminal_only(
     assert ("writing the table" in written.getvalue()) == terminal
 
 
-@pytest.mark.parametrize(
-    ("terminal", "line"), [(True, ""), (False, "isotherm: pipeline sweep is starting\n")]
-)
-def test_start_is_one_plain_line_without_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, terminal: bool, line: str
-) -> None:
-    written = io.StringIO()
-    console = Console(file=written, force_terminal=terminal, width=80)
-    monkeypatch.setattr(pipeline_options, "error_console", lambda: console)
-    say_start("sweep")
-    assert written.getvalue() == line
-
-
 def test_first_line_comes_before_pyspark_is_imported() -> None:
     program = (
         "import sys\n"
         "from isotherm.cli import pipeline, pipeline_options\n"
-        "pipeline_options.say_start = lambda job: sys.exit(f'{job} {\"pyspark\" in sys.modules}')\n"
+        "def shown(text):\n"
+        "    sys.exit(f'{text} {\"pyspark\" in sys.modules}')\n"
+        "pipeline_options.progress = shown\n"
         "from isotherm.cli.main import main\n"
         "sys.argv = 'isotherm pipeline replay -b localhost:1'.split()\n"
         "main()\n"
@@ -91,7 +79,7 @@ def test_first_line_comes_before_pyspark_is_imported() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
     )
-    assert ended.stderr == "replay False\n"
+    assert ended.stderr == "loading PySpark False\n"
 
 
 def test_progress_tells_the_tasks_of_the_stages_that_run(

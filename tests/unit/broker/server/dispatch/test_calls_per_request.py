@@ -34,6 +34,7 @@ from isotherm.broker.server.net.loop_watch import LoopWatch
 from isotherm.broker.server.net.request_memory import RequestMemory
 from isotherm.broker.server.net.turns import Turns
 from isotherm.broker.server.requests.guarding import guarded_apis
+from isotherm.clock import SystemClock
 from isotherm.config.listener import Address, Listener, SecurityProtocol
 from isotherm.config.topic import TopicConfig
 from isotherm.protocol.framing import version_codec
@@ -92,7 +93,7 @@ class Owner:
     def __init__(self, services: Any) -> None:
         self.memory = RequestMemory(-1, 0, lambda _: None)
         self.loop_watch = LoopWatch(asyncio.get_running_loop())
-        self.turns: Turns[Connection] = Turns(asyncio.get_running_loop())
+        self.turns: Turns[Connection] = Turns(asyncio.get_running_loop(), SystemClock())
         # The requests of a test come in one turn of the loop, however long they take.
         self.turns.left_s = math.inf
         self.answers: AnswerMemory[Connection] = AnswerMemory(-1, (), lambda: 0.0, lambda _: None)
