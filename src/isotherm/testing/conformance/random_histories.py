@@ -67,7 +67,9 @@ class _History(RuleBasedStateMachine):
         """With the custom metadata of the copy."""
         self._partial: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
         """Segments of which a copy failed or an object was lost."""
-        self._deleted: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+        self._finished: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
+        """Of the last whole copy of each segment: a reader knows no other metadata."""
+        self._deleted: set[RemoteLogSegmentId] = set()
         self._keys: dict[RemoteLogSegmentId, set[str]] = {}
         """The objects of a segment: those that its first whole copy made."""
 
@@ -92,9 +94,9 @@ class _History(RuleBasedStateMachine):
     @rule(segment=segments)
     def copy(self, segment: MadeSegment) -> None:
         segment_id = segment.metadata.segment_id
-        self._deleted.pop(segment_id, None)
+        self._deleted.discard(segment_id)
         before = self._store.raw.object_keys()
-        self._whole[segment_id] = copied(self._store, segment)
+        self._finished[segment_id] = self._whole[segment_id] = copied(self._store, segment)
         if self._partial.pop(segment_id, None) is None and segment_id not in self._keys:
             self._keys[segment_id] = self._store.raw.object_keys() - before
 
@@ -118,7 +120,7 @@ class _History(RuleBasedStateMachine):
         segment_id = segment.metadata.segment_id
         metadata = self._whole.pop(segment_id, segment.metadata)
         self._partial.setdefault(segment_id, metadata)
-        self._deleted.pop(segment_id, None)
+        self._deleted.discard(segment_id)
 
     @rule(segment=segments)
     def delete(self, segment: MadeSegment) -> None:
@@ -126,8 +128,8 @@ class _History(RuleBasedStateMachine):
         partial = self._partial.pop(segment_id, segment.metadata)
         metadata = self._whole.pop(segment_id, partial)
         self._store.manager.delete_log_segment_data(metadata)
-        if segment_id in self._keys:
-            self._deleted[segment_id] = metadata
+        if segment_id in self._finished:
+            self._deleted.add(segment_id)
         assert not self._store.raw.object_keys() & self._keys.get(segment_id, set())
 
     @rule(segment=segments, start=st.integers(0, SIZE_MAX), length=st.integers(1, SIZE_MAX))
@@ -155,7 +157,7 @@ class _History(RuleBasedStateMachine):
         segment_id = segment.metadata.segment_id
         if segment_id in self._deleted:
             with pytest.raises(RemoteResourceNotFoundError):
-                self._store.manager.fetch_log_segment(self._deleted[segment_id], 0)
+                self._store.manager.fetch_log_segment(self._finished[segment_id], 0)
         return self._whole.get(segment_id)
 
     @invariant()
