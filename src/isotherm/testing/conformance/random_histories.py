@@ -71,7 +71,7 @@ class _History(RuleBasedStateMachine):
         """Of the last whole copy of each segment: a reader knows no other metadata."""
         self._deleted: set[RemoteLogSegmentId] = set()
         self._keys: dict[RemoteLogSegmentId, set[str]] = {}
-        """The objects of a segment: those that its first whole copy made."""
+        """The objects of a segment: those that a whole copy made where nothing was."""
 
     @rule(
         target=segments,
@@ -95,9 +95,11 @@ class _History(RuleBasedStateMachine):
     def copy(self, segment: MadeSegment) -> None:
         segment_id = segment.metadata.segment_id
         self._deleted.discard(segment_id)
+        begins_with_nothing = segment_id not in self._whole and segment_id not in self._partial
         before = self._store.raw.object_keys()
         self._finished[segment_id] = self._whole[segment_id] = copied(self._store, segment)
-        if self._partial.pop(segment_id, None) is None and segment_id not in self._keys:
+        self._partial.pop(segment_id, None)
+        if begins_with_nothing and segment_id not in self._keys:
             self._keys[segment_id] = self._store.raw.object_keys() - before
 
     @rule(segment=segments)
