@@ -174,7 +174,7 @@ class BrokerConfig:
     )
     connection_write_buffer_max_bytes: int = key(
         INT,
-        8 * 1024 * 1024,
+        1024 * 1024,
         "Bytes of answers that may wait for one slow client before its requests are paused."
         " Isotherm's own key.",
         check=at_least(1),

@@ -8,7 +8,8 @@ Behaviour Answers at once if min.bytes are available, if a partition has an erro
           from the remote tier, if the request has no partitions, or if max.wait is 0. Otherwise it
           waits for appends, at most for max.wait. Offsets below the local log start are read from
           the remote tier (see isotherm.broker.partitions.fetch_reads). max.bytes of the request and
-          fetch.max.bytes bound the answer. Fetch sessions: see
+          fetch.max.bytes bound the answer, and LOCAL_READ_SIZE_MAX its bytes of the local log.
+          Fetch sessions: see
           isotherm.broker.partitions.fetch_sessions. A follower (replica id >= 0) reads up to the
           log end. Its fetch offset is its log end offset, and the request is first checked to come
           from a replica. leader.replication.throttled.rate throttles a follower outside the ISR.
@@ -32,6 +33,7 @@ from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.partitions.delayed_fetch import DelayedFetch
 from isotherm.broker.partitions.fetch_reads import (
+    LOCAL_READ_SIZE_MAX,
     FetchReader,
     FetchReads,
     FollowerFetch,
@@ -98,8 +100,8 @@ def handle(
         max_bytes = services.answers.room(max_bytes)
     reads = _read(context, fetch, reader, max_bytes, is_first=True)
     # At least one, if the client asks for any: otherwise clients at the log end would ask without a
-    # rest while answers use up the memory.
-    min_bytes = min(request.min_bytes, max(max_bytes, 1))
+    # rest while answers use up the memory. No more than one answer may have of the local log.
+    min_bytes = min(request.min_bytes, max(max_bytes, 1), LOCAL_READ_SIZE_MAX)
     if reads.needs_remote:
         return _respond_once_read(context, fetch, reader, reads)
     if reads.size >= min_bytes or request.max_wait_ms <= 0 or reads.is_decided or fetch.is_empty:

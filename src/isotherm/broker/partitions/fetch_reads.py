@@ -11,6 +11,9 @@ ReplicaManager).
 Budget (KIP-74): partitions are read in the order of the request. Each is read up to its own limit
 and to the remaining limit of the request. The first batch found is returned even if it exceeds both
 limits, so that a consumer always makes progress.
+
+The local log is read on the event loop, up to LOCAL_READ_SIZE_MAX for a request. Remote reads, in
+threads, have the request's limits alone.
 """
 
 from __future__ import annotations
@@ -52,6 +55,10 @@ if TYPE_CHECKING:
     from isotherm.remote.reading.reader_pool import RemoteReaderPool
 
 logger = logging.getLogger(__name__)
+
+# Local bytes of one answer, beside a first batch that is larger. A read of this size takes 4 ms of
+# the loop, less than a round of requests; one of 50 MiB takes 27 (docs/decisions/0260).
+LOCAL_READ_SIZE_MAX = 8 * 1024 * 1024
 
 
 class PartitionRead(NamedTuple):
@@ -208,6 +215,7 @@ class FetchReader(NamedTuple):
         """
         reads = FetchReads(targets, [])
         min_one_message = True
+        local_max_bytes = LOCAL_READ_SIZE_MAX
         for target in targets:
             request, partition = target.request, target.partition
             if partition is None:
@@ -223,7 +231,9 @@ class FetchReader(NamedTuple):
                 target.size_before = partition.appended_size
             limit = max(0, min(max_bytes, request.partition_max_bytes))
             try:
-                read = self._read(partition, request, limit, min_one_message, is_first=is_first)
+                read = self._read(
+                    partition, request, limit, local_max_bytes, min_one_message, is_first=is_first
+                )
             except IsothermError as error:
                 read = _error_read(request, error_code(error))
             size = target.read_size = read.size
@@ -238,6 +248,8 @@ class FetchReader(NamedTuple):
                 min_one_message = False
                 if read.remote is not None:
                     reads.needs_remote = reads.is_decided = True
+                else:
+                    local_max_bytes = local_max_bytes - size if size < local_max_bytes else 0
             elif read.must_be_answered:
                 reads.is_decided = True
         return reads
@@ -247,6 +259,7 @@ class FetchReader(NamedTuple):
         partition: Partition,
         request: FetchPartition,
         max_bytes: int,
+        local_max_bytes: int,
         min_one_message: bool,
         *,
         is_first: bool,
@@ -268,7 +281,7 @@ class FetchReader(NamedTuple):
                 return elsewhere
         read = partition.log.read_local(
             request.fetch_offset,
-            max_bytes,
+            min(local_max_bytes, max_bytes),
             isolation=self.isolation,
             min_one_message=min_one_message,
         )

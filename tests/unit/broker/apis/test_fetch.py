@@ -13,6 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import fetch
+from isotherm.broker.partitions import fetch_reads
 from isotherm.errors import NotEnoughMemoryError, RemoteStorageError
 from isotherm.protocol.fetch import (
     FetchPartition,
@@ -218,6 +219,33 @@ def test_fetch_max_bytes_bounds_the_answer_after_the_first_batch(parts: Any) -> 
         assert await sizes(batch_size * 4) == [3 * batch_size, batch_size]
         assert await sizes(1 << 20, partition_max_bytes=batch_size * 2) == [2 * batch_size] * 2
         assert await sizes(1 << 20, partition_max_bytes=1) == [batch_size, 0]
+
+    parts.run(scenario)
+
+
+def test_local_bytes_of_an_answer_are_bounded_over_all_its_partitions(
+    parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        for index in (0, 1):
+            for _ in range(3):
+                parts.append(bytes(1000), index=index)
+        batch_size = parts.partition().log.size_in_bytes // 3
+
+        async def sizes(local_max_bytes: int, **settings: int) -> list[int]:
+            for module in (fetch, fetch_reads):
+                monkeypatch.setattr(module, "LOCAL_READ_SIZE_MAX", local_max_bytes)
+            responses = await answer(parts, request(asked(0), asked(0, 1), **settings))
+            return [size_of(response) for response in responses]
+
+        assert await sizes(4 * batch_size) == [3 * batch_size, batch_size]
+        assert await sizes(2 * batch_size) == [2 * batch_size, 0]
+        # The first batch, whatever its size.
+        assert await sizes(1) == [batch_size, 0]
+        # No wait for more bytes than an answer may have.
+        waiting = {"min_bytes": 6 * batch_size, "max_wait_ms": WAIT_MS}
+        async with asyncio.timeout(60):
+            assert await sizes(4 * batch_size, **waiting) == [3 * batch_size, batch_size]
 
     parts.run(scenario)
 
