@@ -60,6 +60,10 @@ _XERIAL_BLOCK_PREFIX = struct.Struct(">i")
 # First bytes of the frames of Kafka's clients: independent blocks of at most 64 KiB, no checksums.
 LZ4_PLAIN_HEADER = bytes.fromhex("04224d18604082")
 LZ4_BLOCK_SIZE_MAX = 64 * 1024
+# Other frames may announce their size: magic, flags, a byte of the block size, and 8 bytes.
+_LZ4_MAGIC = LZ4_PLAIN_HEADER[:4]
+_LZ4_CONTENT_SIZE_FLAG = 8
+_LZ4_CONTENT_SIZE_END = 14
 _LZ4_BLOCK_PREFIX = struct.Struct("<I")
 _LZ4_STORED_FLAG = 1 << 31
 # Output buffer of one step of the lz4 decoder: most batches need a single step.
@@ -116,7 +120,8 @@ def decompress(
     """Inverse of `compress`.
 
     Raises CorruptRecordError if the data is damaged, cut off, followed by other bytes, or larger
-    than `size_max` bytes when decompressed. Uses at most `size_max` bytes, plus 32 MiB (zstd).
+    than `size_max` bytes when decompressed. Uses at most `size_max` bytes, plus 32 MiB (zstd). A
+    frame that announces more (zstd, lz4, a block of snappy) is refused before it is decompressed.
     """
     if compression_type is CompressionType.NONE:
         raw = bytes(data)
@@ -362,6 +367,8 @@ def unpack_lz4_block_into(block: memoryview, out: memoryview) -> int:
 
 
 def _decompress_lz4_frame(data: memoryview, size_max: int) -> bytes:
+    if _announced_lz4_size(data) > size_max:
+        raise _too_large(CompressionType.LZ4, size_max)
     decompressor = lz4.frame.LZ4FrameDecompressor()
     output_size = max(_LZ4_OUTPUT_SIZE_MIN, len(data) * _LZ4_OUTPUT_RATIO_GUESS)
     parts: list[bytes] = []
@@ -386,7 +393,20 @@ def _decompress_lz4_frame(data: memoryview, size_max: int) -> bytes:
         source = b""
 
 
+def _announced_lz4_size(frame: memoryview) -> int:
+    """0 if the frame announces none, or is no frame."""
+    if frame[: len(_LZ4_MAGIC)] != _LZ4_MAGIC or len(frame) < _LZ4_CONTENT_SIZE_END:
+        return 0
+    if not frame[len(_LZ4_MAGIC)] & _LZ4_CONTENT_SIZE_FLAG:
+        return 0
+    return int.from_bytes(frame[len(_LZ4_MAGIC) + 2 : _LZ4_CONTENT_SIZE_END], "little")
+
+
 def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
+    # Of the first frame: clients send one. A frame may announce less than it has, so what the
+    # decoder produces is bounded below too.
+    if _announced_zstd_size(data) > size_max:
+        raise _too_large(CompressionType.ZSTD, size_max)
     parts: list[bytes] = []
     size = 0
     frame = _zstd_contexts.decompressor.decompressobj()
@@ -409,6 +429,15 @@ def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
     if not frame.eof:
         raise _cut_off(CompressionType.ZSTD)
     return b"".join(parts)
+
+
+def _announced_zstd_size(data: memoryview) -> int:
+    """0 or less if the first frame announces none, or is no frame."""
+    try:
+        size: int = zstandard.frame_content_size(data)
+    except zstandard.ZstdError:
+        return 0
+    return size
 
 
 def _is_zstd_frame_within(data: memoryview, size_max: int) -> bool:

@@ -82,14 +82,65 @@ def test_bomb_is_refused_with_little_memory(codec: CompressionType) -> None:
 
 
 @pytest.mark.slow
+def test_zstd_bomb_that_announces_no_size_is_refused_with_little_memory() -> None:
+    assert_refused_with_little_memory(CompressionType.ZSTD, unannounced(bytes(400_000_000)))
+
+
+@pytest.mark.slow
 def test_zstd_blocks_that_each_hold_something_are_refused_with_little_memory() -> None:
     """So few blocks per KiB that the reader checks their headers."""
     rng = random.Random(0)
     block = 128 * 1024
     blocks = [rng.randbytes(1200) + bytes(block - 1200) for _ in range(800)]
-    assert_refused_with_little_memory(
-        CompressionType.ZSTD, compress(CompressionType.ZSTD, b"".join(blocks), 1)
+    assert_refused_with_little_memory(CompressionType.ZSTD, unannounced(b"".join(blocks)))
+
+
+def unannounced(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=1, write_content_size=False).compress(data)
+
+
+@pytest.mark.parametrize("codec", [CompressionType.LZ4, CompressionType.ZSTD])
+def test_frame_that_announces_too_much_is_refused_unread(codec: CompressionType) -> None:
+    """The rest of the frame is missing, which a decoder would say."""
+    data = bytes(2_000_000)
+    packed = (
+        lz4.frame.compress(data, store_size=True)
+        if codec is CompressionType.LZ4
+        else compress(codec, data)
     )
+    head = packed[:20]
+    with pytest.raises(CorruptRecordError, match="exceed the decompressed size limit"):
+        decompress(codec, head, len(data) - 1)
+    with pytest.raises(CorruptRecordError, match="are cut off"):
+        decompress(codec, head, len(data))
+
+
+def is_lz4_head(head: bytes, checksum: int) -> bool:
+    try:
+        lz4.frame.get_frame_info(head + bytes([checksum, 0, 0, 0, 0]))
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("announced", [1, 255, 1_000_000])
+@pytest.mark.parametrize("codec", [CompressionType.LZ4, CompressionType.ZSTD])
+def test_frame_that_announces_less_than_it_has_is_refused(
+    codec: CompressionType, announced: int
+) -> None:
+    data = bytes(2_000_000)
+    if codec is CompressionType.LZ4:
+        packed = bytearray(lz4.frame.compress(data, store_size=True))
+        packed[6:14] = announced.to_bytes(8, "little")
+        packed[14] = next(byte for byte in range(256) if is_lz4_head(packed[:14], byte))
+    else:
+        packed = bytearray(compress(codec, data))
+        # A single segment, whose size has 4 bytes.
+        assert packed[4] & 0xE0 == 0xA0
+        packed[5:9] = announced.to_bytes(4, "little")
+    for size_max in (1_500_000, 3_000_000):
+        with pytest.raises(CorruptRecordError):
+            decompress(codec, packed, size_max)
 
 
 def assert_refused_with_little_memory(codec: CompressionType, bomb: bytes) -> None:
