@@ -3,9 +3,10 @@
 A request is applied to a copy of its group. The copy's records are appended as one batch, and then
 the copy replaces the group. So a request that fails changes nothing.
 
-A heartbeat whose step goes through many things is applied to its copy in a thread. The copy
-replaces the group only if that is still the one that was copied; otherwise the step is made again,
-with the group as it is now. Heartbeats that change the group wait for such a step, others do not.
+A heartbeat, or a join by the classic protocol, whose step goes through many things is applied to
+its copy in a thread. The copy replaces the group only if that is still the one that was copied;
+otherwise the step is made again, with the group as it is now. Heartbeats that change the group, and
+joins, wait for such a step, others do not.
 
 Event loop thread only, but for that step.
 Source: Kafka GroupCoordinatorService, GroupMetadataManager.
@@ -17,9 +18,9 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 # The delay before an expiry whose records the log refused is retried.
 EXPIRY_RETRY_MS = 1000
 # The first member bumps it, so members start at epoch 2, as in Kafka 4.3.
@@ -99,6 +102,31 @@ class _Step(NamedTuple):
     now_ms: TimestampMs
     wall_ms: int
     creation_records: Sequence[GroupRecord]
+
+    def apply(self) -> tuple[HeartbeatResult, list[EncodedRecord]]:
+        """The answer and the records of the step, which is now applied to `group`. Any thread.
+
+        Raises MemberRejectedError, and what `encoded_records` raises.
+        """
+        result, records = self.group.heartbeat(self.beat, self.catalog, self.now_ms, self.wall_ms)
+        return result, encoded_records([*self.creation_records, *records])
+
+
+class _ClassicJoin(NamedTuple):
+    """A join of the classic protocol, and the copy of its group to which it is applied."""
+
+    group: ConsumerGroup
+    request: JoinRequest
+    catalog: TopicCatalog
+    now_ms: TimestampMs
+    wall_ms: int
+
+    def apply(self) -> tuple[JoinResult, list[EncodedRecord]]:
+        """As `_Step.apply`."""
+        result, records = hosted_members.join(
+            self.group, self.request, self.catalog, self.now_ms, self.wall_ms
+        )
+        return result, encoded_records(records)
 
 
 class ConsumerGroupCoordinator:
@@ -163,10 +191,10 @@ class ConsumerGroupCoordinator:
             if group is not None:
                 # Read at each heartbeat, so a changed setting of the group holds from the next on.
                 group.settings = self._shards.consumer_settings(group_id)
-                result = group.keep_alive(beat, catalog, self._shards.now_ms())
-                if result is not None:
+                unchanged = group.keep_alive(beat, catalog, self._shards.now_ms())
+                if unchanged is not None:
                     self._schedule(shard, group)
-                    return result
+                    return unchanged
             running = self._long_steps.get(group_id)
             if running is not None:
                 await shared_result(running)
@@ -180,14 +208,12 @@ class ConsumerGroupCoordinator:
             # A classic group with members changes in place, so its upgrade stays here.
             is_upgrade = before is None and not _is_free(classic)
             if is_upgrade or group.things_of(beat, catalog) <= LOOP_STEP_THINGS_MAX:
-                result, records = _applied(step)
+                result, records = step.apply()
                 self._replace(shard, group, step.group, records)
                 return result
-            result, records = await self._applied_in_thread(group_id, step)
-            if (
-                self._shards.of_group(group_id) is not shard
-                or shard.consumer_groups.get(group_id) is not before
-                or (before is None and not _is_free(shard.groups.get(group_id)))
+            result, records = await self._applied_in_thread(group_id, step.apply)
+            if self._has_changed(shard, group_id, before) or (
+                before is None and not _is_free(shard.groups.get(group_id))
             ):
                 continue
             if before is None and classic is None:
@@ -196,14 +222,12 @@ class ConsumerGroupCoordinator:
             self._replace(shard, group, step.group, records)
             return result
 
-    async def _applied_in_thread(
-        self, group_id: str, step: _Step
-    ) -> tuple[HeartbeatResult, list[EncodedRecord]]:
-        """As `_applied`. The caller must use the result at once, before others see the group."""
+    async def _applied_in_thread(self, group_id: str, apply: Callable[[], T]) -> T:
+        """As `apply`. The caller must use the result at once, before others see the group."""
         loop = asyncio.get_running_loop()
         done = self._long_steps[group_id] = loop.create_future()
         try:
-            return await loop.run_in_executor(self._executor, _applied, step)
+            return await loop.run_in_executor(self._executor, apply)
         finally:
             del self._long_steps[group_id]
             done.set_result(None)
@@ -253,17 +277,38 @@ class ConsumerGroupCoordinator:
         group = shard.consumer_groups.get(group_id)
         return group is not None and not group.is_empty
 
-    def join_classic(self, shard: GroupShard, group_id: str, request: JoinRequest) -> JoinResult:
+    async def join_classic(
+        self, shard: GroupShard, group_id: str, request: JoinRequest
+    ) -> JoinResult | None:
+        """Apply a join to a group that is hosted now. None if it has changed meanwhile: the request
+        must begin again. Raises what `encoded_records` raises.
+        """
+        running = self._long_steps.get(group_id)
+        if running is not None:
+            await shared_result(running)
+            return None
         group = shard.consumer_groups[group_id]
-        changed = group.copy()
-        now_ms, wall_ms = self._now()
         catalog = self._current_catalog()
+        step = _ClassicJoin(group.copy(), request, catalog, *self._now())
         try:
-            result, records = hosted_members.join(changed, request, catalog, now_ms, wall_ms)
+            if hosted_members.things_of_join(group, request, catalog) <= LOOP_STEP_THINGS_MAX:
+                result, records = step.apply()
+            else:
+                result, records = await self._applied_in_thread(group_id, step.apply)
+                if self._has_changed(shard, group_id, group):
+                    return None
+                step.group.keep_sessions_of(group)
         except MemberRejectedError as error:
             return JoinResult(error.code, request.member_id)
-        self._replace(shard, group, changed, encoded_records(records))
+        self._replace(shard, group, step.group, records)
         return result
+
+    def _has_changed(self, shard: GroupShard, group_id: str, before: ConsumerGroup | None) -> bool:
+        """Raises what `of_group` raises."""
+        return (
+            self._shards.of_group(group_id) is not shard
+            or shard.consumer_groups.get(group_id) is not before
+        )
 
     def sync_classic(self, shard: GroupShard, group_id: str, request: SyncRequest) -> SyncResult:
         group = shard.consumer_groups[group_id]
@@ -423,15 +468,6 @@ class ConsumerGroupCoordinator:
         except IsothermError as error:
             log_failure(logger, error, f"members are not removed yet group_id={group_id}")
             self._set_timer(shard, group_id, now_ms + EXPIRY_RETRY_MS)
-
-
-def _applied(step: _Step) -> tuple[HeartbeatResult, list[EncodedRecord]]:
-    """The answer and the records of the step, which is now applied to its group. Any thread.
-
-    Raises MemberRejectedError, and what `encoded_records` raises.
-    """
-    result, records = step.group.heartbeat(step.beat, step.catalog, step.now_ms, step.wall_ms)
-    return result, encoded_records([*step.creation_records, *records])
 
 
 def _is_free(classic: ClassicGroup | None) -> bool:

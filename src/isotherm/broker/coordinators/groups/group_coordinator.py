@@ -167,15 +167,18 @@ class GroupCoordinator:
         Raises InvalidGroupIdError, InvalidRequestError, and what `of_group` raises.
         """
         _check_group_id(joining.group_id)
-        shard = self.shards.of_group(joining.group_id)
-        result = await self._join(shard, joining)
+        result = None
+        while result is None:
+            shard = self.shards.of_group(joining.group_id)
+            result = await self._join(shard, joining)
         # Waits on the shard object that made the answer. A shard that was loaded later has other
         # records.
         if not shard.is_committed:
             await shard.wait_committed(self._commit_timeout_s)
         return result
 
-    def _join(self, shard: GroupShard, joining: Joining) -> asyncio.Future[JoinResult]:
+    async def _join(self, shard: GroupShard, joining: Joining) -> JoinResult | None:
+        """None if its group has changed meanwhile, and the request must begin again."""
         future: asyncio.Future[JoinResult] = self._loop.create_future()
         error = self._session_timeout_error(joining.session_timeout_ms)
         if joining.group_id in shard.unserved:
@@ -185,8 +188,7 @@ class GroupCoordinator:
         # generation of all members.
         _check_member(request)
         if error is ErrorCode.none and self.consumer.hosts(shard, joining.group_id):
-            future.set_result(self.consumer.join_classic(shard, joining.group_id, request))
-            return future
+            return await self.consumer.join_classic(shard, joining.group_id, request)
         if error is ErrorCode.none:
             # Before the classic group is stored: a fold that finds records of both
             # keeps the consumer group.
@@ -196,13 +198,12 @@ class GroupCoordinator:
         if error is ErrorCode.none and group is None and joining.member_id != NO_MEMBER_ID:
             error = ErrorCode.unknown_member_id
         if error is not ErrorCode.none:
-            future.set_result(JoinResult(error, joining.member_id))
-            return future
+            return JoinResult(error, joining.member_id)
         if group is None:
             group = self._new_group(shard, joining.group_id)
         _wait(shard, future, JoinResult(ErrorCode.not_coordinator, joining.member_id))
         self._carry_out(shard, group, group.join(request, self.shards.now_ms()))
-        return future
+        return await future
 
     def _session_timeout_error(self, timeout_ms: int) -> ErrorCode:
         low = self._config.group_min_session_timeout_ms

@@ -27,8 +27,9 @@ from isotherm.broker.coordinators.groups.classic_protocol import (
     SyncRequest,
     SyncResult,
 )
-from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup
+from isotherm.broker.coordinators.groups.consumer_group import LOOP_STEP_THINGS_MAX, ConsumerGroup
 from isotherm.broker.coordinators.groups.consumer_member import (
+    JOIN_EPOCH,
     NOTHING,
     ClassicSupport,
     ConsumerMember,
@@ -40,7 +41,10 @@ from isotherm.broker.coordinators.groups.embedded_protocol import (
     write_assignment,
 )
 from isotherm.broker.coordinators.groups.group_records import GroupRecord
-from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
+from isotherm.broker.coordinators.groups.member_heartbeat import (
+    MemberHeartbeat,
+    MemberRejectedError,
+)
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 from isotherm.protocol.errors import ProtocolError
 from isotherm.types import TimestampMs
@@ -86,6 +90,19 @@ def join(
         request.protocols[0].name,
     )
     return result, records
+
+
+def things_of_join(group: ConsumerGroup, request: JoinRequest, catalog: TopicCatalog) -> int:
+    """How many things a join goes through, as `ConsumerGroup.things_of` counts them. Metadata of
+    more bytes than a step on the loop may have things is not read for that."""
+    size = sum(len(protocol.metadata) for protocol in request.protocols)
+    if size > LOOP_STEP_THINGS_MAX or not request.protocols:
+        return size
+    try:
+        names = _subscription(request).topics
+    except MemberRejectedError:  # `join` says so
+        return 0
+    return group.things_of(MemberHeartbeat("", JOIN_EPOCH, topic_names=names), catalog)
 
 
 def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> None:

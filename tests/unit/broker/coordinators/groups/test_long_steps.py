@@ -8,20 +8,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import struct
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.groups import consumer_coordinator
+from isotherm.broker.coordinators.groups import consumer_coordinator, hosted_members
+from isotherm.broker.coordinators.groups.classic_protocol import JoinRequest, Protocol
 from isotherm.broker.coordinators.groups.consumer_coordinator import ConsumerGroupCoordinator
 from isotherm.broker.coordinators.groups.consumer_group import (
     LOOP_STEP_THINGS_MAX,
     ConsumerGroup,
     ConsumerGroupSettings,
 )
+from isotherm.broker.coordinators.groups.group_coordinator import Joining
 from isotherm.broker.coordinators.groups.member_heartbeat import (
     MemberHeartbeat,
     MemberRejectedError,
@@ -29,7 +33,7 @@ from isotherm.broker.coordinators.groups.member_heartbeat import (
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 from isotherm.broker.metadata.image import MetadataImage, TopicImage
 from isotherm.errors import NotCoordinatorError, PolicyViolationError
-from tests.support.group_cluster import Cluster, run, turns
+from tests.support.group_cluster import Cluster, joining, run, turns
 
 SESSION_MS = 45_000
 REBALANCE_MS = 60_000
@@ -203,6 +207,100 @@ def test_groups_of_a_coordinator_are_bounded_though_they_are_made_at_once(thread
             await settled(joins[1], thread)
 
     run(scenario, group_coordinator_groups_max=1)
+
+
+def classic_joining(*names: str) -> Joining:
+    subscription = struct.pack(">hi", 0, len(names))
+    for name in names:
+        subscription += struct.pack(">h", len(name)) + name.encode()
+    subscription += struct.pack(">i", -1)
+    protocols = (Protocol("cooperative-sticky", subscription),)
+    return joining()._replace(protocols=protocols)
+
+
+async def joined(task: asyncio.Task[Any], thread: Thread, cluster: Cluster) -> Any:
+    """A join is answered once its records are replicated."""
+    while not task.done():
+        await turns()
+        if thread.waiting:
+            thread.work()
+        cluster.partition.replicate()
+    return await task
+
+
+def test_classic_join_of_a_group_that_has_changed_is_made_again(thread: Thread) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        coordinator, consumer = cluster.coordinators[0], consumer_of(cluster, thread, Topics(4))
+        for each in "ab":
+            await settled(asyncio.create_task(consumer.heartbeat("g", beat(each))), thread)
+        join = asyncio.create_task(coordinator.join(classic_joining("t0")))
+        await turns()
+        consumer.leave("g", "a", None, -1)
+        thread.work()
+        await turns()
+        assert len(thread.waiting) == 1, "the result is not of the group as it is"
+        assert list(consumer.find("g").members) == ["b"]
+        result = await joined(join, thread, cluster)
+        assert result.error is ErrorCode.none
+        assert set(consumer.find("g").members) == {"b", result.member_id}
+
+    run(scenario)
+
+
+def test_classic_joins_and_heartbeats_wait_for_each_other(thread: Thread) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        coordinator, consumer = cluster.coordinators[0], consumer_of(cluster, thread, Topics(4))
+        await settled(asyncio.create_task(consumer.heartbeat("g", beat("a"))), thread)
+        joins = [asyncio.create_task(coordinator.join(classic_joining("t0"))) for _ in range(2)]
+        other = asyncio.create_task(consumer.heartbeat("g", beat("b")))
+        await turns()
+        assert len(thread.waiting) == 1, "one step of a group at once"
+        ids = {(await joined(each, thread, cluster)).member_id for each in joins}
+        await settled(other, thread)
+        assert set(consumer.find("g").members) == {"a", "b", *ids}
+
+    run(scenario)
+
+
+def test_classic_join_of_a_group_that_all_have_left_makes_it_a_classic_one(thread: Thread) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        coordinator, consumer = cluster.coordinators[0], consumer_of(cluster, thread, Topics(4))
+        await settled(asyncio.create_task(consumer.heartbeat("g", beat("a"))), thread)
+        join = asyncio.create_task(coordinator.join(classic_joining("t0")))
+        await turns()
+        consumer.leave("g", "a", None, -1)
+        thread.work()
+        await turns()
+        shard = coordinator.shards.of_group("g")
+        assert "g" not in shard.consumer_groups
+        assert len(shard.groups["g"].members) == 1
+        join.cancel()
+
+    run(scenario)
+
+
+def test_classic_join_that_is_refused_in_the_thread_changes_nothing(thread: Thread) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        coordinator, consumer = cluster.coordinators[0], consumer_of(cluster, thread, Topics(4))
+        await settled(asyncio.create_task(consumer.heartbeat("g", beat("a"))), thread)
+        before = consumer.find("g")
+        refused = classic_joining("t0")._replace(protocol_type="connect")
+        result = await joined(asyncio.create_task(coordinator.join(refused)), thread, cluster)
+        assert result.error is ErrorCode.inconsistent_group_protocol
+        assert consumer.find("g") is before
+
+    run(scenario)
+
+
+def test_things_of_a_classic_join_are_counted() -> None:
+    def things(*names: str) -> int:
+        group = ConsumerGroup("g", ConsumerGroupSettings(SESSION_MS, 5000, 100))
+        request = JoinRequest(None, *classic_joining(*names)[1:], "id")
+        return hosted_members.things_of_join(group, request, TopicCatalog(Topics(10, 20).image))
+
+    assert things("t0", "t1", "absent") == 3 + 30
+    # Not read: each name has some bytes.
+    assert things(*(f"n{number}" for number in range(500))) > LOOP_STEP_THINGS_MAX
 
 
 def test_things_of_a_step_are_counted() -> None:
