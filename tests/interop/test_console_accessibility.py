@@ -38,7 +38,9 @@ def axe() -> str:
 def test_axe_finds_nothing_on_any_page(browser: Browser, axe: str, name: str) -> None:
     looked_at = CONSOLE_CLUSTERS[name]()
     found = {}
-    with running_console(lambda: looked_at.cluster, interval_s=60) as address:
+    with running_console(
+        lambda: looked_at.cluster, interval_s=60, read_tables=looked_at.read_tables
+    ) as address:
         for page, place in pages_of(looked_at).items():
             browser.go(f"{address}/{place}")
             if page == "messages":

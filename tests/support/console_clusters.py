@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.spark.tables.iceberg_listing import ListedTable
+from isotherm.spark.tables.topic_table import Identity
+from isotherm.storage_view.cluster_reader import BrokerState, LogDirState
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.types import TopicPartition
 from tests.support.scripted_cluster import (
+    NOW_MS,
     ScriptedCluster,
     busy_cluster,
     local_tier,
@@ -20,16 +24,47 @@ _HOUR_MS = 3_600_000
 
 
 class ConsoleCluster(NamedTuple):
-    """A cluster, and the topic and the group whose pages are looked at, if it has any."""
+    """A cluster, and the topic and the group whose pages are looked at, if it has any.
+    `read_tables` is None if the console has no warehouse."""
 
     cluster: ScriptedCluster
     topic: str | None
     group: str | None
+    read_tables: Callable[[], Sequence[ListedTable]] | None = None
 
 
 def many_topics() -> ConsoleCluster:
+    """Long names, brokers with faults, and tables with dead letters."""
     cluster = busy_cluster()
-    return ConsoleCluster(cluster, min(cluster.read().topics), cluster.groups[-1].group_id)
+    cluster.brokers = (
+        BrokerState(1, "broker-1" + ".kafka.production" * 12, 9092, "zone-a", 6 * _GIB, None, (
+            LogDirState("/var/lib/kafka/data-0", 5 * _GIB, 1000 * _GIB, 40 * _GIB, None),
+            LogDirState("/var/lib/kafka/" + "data-1/" * 20, 0, None, None, "KAFKA_STORAGE_ERROR"),
+        )),
+        BrokerState(2, "broker-2", 9092, None, 0, "no broker is reachable: refused"),
+        BrokerState(1003, "10.0.0.3", 9092, "zone-b", 9 * _GIB, None, (
+            LogDirState("/data", 9 * _GIB, 2000 * _GIB, 1500 * _GIB, None),
+        )),
+    )  # fmt: skip
+    topics = sorted(cluster.read().topics)
+    covered = {partition: 1_000_000 + partition for partition in range(60)}
+    tables = [
+        ListedTable(
+            f"lake.{topic}",
+            Identity(topic=topic, topic_id=_topic_id(cluster, topic), value_format="avro"),
+            rows=None if n == 3 else 13_000_000,
+            snapshots=700 + n,
+            last_commit_ms=None if n == 2 else NOW_MS - n * _HOUR_MS,
+            covered=covered if n == 1 else {0: 13_400_000},
+            dead_letters=1234 if n == 0 else 0,
+        )
+        for n, topic in enumerate(topics[:20])
+    ]
+    return ConsoleCluster(cluster, topics[0], cluster.groups[-1].group_id, lambda: tables)
+
+
+def _topic_id(cluster: ScriptedCluster, topic: str) -> str:
+    return str(cluster.read().topics[topic].state.topic_id)
 
 
 def failing_bucket() -> ConsoleCluster:
@@ -65,7 +100,7 @@ def failing_bucket() -> ConsoleCluster:
 
 
 def empty_cluster() -> ConsoleCluster:
-    return ConsoleCluster(ScriptedCluster(), None, None)
+    return ConsoleCluster(ScriptedCluster(), None, None, list)
 
 
 def group_far_behind() -> ConsoleCluster:
@@ -105,8 +140,9 @@ CONSOLE_CLUSTERS: dict[str, Callable[[], ConsoleCluster]] = {
 
 def pages_of(looked_at: ConsoleCluster) -> dict[str, str]:
     """The address of each page, by the page's name."""
-    pages = {name: f"#/{name}" for name in ("topics", "groups", "brokers", "records", "answers")}
-    pages = {"overview": "#/", **pages, "jobs": "#/jobs"}
+    pages = {name: f"#/{name}" for name in ("topics", "groups", "brokers", "records", "tables")}
+    pages = {"overview": "#/", **pages, "answers": "#/answers", "jobs": "#/jobs"}
+    pages["broker"] = f"#/brokers/{looked_at.cluster.read().brokers[0].broker_id}"
     if looked_at.topic is not None:
         pages["topic"] = f"#/topics/{looked_at.topic}"
         pages["messages"] = f"#/records/{looked_at.topic}"

@@ -6,7 +6,7 @@ import { settingsCard } from "./settings.js";
 import { table } from "./table.js";
 import { topicLink } from "./topics.js";
 
-const brokerLink = (id) => element("a", { href: `#/brokers/${id}` }, String(id));
+const brokerLink = (id, isController) => element("a", { href: `#/brokers/${id}` }, `${id}${isController ? " · controller" : ""}`);
 const marked = (words, isBad) => element("span", { class: isBad ? "bad" : null }, words);
 
 export function brokersPage() {
@@ -14,7 +14,7 @@ export function brokersPage() {
   page.show = (main, { brokers }) => {
     page.isShown = true;
     main.replaceChildren(element("h1", {}, "Brokers"), element("section", { class: "card" }, table("Brokers", [
-      { name: "broker", cell: (row) => element("span", {}, brokerLink(row.broker_id), row.is_controller ? " · controller" : ""), value: "broker_id" },
+      { name: "broker", cell: (row) => brokerLink(row.broker_id, row.is_controller), value: "broker_id" },
       ADDRESS, RACK,
       { name: "version", cell: release, value: "supported_level", kind: "left wraps" },
       { name: "leads", cell: (row) => count(row.leaders), value: "leaders" },
@@ -53,7 +53,7 @@ function release({ kafka_release: name, supported_level: level }) {
 // The overview has the brokers, too.
 export function brokerTable({ brokers, controller_id: controller }) {
   return table("Brokers", [
-    { name: "broker", cell: (row) => element("span", {}, brokerLink(row.broker_id), row.broker_id === controller ? " · controller" : ""), value: "broker_id" },
+    { name: "broker", cell: (row) => brokerLink(row.broker_id, row.broker_id === controller), value: "broker_id" },
     ADDRESS, RACK,
     { name: "local, all replicas", cell: (row) => bytes(row.local_bytes), value: "local_bytes", isKey: true },
     { name: "state", cell: (row) => marked(row.error || "answers", row.error), value: (row) => row.error || "answers", kind: "left wraps", isKey: true },
