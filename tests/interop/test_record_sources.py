@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.clock import SystemClock
-from isotherm.console.records import RecordBrowser, RecordsWanted
+from isotherm.console.records import OffsetRange, RecordBrowser, TopicSearch
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.storage_view.cluster_storage import ClusterStorage, StorageReader
@@ -103,22 +103,23 @@ def test_past_is_kept_in_the_audit_topic(broker: EmbeddedBroker, storage: Cluste
 
 
 def all_steps(
-    browser: RecordBrowser, storage: ClusterStorage, wanted: RecordsWanted
+    browser: RecordBrowser, storage: ClusterStorage, search: TopicSearch
 ) -> tuple[list[Row], list[Row]]:
     """The records of a whole scan, and the cost of each step."""
-    partition = storage.topics["letters"].partitions[0]
-    records, costs, is_end = [], [], False
-    while not is_end:
-        found = browser.step(storage, partition, wanted)
-        records += found["records"]
+    records, costs = [], []
+    while search.ranges:
+        steps = browser.topic_step(storage, storage.topics["letters"], search)
+        found = browser.topic_rows("letters", steps)
+        (part,) = found["partitions"]
+        assert part["error"] is None
+        records += part["records"]
         costs += found["cost"]
-        wanted = replace(wanted, offset=found["next_offset"], timestamp_ms=None)
-        is_end = found["is_end"]
+        search = replace(search, ranges=[each.left for each in steps if each.left is not None])
     return records, costs
 
 
-WANTED = RecordsWanted(
-    offset=None, timestamp_ms=None, found_max=500, filter=RecordFilter(), prefers_bucket=False
+SEARCH = TopicSearch(
+    ranges=[OffsetRange(0)], is_newest_first=False, filter=RecordFilter(), found_max=500
 )
 
 
@@ -126,7 +127,7 @@ WANTED = RecordsWanted(
 def test_every_record_is_what_was_produced(
     browser: RecordBrowser, storage: ClusterStorage, prefers_bucket: bool
 ) -> None:
-    records, costs = all_steps(browser, storage, replace(WANTED, prefers_bucket=prefers_bucket))
+    records, costs = all_steps(browser, storage, replace(SEARCH, prefers_bucket=prefers_bucket))
     assert [base64.b64decode(each["value"]["base64"]) for each in records] == VALUES
     assert [each["offset"] for each in records] == list(range(len(VALUES)))
     local = storage.topics["letters"].partitions[0].state.local
@@ -143,13 +144,14 @@ def test_every_record_is_what_was_produced(
 def test_scan_begins_at_a_time_in_the_remote_tier(
     browser: RecordBrowser, storage: ClusterStorage
 ) -> None:
-    partition = storage.topics["letters"].partitions[0]
-    wanted = replace(WANTED, timestamp_ms=FIRST_MS + 321, found_max=1)
-    (record,) = browser.step(storage, partition, wanted)["records"]
+    search = replace(SEARCH, since_ms=FIRST_MS + 321, found_max=1)
+    steps = browser.topic_step(storage, storage.topics["letters"], search)
+    (part,) = browser.topic_rows("letters", steps)["partitions"]
+    (record,) = part["records"]
     assert (record["offset"], record["tier"]) == (321, "remote")
 
 
 def test_header_is_found_without_an_index(browser: RecordBrowser, storage: ClusterStorage) -> None:
     wanted = RecordFilter(header_name="n", header_value=b"2222")
-    records, _ = all_steps(browser, storage, replace(WANTED, filter=wanted, prefers_bucket=True))
+    records, _ = all_steps(browser, storage, replace(SEARCH, filter=wanted, prefers_bucket=True))
     assert [each["offset"] for each in records] == [2222]

@@ -46,11 +46,12 @@ def test_records_of_both_tiers_are_those_of_a_consumer(
     topic = kafka_tiered_topic
     expected = {each.offset: each for each in topic.expected if each.partition == PARTITION}
     border = topic.local_start_offsets[PARTITION]
-    path = f"/api/topics/{topic.name}/partitions/{PARTITION}/records"
+    path = f"/api/topics/{topic.name}/records?order=oldest&ranges={PARTITION}"
     for first in (0, border - 3):
-        found = json_of(address, f"{path}?offset={first}&limit=6")
-        assert [each["offset"] for each in found["records"]] == list(range(first, first + 6))
-        for each in found["records"]:
+        found = json_of(address, f"{path}&first={first}&limit=6")
+        (part,) = found["partitions"]
+        assert [each["offset"] for each in part["records"]] == list(range(first, first + 6))
+        for each in part["records"]:
             wanted = expected[each["offset"]]
             assert each["tier"] == ("remote" if each["offset"] < border else "local")
             assert (each["segment"] is None) == (each["offset"] >= border)
@@ -61,7 +62,7 @@ def test_records_of_both_tiers_are_those_of_a_consumer(
             {"local"} if first == 0 else set()
         )
     middle = expected[border // 2]
-    since = json_of(address, f"{path}?time={middle.timestamp_ms}&limit=1")
+    (since,) = json_of(address, f"{path}&since={middle.timestamp_ms}&limit=1")["partitions"]
     assert since["first_offset"] == min(
         each.offset for each in expected.values() if each.timestamp_ms >= middle.timestamp_ms
     )

@@ -43,14 +43,12 @@ from isotherm.console.jobs import JobReports, JobRunner
 from isotherm.console.missing_page import is_for_a_person, missing_page
 from isotherm.console.openapi import (
     COLUMNS_MAX,
-    FOUND_MAX,
     PARTITIONS_MAX,
-    RECORD_SOURCES,
     openapi_document,
 )
-from isotherm.console.query import number, optional_number, text
-from isotherm.console.record_pages import FOUND_DEFAULT, RecordPages
-from isotherm.console.records import RecordBrowser, RecordsWanted, TooManyScansError
+from isotherm.console.query import number, optional_number
+from isotherm.console.record_pages import RecordPages
+from isotherm.console.records import RecordBrowser
 from isotherm.console.table_pages import TablePages
 from isotherm.console.topic_answers import storage_problems, topic_answers, topic_problems
 from isotherm.console.watched_cluster import WatchedCluster
@@ -63,7 +61,6 @@ from isotherm.storage_view.cluster_storage import (
     TopicStorage,
 )
 from isotherm.storage_view.group_reader import GroupState
-from isotherm.storage_view.record_scan import RecordFilter
 from isotherm.storage_view.record_sources import RecordSource
 from isotherm.storage_view.segment_facts import segment_facts
 from isotherm.types import uuid_from_text
@@ -141,7 +138,6 @@ def console_app(
             Route("/api/topics/{topic}/map", pages.tier_map),
             Route("/api/topics/{topic}/history", pages.history),
             Route("/api/topics/{topic}/partitions/{partition}/segments/{id}", pages.segment),
-            Route("/api/topics/{topic}/partitions/{partition}/records", pages.records),
             Route("/api/groups", pages.groups),
             Route("/api/groups/{group:path}", pages.group),
             *DetailPages(cluster, settings.metrics).routes(),
@@ -375,24 +371,6 @@ class _Pages:
 
         return self._answer(facts)
 
-    def records(self, request: Request) -> Response:
-        wanted = _records_wanted(request)
-        if wanted.prefers_bucket and not self._browser.reads_bucket:
-            raise HTTPException(400, "the console knows no bucket: start it with --path")
-        return self._answer(
-            lambda storage: self._records(storage, _partition(storage, request), wanted)
-        )
-
-    def _records(
-        self, storage: ClusterStorage, partition: PartitionStorage, wanted: RecordsWanted
-    ) -> Row:
-        try:
-            return self._browser.step(storage, partition, wanted)
-        except TooManyScansError as error:
-            raise HTTPException(_BUSY, "other pages are reading records: try again") from error
-        except IsothermError as error:
-            raise HTTPException(_UPSTREAM_FAILED, str(error)) from error
-
     def _answer(self, content: Callable[[ClusterStorage], Row]) -> Response:
         """The answer with `content`. If the cluster does not answer now, `error` has the reason,
         and the content is that of the last successful read."""
@@ -417,24 +395,6 @@ def _partition(storage: ClusterStorage, request: Request) -> PartitionStorage:
         if str(each.state.partition.partition) == number:
             return each
     raise HTTPException(404, f"no such partition: {number}")
-
-
-def _records_wanted(request: Request) -> RecordsWanted:
-    source = text(request, "from")
-    if source not in ("", *RECORD_SOURCES):
-        raise HTTPException(400, f"from must be one of {', '.join(RECORD_SOURCES)}")
-    return RecordsWanted(
-        offset=optional_number(request, "offset"),
-        timestamp_ms=optional_number(request, "time"),
-        found_max=number(request, "limit", FOUND_DEFAULT, least=1, most=FOUND_MAX),
-        filter=RecordFilter(
-            key=text(request, "key").encode(),
-            value=text(request, "value").encode(),
-            header_name=text(request, "header"),
-            header_value=text(request, "header_value").encode(),
-        ),
-        prefers_bucket=source == "bucket",
-    )
 
 
 def _segment_id(request: Request) -> uuid.UUID:

@@ -92,14 +92,15 @@ def openapi_document() -> Schema:
             ),
             "/api/topics/{topic}/records": _get(
                 "One bounded step of a search over several partitions, from the newest record or"
-                " the oldest on. Continue with the `left` of each partition as ranges, until all"
-                " are null.",
+                " the oldest on: the records that match, and the cost to fetch them. Continue with"
+                " the field left of each partition as ranges, until all are null. Control records"
+                " are left out.",
                 _path("topic"),
                 *_search_parameters(),
                 _query("limit", "The most records to return of a partition.", 1, FOUND_MAX),
             ),
             "/api/topics/{topic}/tail": _get(
-                "Server-sent events: `records` with what is new in the partitions, `end` with the"
+                "Server-sent events: records with what is new in the partitions, end with the"
                 " reason why no more will come. A range's first offset is where it begins.",
                 _path("topic"),
                 *_search_parameters(),
@@ -137,29 +138,6 @@ def openapi_document() -> Schema:
                 _path("partition", _INTEGER),
                 _path("id"),
             ),
-            "/api/topics/{topic}/partitions/{partition}/records": _get(
-                "One bounded step of a scan: the records that match, and the cost to fetch them."
-                " Continue at next_offset until is_end. Control records are left out.",
-                _path("topic"),
-                _path("partition", _INTEGER),
-                _query("offset", "The first offset; by default that of the log."),
-                _query(
-                    "time",
-                    "Instead of from: begin at the first record with this time or a later"
-                    " one, milliseconds since 1970.",
-                ),
-                _query("limit", "The most records to return.", 1, FOUND_MAX),
-                _query("key", "Text that the key contains.", schema=_TEXT),
-                _query("value", "Text that the value contains.", schema=_TEXT),
-                _query("header", "The name of a header.", schema=_TEXT),
-                _query("header_value", "Text that a header's value contains.", schema=_TEXT),
-                _query(
-                    "from",
-                    "bucket: records of remote segments are read from the bucket, without the"
-                    " brokers.",
-                    schema={"enum": list(RECORD_SOURCES)},
-                ),
-            ),
         },
         "components": {"schemas": {"Maps": _maps(), "Cell": _cell(), "Problem": _problem()}},
     }
@@ -183,7 +161,11 @@ def _search_parameters() -> tuple[Schema, ...]:
         _query("header", "The name of a header.", schema=_TEXT),
         _query("header_value", "Text that a header's value contains.", schema=_TEXT),
         _query("where", "A condition on JSON, like value.user.id = 42.", schema=_TEXT),
-        _query("from", "bucket: as for one partition.", schema={"enum": list(RECORD_SOURCES)}),
+        _query(
+            "from",
+            "bucket: records of remote segments are read from the bucket, without the brokers.",
+            schema={"enum": list(RECORD_SOURCES)},
+        ),
     )
 
 

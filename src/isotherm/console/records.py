@@ -46,19 +46,6 @@ SHOWN_BYTES_MAX = 64 * 1024
 SegmentLookup = Callable[[PartitionStorage, bytes], RemoteLogSegmentMetadata | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordsWanted:
-    """A request. The scan starts at `offset`, else at the first record since `timestamp_ms`, else
-    at the log start. With `prefers_bucket` all offsets of finished segments are read from the
-    bucket."""
-
-    offset: Offset | None
-    timestamp_ms: TimestampMs | None
-    found_max: int
-    filter: RecordFilter
-    prefers_bucket: bool
-
-
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
     """A part of a partition that is left to search. Without `first` and `end` it is resolved from
@@ -125,18 +112,6 @@ class RecordBrowser:
     @property
     def reads_bucket(self) -> bool:
         return self._source.reads_bucket
-
-    def step(
-        self, storage: ClusterStorage, partition: PartitionStorage, wanted: RecordsWanted
-    ) -> Row:
-        """Run one step. Raises TooManyScansError, CorruptDataError for damaged records, and what
-        the source raises."""
-        if not self._room.acquire(blocking=False):
-            raise TooManyScansError
-        try:
-            return self._step(storage, partition, wanted)
-        finally:
-            self._room.release()
 
     def topic_step(
         self,
@@ -260,44 +235,15 @@ class RecordBrowser:
                     "left": None if each.left is None else str(each.left),
                     "examined": each.step.examined,
                     "error": each.error,
-                    "records": self.record_rows(each.partition, each.step.found),
+                    "records": self._record_rows(each.partition, each.step.found),
                 }
                 for each in steps
             ],
             "cost": _cost([fetched for each in steps for fetched in each.step.fetched]),
         }
 
-    def record_rows(self, partition: PartitionStorage, found: Sequence[FoundRecord]) -> list[Row]:
-        return self._record_rows(found, _FinishedSegments(partition))
-
-    def _step(
-        self, storage: ClusterStorage, partition: PartitionStorage, wanted: RecordsWanted
-    ) -> Row:
-        local, address = _leader(storage, partition)
-        place = partition.state.partition.topic_partition
-        fetch = self._fetch(storage, partition, prefers_bucket=wanted.prefers_bucket)
-        first = local.log_start_offset if wanted.offset is None else wanted.offset
-        if wanted.offset is None and wanted.timestamp_ms is not None:
-            since = self._source.offset_at(address, place, wanted.timestamp_ms)
-            first = local.high_watermark if since is None else since
-        first = max(first, local.log_start_offset)
-        end = local.high_watermark
-        step = scan_step(fetch, first, end, wanted.filter, wanted.found_max)
-        return {
-            "topic": place.topic,
-            "partition": place.partition,
-            "log_start_offset": local.log_start_offset,
-            "local_log_start_offset": local.local_log_start_offset,
-            "high_watermark": end,
-            "first_offset": first,
-            "next_offset": step.next_offset,
-            "examined": step.examined,
-            "is_end": step.next_offset >= end,
-            "cost": _cost(step.fetched),
-            "records": self.record_rows(partition, step.found),
-        }
-
-    def _record_rows(self, found: Sequence[FoundRecord], segments: _FinishedSegments) -> list[Row]:
+    def _record_rows(self, partition: PartitionStorage, found: Sequence[FoundRecord]) -> list[Row]:
+        segments = _FinishedSegments(partition)
         rows = [_record_row(each, segments) for each in found]
         if self._registered is not None:
             values = [part for each in found for part in _named_parts(each.record)]

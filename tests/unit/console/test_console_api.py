@@ -296,8 +296,8 @@ def test_lag_of_a_topic_is_shared_among_its_partitions() -> None:
         ("/api/topics/orders/map?first=7&end=7", 400),
         ("/api/topics/orders/map?first=x", 400),
         ("/static/../app.py", 404),
-        (f"/api/topics/orders/partitions/{'9' * 5000}/records", 404),
-        ("/api/topics/orders/partitions/x/records", 404),
+        (f"/api/topics/orders/partitions/{'9' * 5000}/segments/{'A' * 22}", 404),
+        (f"/api/topics/orders/partitions/x/segments/{'A' * 22}", 404),
     ],
 )
 def test_request_that_names_nothing_says_so(address: str, path: str, status: int) -> None:

@@ -109,7 +109,8 @@ def test_any_name_in_a_path_has_an_answer(address: str, text: str) -> None:
     for path in (
         f"/api/topics/{text}",
         f"/api/topics/{text}/map",
-        f"/api/topics/orders/partitions/{text}/records",
+        f"/api/topics/{text}/records",
+        f"/api/topics/orders/partitions/{text}/segments/{'A' * 22}",
         f"/api/topics/orders/partitions/0/segments/{text}",
         f"/api/groups/{text}",
         f"/api/jobs/reports/{text}",
