@@ -122,26 +122,29 @@ class NewestByKey(Generic[K, T]):
 
 class WatchedCluster:
     """The newest state of a cluster. Thread-safe. `look` blocks while it reads the cluster itself,
-    and, before the first result, while another thread reads it."""
+    and, before the first result, while another thread reads it.
+
+    Details (configurations, releases and members) have a reader and connections of their own, so
+    that they do not wait for a look at the whole cluster. One is read at a time.
+    """
 
     def __init__(
         self, open_reader: Callable[[], StorageReader], clock: Clock, interval_s: float
     ) -> None:
         self._open_reader = open_reader
         self._reader: StorageReader | None = None
+        self._detail_reader: StorageReader | None = None  # never reads segments
         self._clock = clock
         self._reading = threading.Lock()  # guards the reader and its source
+        self._reading_details = threading.Lock()  # guards the reader of details
         self.progress = GroupProgress()
         self._storage = Newest(self._read_storage, self._reading, clock, interval_s)
         self._groups = Newest(self._read_groups, self._reading, clock, interval_s)
-        self._topic_settings = NewestByKey(
-            self._read_topic_settings, self._reading, clock, interval_s
-        )
-        self._broker_settings = NewestByKey(
-            self._read_broker_settings, self._reading, clock, interval_s
-        )
-        self._releases = Newest(self._read_releases, self._reading, clock, interval_s)
-        self._members = NewestByKey(self._read_members, self._reading, clock, interval_s)
+        details = self._reading_details
+        self._topic_settings = NewestByKey(self._read_topic_settings, details, clock, interval_s)
+        self._broker_settings = NewestByKey(self._read_broker_settings, details, clock, interval_s)
+        self._releases = Newest(self._read_releases, details, clock, interval_s)
+        self._members = NewestByKey(self._read_members, details, clock, interval_s)
 
     def look(self) -> Look[ClusterStorage]:
         return self._storage.look()
@@ -193,30 +196,36 @@ class WatchedCluster:
             return self._opened().read_histories(storage, partitions)
 
     def close(self) -> None:
-        with self._reading:
-            if self._reader is not None:
-                self._reader.close()
+        with self._reading, self._reading_details:
+            for reader in (self._reader, self._detail_reader):
+                if reader is not None:
+                    reader.close()
 
     def _opened(self) -> StorageReader:
         if self._reader is None:
             self._reader = self._open_reader()
         return self._reader
 
+    def _opened_for_details(self) -> StorageReader:
+        if self._detail_reader is None:
+            self._detail_reader = self._open_reader()
+        return self._detail_reader
+
     def _read_storage(self) -> ClusterStorage:
         return self._opened().read()
 
     def _read_topic_settings(self, topic: str) -> list[Setting]:
-        return self._opened().read_topic_settings(topic)
+        return self._opened_for_details().read_topic_settings(topic)
 
     def _read_broker_settings(self, broker: tuple[BrokerId, NodeAddress]) -> list[Setting]:
-        return self._opened().read_broker_settings(*broker)
+        return self._opened_for_details().read_broker_settings(*broker)
 
     def _read_releases(self) -> dict[BrokerId, BrokerRelease]:
         storage = self._storage.last.content
-        return self._opened().read_releases(() if storage is None else storage.brokers)
+        return self._opened_for_details().read_releases(() if storage is None else storage.brokers)
 
     def _read_members(self, group: GroupPlace) -> GroupMembers:
-        return self._opened().read_members(group)
+        return self._opened_for_details().read_members(group)
 
     def _read_groups(self) -> list[GroupState]:
         storage = self._storage.last.content

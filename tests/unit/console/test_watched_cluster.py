@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from queue import Queue
+from threading import Event, Thread
 
 from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.errors import BrokerUnreachableError
@@ -133,3 +135,57 @@ def test_commits_are_not_shown_beside_ends_that_were_read_before_them() -> None:
     assert look.content is before
     assert "no broker is reachable" in (look.error or "")
     assert "no broker is reachable" in (watched.look().error or "")
+
+
+class Slow(ScriptedCluster):
+    """From the second read on, the cluster's state waits for `go`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go, self.closed, self._reads = Event(), Event(), 0, 0
+
+    def read(self) -> ClusterStorage:
+        self._reads += 1
+        if self._reads > 1:
+            self.begun.set()
+            assert self.go.wait(300)
+        return super().read()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_details_do_not_wait_for_a_look_at_the_cluster() -> None:
+    cluster, clock = Slow(), SimClock()
+    cluster.groups = [GroupState("readers", "Stable", "classic", {})]
+    watched = WatchedCluster(lambda: cluster, clock, INTERVAL_S)
+    cluster.go.set()
+    (group,) = watched.groups().content or ()
+    cluster.begun.clear()
+    cluster.go.clear()
+    clock.advance(INTERVAL_MS)
+    look = Thread(target=watched.look)
+    look.start()
+    assert cluster.begun.wait(300)
+    details = Queue[object]()
+
+    def read_details() -> None:
+        storage = watched.look().content
+        assert storage is not None
+        (broker,) = storage.brokers
+        details.put(watched.topic_settings("orders").content)
+        details.put(watched.broker_settings(broker).content)
+        details.put(watched.releases().content)
+        details.put(watched.members(group).content)
+
+    page = Thread(target=read_details)
+    page.start()
+    try:
+        found = [details.get(timeout=60) for _ in range(4)]
+    finally:
+        cluster.go.set()
+        look.join()
+        page.join()
+    assert None not in found
+    watched.close()
+    assert cluster.closed == 2
