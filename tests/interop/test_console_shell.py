@@ -136,6 +136,7 @@ def test_unknown_topic_is_asked_for_once(browser: Browser) -> None:
     with running_console(lambda: cluster) as address:
         browser.open(f"{address}/#/topics/none", "#missing a")
         assert "no such topic: none" in browser.text("#problem")
+        assert "no such topic" not in browser.text("#missing")  # it is told once
         before = browser.run("return performance.getEntriesByType('resource').length")
         browser.refresh()
         assert browser.run("return performance.getEntriesByType('resource').length") == before
@@ -144,6 +145,29 @@ def test_unknown_topic_is_asked_for_once(browser: Browser) -> None:
         browser.wait(lambda: browser.all("canvas"))
         assert browser.text("h1") == "none"
         assert not browser.all("#problem")[0].is_displayed()
+
+
+@pytest.mark.usefixtures("widths")
+def test_a_long_name_takes_two_lines_and_is_whole_on_demand(browser: Browser) -> None:
+    lines = """
+      const heading = document.querySelector('h1');
+      return heading.clientHeight / parseFloat(getComputedStyle(heading).lineHeight)"""
+    set_width(browser, 375)
+    with running_console(lambda: CLUSTER) as address:
+        for page in (f"topics/{TOPIC}", f"groups/{GROUP}", f"records/{TOPIC}"):
+            browser.open(f"{address}/#/{page}", ".whole-name:not([hidden])")
+            assert round(float(str(browser.run(lines)))) == 2
+            browser.click(".whole-name")
+            assert round(float(str(browser.run(lines)))) > 2
+            # As long as the page is made anew.
+            browser.refresh()
+            browser.wait(lambda: browser.text(".whole-name") == "Shorten the name")
+            assert round(float(str(browser.run(lines)))) > 2
+            browser.click(".whole-name")
+            assert round(float(str(browser.run(lines)))) == 2
+        browser.open(f"{address}/#/brokers/1", "p.long")
+        assert not browser.all(".whole-name")[0].is_displayed()
+    assert browser.messages() == []
 
 
 def test_theme_is_that_of_the_system_until_one_is_chosen(browser: Browser, address: str) -> None:

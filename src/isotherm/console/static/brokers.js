@@ -2,6 +2,7 @@
 
 import { quoted, readOnlyNote } from "./commands.js";
 import { bytes, count, element, figure, plural, time } from "./format.js";
+import { longName, shortName } from "./names.js";
 import { settingsCard } from "./settings.js";
 import { table } from "./table.js";
 import { topicLink } from "./topics.js";
@@ -28,7 +29,7 @@ export function brokersPage() {
   return page;
 }
 
-const ADDRESS = { name: "address", cell: (row) => `${row.host}:${row.port}`, value: (row) => `${row.host}:${row.port}`, kind: "left name" };
+const ADDRESS = { name: "address", cell: (row) => shortName(`${row.host}:${row.port}`), value: (row) => `${row.host}:${row.port}`, kind: "left name" };
 const RACK = { name: "rack", cell: (row) => row.rack || "", value: "rack", kind: "left" };
 
 const offline = ({ log_dirs: dirs }) => dirs.filter(({ error }) => error);
@@ -65,17 +66,18 @@ export function brokerPage(name) {
   const settingsState = { isOpen: false };
   page.show = (main, broker) => {
     page.isShown = true;
-    main.replaceChildren(element("h1", {}, `Broker ${broker.broker_id}`),
+    const address = `${broker.host}:${broker.port}`;
+    main.replaceChildren(element("h1", {}, `Broker ${broker.broker_id}`), ...longName("p", address, address),
       element("dl", { class: "figures" },
         figure("State", stateOf(broker), broker.is_controller ? "controller" : "", Boolean(broker.broker_error || offline(broker).length)),
-        figure("Address", `${broker.host}:${broker.port}`, broker.rack ? `rack ${broker.rack}` : "without a rack"),
+        broker.rack ? figure("Rack", broker.rack) : null,
         figure("Version", release(broker) || "unknown", levels(broker)),
         figure("Leads", count(broker.leaders), `of ${plural(broker.replicas, "replica")}`),
         figure("Not in sync", count(broker.lagging_replicas), "replicas on this broker", broker.lagging_replicas > 0)),
-      element("section", { class: "card", id: "disks" }, element("h2", {}, "Disks"), disks(broker.log_dirs)),
+      element("section", { class: "card", id: "disks" }, element("h2", {}, "Disks"), disks(broker)),
       element("section", { class: "card", id: "errors" }, element("h2", {}, "Errors of the last hour"), errors(broker.errors)),
       element("section", { class: "card", id: "settings" }, settingsCard("this broker", broker, settingsState)),
-      readOnlyNote("Change the configuration", `kafka-configs.sh --bootstrap-server ${quoted(`${broker.host}:${broker.port}`)} --entity-type brokers --entity-name ${broker.broker_id} --alter --add-config NAME=VALUE`));
+      readOnlyNote("Change the configuration", `kafka-configs.sh --bootstrap-server ${quoted(address)} --entity-type brokers --entity-name ${broker.broker_id} --alter --add-config NAME=VALUE`));
   };
   return page;
 }
@@ -83,8 +85,8 @@ export function brokerPage(name) {
 const levels = ({ supported_level: supported, cluster_level: now }) =>
   (supported === null ? "it names no metadata.version" : `metadata.version up to ${supported}${now === null ? "" : `, the cluster's is ${now}`}`);
 
-function disks(dirs) {
-  if (!dirs.length) return element("p", { class: "quiet" }, "Unknown: the broker does not answer.");
+function disks({ log_dirs: dirs, broker_error: error }) {
+  if (!dirs.length) return element("p", { class: "quiet" }, error ? "Unknown: the broker does not answer." : "The broker names no log directory.");
   const size = (key) => (row) => (row[key] === null ? "" : bytes(row[key]));
   return table("Disks", [
     { name: "log directory", cell: (row) => row.path, value: "path", kind: "left name" },
@@ -92,7 +94,7 @@ function disks(dirs) {
     { name: "volume", cell: size("total_bytes"), value: "total_bytes" },
     { name: "usable", cell: size("usable_bytes"), value: "usable_bytes", isKey: true },
     { name: "free", cell: (row) => (share(row) === null ? "" : `${Math.floor(100 * share(row))} %`), value: share, isKey: true },
-    { name: "state", cell: (row) => marked(row.error ? `offline: ${row.error}` : "online", row.error), value: (row) => row.error ?? "", kind: "left wraps", isKey: true },
+    { name: "state", cell: (row) => marked(row.error ? `offline: ${row.error}` : "online", row.error), value: (row) => row.error ?? "", kind: "left wraps reason", isKey: true },
   ], dirs, { noun: "directories" });
 }
 

@@ -79,7 +79,7 @@ async function refresh() {
     tell(`Nothing can be shown: ${error.message}`);
     // It is not asked for again and again: it will hardly appear.
     page.isGone = error.status === GONE;
-    if (page.isGone) main.replaceChildren(...nothingHere("Nothing here", error.message, open));
+    if (page.isGone) main.replaceChildren(...nothingHere("Nothing here", "It may have been deleted, or is in another cluster.", open));
     else if (!page.isShown) main.replaceChildren();
   }
   if (document.visibilityState === "visible" && !page.isGone) timer = setTimeout(refresh, INTERVAL_MS);

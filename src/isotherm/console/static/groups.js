@@ -4,6 +4,7 @@ import { readOnlyNote, quoted } from "./commands.js";
 import { age, bytes, count, element, figure, plural, rate } from "./format.js";
 import { LagHistory } from "./lag_history.js";
 import { membersCard, readersByPartition } from "./members.js";
+import { longName } from "./names.js";
 import { table } from "./table.js";
 import { topicLink } from "./topics.js";
 
@@ -87,7 +88,7 @@ export function groupPage(name) {
   page.show = (main, group, { client_arguments: client }) => {
     page.isShown = true;
     history.note(group.read_at_ms, group.lag);
-    main.replaceChildren(element("h1", {}, name),
+    main.replaceChildren(...longName("h1", name, name),
       element("dl", { class: "figures wide" },
         figure("State", group.group_error || group.state || "unknown", group.type, Boolean(group.group_error)),
         figure("Members", group.members_total === null ? "unknown" : count(group.members_total), group.assignor ? `assigned by ${group.assignor}` : ""),

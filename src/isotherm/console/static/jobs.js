@@ -2,6 +2,7 @@
 
 import { command } from "./commands.js";
 import { count, element, plural, time } from "./format.js";
+import { longName } from "./names.js";
 import { table } from "./table.js";
 
 const VERDICTS = { 0: "clean", 1: "failed", 2: "wrong options", 3: "findings" };
@@ -49,7 +50,7 @@ export function reportPage(name) {
       href: `#/topics/${encodeURIComponent(row.topic)}?partition=${row.partition ?? 0}` }, `${row.topic} ${row.partition ?? ""}`));
     const records = (row) => (row.topic === null || row.start_offset === null ? "" : element("a", {
       href: `#/records/${encodeURIComponent(row.topic)}?partition=${row.partition}&offset=${row.start_offset}` }, count(row.start_offset)));
-    main.replaceChildren(element("h1", {}, name),
+    main.replaceChildren(...longName("h1", name, name),
       element("p", {}, `${plural(report.found, "finding")}, written ${time(report.written_ms)}. ${verdict(report.exit_code)}`),
       element("section", { class: "card" }, report.findings.length ? table("Findings", [
         { name: "what", cell: (row) => row.kind, value: "kind", kind: "left" },

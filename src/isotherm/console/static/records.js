@@ -2,6 +2,7 @@
 
 import { quoted, readOnlyNote } from "./commands.js";
 import { bytes, count, element, plural, time } from "./format.js";
+import { longName } from "./names.js";
 import { fetchJson, topicPath } from "./requests.js";
 import { FORMATS, schemaWords, shownAs } from "./record_values.js";
 import { table } from "./table.js";
@@ -38,7 +39,7 @@ export function recordsPage(name, query) {
     });
     form.elements.format.addEventListener("change", () => search?.showRecords());
     const produce = readOnlyNote("Produce a message", `isotherm produce ${quoted(name)} ${client}`);
-    main.replaceChildren(element("h1", {}, element("a", { href: `#/topics/${encodeURIComponent(name)}` }, name), ": messages"),
+    main.replaceChildren(...longName("h1", name, "Messages of ", element("a", { href: `#/topics/${encodeURIComponent(name)}` }, name)),
       element("section", { class: "card" }, form), result, produce);
     begin();
   };

@@ -3,6 +3,7 @@
 import { quoted, readOnlyNote } from "./commands.js";
 import { age, bytes, count, dollars, element, figure, plural, problemList, time } from "./format.js";
 import { readersCard } from "./groups.js";
+import { longName } from "./names.js";
 import { fetchJson, topicPath } from "./requests.js";
 import { settingsCard } from "./settings.js";
 import { table } from "./table.js";
@@ -82,7 +83,7 @@ export function topicPage(name, query) {
     const { sums } = data;
     if (!page.isShown) {
       page.isShown = true;
-      main.replaceChildren(element("h1", {}, name),
+      main.replaceChildren(...longName("h1", name, name),
         element("p", {}, element("a", { href: `#/records/${encodeURIComponent(name)}` }, "Messages")),
         element("div", { id: "problems" }), element("div", { id: "sums" }),
         element("section", { class: "card" }, element("h2", {}, "Tier map"), element("p", { id: "map-problems", class: "bad", hidden: true }), legend(),
