@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -32,6 +33,8 @@ that does not return, must not keep the user waiting."""
 _EXIT_SIGINT = 130
 _PYSPARK = b"pyspark-shell"
 """The last argument of PySpark's Java."""
+_ARGUMENTS_READS_MAX = 20
+_ARGUMENTS_READS_INTERVAL_S = 0.01
 
 
 class Interruption:
@@ -127,8 +130,20 @@ def end_starting_java() -> None:
         for pid in map(int, children.read_text().split()):
             # It may have ended meanwhile.
             with suppress(OSError):
-                if _PYSPARK in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                if _PYSPARK in _arguments(pid):
                     os.kill(pid, signal.SIGTERM)
+
+
+def _arguments(pid: int) -> list[bytes]:
+    """Of a process that exists. The kernel lets its parent go on a moment before a new process has
+    its arguments; one that has ended never has any."""
+    arguments = b""
+    for _ in range(_ARGUMENTS_READS_MAX):
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if arguments:
+            break
+        time.sleep(_ARGUMENTS_READS_INTERVAL_S)
+    return arguments.split(b"\0")
 
 
 def _java_process() -> subprocess.Popen[bytes] | None:
