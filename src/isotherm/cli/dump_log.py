@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ import typer
 
 from isotherm.cli.decoded_values import VALUE_DECODERS, ValueDecoder, decoder_for
 from isotherm.cli.options import AsJson
-from isotherm.cli.output import console, print_rows
+from isotherm.cli.output import console, human_row, print_rows
 from isotherm.cli.shown_bytes import json_fields, json_headers, terminal_text
 from isotherm.errors import CorruptDataError, CorruptRecordError
 from isotherm.record.batch import (
@@ -66,6 +66,8 @@ def dump_log(
     base64 for bytes that are not UTF-8. Headers are a list of objects with key, value and encoding,
     as several may have one name.
 
+    Times are UTC, and milliseconds since 1970 as JSON; sizes are bytes as JSON.
+
     The CRC of every batch is checked. Exit code 3 means damage; everything readable before it is
     printed.
     """
@@ -93,7 +95,8 @@ def _dump_file(path: Path, with_records: bool, decode: str | None, as_json: bool
         rows = reader(path) if reader else _leader_epoch_rows(path)
     except CorruptDataError as error:
         raise type(error)(f"{error} file={path}") from None
-    print_rows(list(rows[0]) if rows else ["empty"], rows, as_json=as_json)
+    columns = list(rows[0]) if rows else ["empty"]
+    print_rows(columns, _shown(rows, as_json=as_json), as_json=as_json)
     return False
 
 
@@ -141,12 +144,18 @@ def _dump_segment(path: Path, with_records: bool, decode: str | None, as_json: b
     damage: list[str] = []
     if with_records:
         rows = _record_rows(data, decoder, damage, as_json=as_json)
-        print_rows(["offset", "timestamp", "key", "value", "headers"], rows, as_json=as_json)
+        columns = ["offset", "timestamp", "key", "value", "headers"]
     else:
-        print_rows(_BATCH_COLUMNS, _batch_rows(data, damage), as_json=as_json)
+        rows, columns = _batch_rows(data, damage), _BATCH_COLUMNS
+    print_rows(columns, _shown(rows, as_json=as_json), as_json=as_json)
     for line in damage:
         typer.echo(f"isotherm: {line} file={path}", err=True)
     return bool(damage)
+
+
+def _shown(rows: Iterable[Row], *, as_json: bool) -> Iterable[Row]:
+    """The rows with exact numbers as JSON, and with units for people."""
+    return rows if as_json else map(human_row, rows)
 
 
 def _checked_batches(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isotherm.printable import printable
+from isotherm.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 _LATER_CONTROLS = re.compile(r"[\x7f-\x9f]")
 _DURATIONS = ((86_400, "d"), (3600, "h"), (60, "min"))
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class Quantity(str):
+    """A number with its unit, for people. In tables it is aligned as numbers are."""
+
+    __slots__ = ()
 
 
 def print_rows(
@@ -34,14 +41,12 @@ def print_rows(
         for row in rows:
             print_json(row)
         return
+    from rich.cells import cell_len
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", header_style="bold", show_edge=False)
     settled = list(rows)
-    numeric = {
-        column: all(isinstance(row.get(column), int | float | None) for row in settled)
-        for column in columns
-    }
+    numeric = {column: all(_is_number(row.get(column)) for row in settled) for column in columns}
     out = console()
     widths = {
         column: _least_width(
@@ -49,32 +54,47 @@ def print_rows(
         )
         for column in columns
     }
-    shown = fitting_columns(widths, out.width)
+    room = out.width - _EDGES_WIDTH
+    shown = fitting_columns(widths, room)
+    spare = room - sum(widths[column] + _SEPARATOR_WIDTH for column in shown) + _SEPARATOR_WIDTH
     for column in shown:
+        whole = max(len(column), *(cell_len(_cell(row.get(column))) for row in settled), 0)
+        # Rich itself would take from the widest column, even below its least width.
+        growth = max(0, min(whole - widths[column], spare))
+        spare -= growth
         table.add_column(
             column.replace("_", " "),
             justify="right" if numeric[column] and settled else "left",
             overflow="fold",
-            min_width=widths[column],
+            width=widths[column] + growth,
         )
     for row in settled:
         table.add_row(*(_cell(row.get(column)) for column in shown))
     out.print(table)
+    _print_left_out(columns, shown)
+
+
+def _print_left_out(columns: Sequence[str], shown: Sequence[str]) -> None:
     if left_out := [each.replace("_", " ") for each in columns if each not in shown]:
-        out.print(f"The terminal is too narrow for: {', '.join(left_out)}. --json has them.")
+        console().print(f"The terminal is too narrow for: {', '.join(left_out)}. --json has them.")
 
 
 _SEPARATOR_WIDTH = 3
+_EDGES_WIDTH = 2
+"""Rich pads the first column on its left and the last one on its right."""
+_STREAM_SEPARATOR_WIDTH = 2
 _FOLDED_WIDTH = 16
 """A text that is longer is folded into several lines rather than its column left out."""
 
 
-def fitting_columns(widths: Mapping[str, int], room: int) -> list[str]:
+def fitting_columns(
+    widths: Mapping[str, int], room: int, *, separator_width: int = _SEPARATOR_WIDTH
+) -> list[str]:
     """The columns that fit side by side, with their least widths. The first are the most important:
     the last ones are left out, and the first one never is."""
     shown: list[str] = []
     for column, width in widths.items():
-        room -= width + (_SEPARATOR_WIDTH if shown else 1)
+        room -= width + (separator_width if shown else 0)
         if shown and room < 0:
             break
         shown.append(column)
@@ -89,29 +109,40 @@ def _least_width(column: str, cells: Sequence[str], *, is_number: bool) -> int:
 
 
 def human_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row for people: sizes, times and durations with units, by the ends of their names."""
+    """The row for people: sizes, times (UTC) and durations with units, by the ends of their
+    names."""
     return {name: _human_value(name, value) for name, value in row.items()}
 
 
 def _human_value(name: str, value: Any) -> Any:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return value
-    if name == "bytes" or name.endswith(("_bytes", "bytes_so_far")):
+    if name in ("bytes", "size") or name.endswith(("_bytes", "bytes_so_far")):
         return human_size(value)
-    if name.endswith("timestamp_ms"):
-        moment = datetime.datetime.fromtimestamp(value / 1000, datetime.UTC)
-        return f"{moment:%Y-%m-%d %H:%M:%S}"
+    if name.endswith(("timestamp_ms", "timestamp", "horizon_ms")):
+        return _moment(value)
     if name.endswith("_ms"):
         return duration(value / 1000)
     return value
 
 
-def duration(seconds: float) -> str:
+def _moment(timestamp_ms: float) -> str | float | None:
+    """A client may send any number: one beyond the calendar stays as it is."""
+    if timestamp_ms == NO_TIMESTAMP:
+        return None
+    try:
+        moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC)
+    except (OverflowError, ValueError, OSError):
+        return timestamp_ms
+    return f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def duration(seconds: float) -> Quantity:
     """0.25 -> '250 ms', 90 -> '1.5 min'."""
     if abs(seconds) < 1:
-        return f"{seconds * 1000:.3g} ms"
+        return Quantity(f"{seconds * 1000:.3g} ms")
     found = next((each for each in _DURATIONS if abs(seconds) >= each[0]), (1, "s"))
-    return f"{seconds / found[0]:.1f}".removesuffix(".0") + f" {found[1]}"
+    return Quantity(f"{seconds / found[0]:.1f}".removesuffix(".0") + f" {found[1]}")
 
 
 _SETTLED_ROWS = 200
@@ -121,30 +152,38 @@ _SETTLED_ROWS = 200
 def print_stream(
     columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool
 ) -> None:
-    """Print rows as they arrive, as JSON or in columns, and keep none of them.
+    """Print rows as they arrive, as JSON or in columns with units, and keep none of them.
 
-    The first rows determine the widths of the columns. A longer value is not cut off: it shifts the
-    rest of its line.
+    The first rows determine the widths of the columns, and which of them fit a terminal. A longer
+    value is not cut off: it shifts the rest of its line.
     """
     if as_json:
         for row in rows:
             print_json(row)
         return
-    stream = iter(rows)
+    stream = map(human_row, rows)
     first = list(itertools.islice(stream, _SETTLED_ROWS))
-    names = [column.replace("_", " ") for column in columns]
-    cells = [[_cell(row.get(column)) for column in columns] for row in first]
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    _print_line(names, widths)
-    for line in cells:
-        _print_line(line, widths)
-    for row in stream:
-        _print_line([_cell(row.get(column)) for column in columns], widths)
+    names = {column: column.replace("_", " ") for column in columns}
+    widths = {
+        column: max(len(name), *(len(_cell(row.get(column))) for row in first))
+        if first
+        else len(name)
+        for column, name in names.items()
+    }
+    shown = fitting_columns(widths, console().width, separator_width=_STREAM_SEPARATOR_WIDTH)
+    to_right = {column for column in shown if all(_is_number(row.get(column)) for row in first)}
 
+    def print_line(row: Mapping[str, Any]) -> None:
+        cells = [
+            cell.rjust(widths[column]) if column in to_right else cell.ljust(widths[column])
+            for column, cell in ((column, _cell(row.get(column))) for column in shown)
+        ]
+        sys.stdout.write((" " * _STREAM_SEPARATOR_WIDTH).join(cells).rstrip() + "\n")
 
-def _print_line(cells: Sequence[str], widths: Sequence[int]) -> None:
-    padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-    sys.stdout.write("  ".join(padded).rstrip() + "\n")
+    print_line(names)
+    for row in itertools.chain(first, stream):
+        print_line(row)
+    _print_left_out(columns, shown)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -185,19 +224,23 @@ def error_console() -> Console:
     return Console(stderr=True, highlight=False, markup=False)
 
 
-def human_size(size: float) -> str:
+def human_size(size: float) -> Quantity:
     """12_345_678 -> '11.8 MiB'."""
     unit = _UNITS[0]
     for unit in _UNITS:
         if abs(size) < 1024 or unit == _UNITS[-1]:
             break
         size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    return Quantity(f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}")
 
 
-def dollars(amount: float) -> str:
+def dollars(amount: float) -> Quantity:
     """0.004 -> '< $0.01'."""
-    return "< $0.01" if 0 < amount < 0.01 else f"${amount:,.2f}"
+    return Quantity("< $0.01" if 0 < amount < 0.01 else f"${amount:,.2f}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Quantity | None)
 
 
 def _cell(value: Any) -> str:

@@ -48,7 +48,7 @@ app.command()(migrate)
 _IS_TIERED = "remote.storage.enable"
 _COPY_INTERVAL = "remote.log.manager.task.interval.ms"
 _SEGMENT_COLUMNS = [
-    "partition", "tier", "start_offset", "end_offset", "leader_epochs", "size", "state", "objects",
+    "partition", "tier", "start_offset", "end_offset", "size", "state", "leader_epochs", "objects",
     "custom_metadata",
 ]  # fmt: skip
 

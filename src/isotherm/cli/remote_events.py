@@ -47,8 +47,8 @@ Row = dict[str, Any]
 
 _EXIT_DAMAGE = 3
 _COLUMNS = [
-    "metadata_partition", "offset", "key", "type", "topic", "partition", "segment_id",
-    "state", "start_offset", "end_offset", "size", "event_timestamp",
+    "metadata_partition", "offset", "type", "topic", "partition", "state", "start_offset",
+    "end_offset", "size", "event_timestamp", "segment_id", "key",
 ]  # fmt: skip
 
 
@@ -79,6 +79,7 @@ def events(
     client: ClientOptions,
 ) -> None:
     """Print the records of `__remote_log_metadata`, decoded; with --audit every event there was.
+    Times are UTC, and milliseconds since 1970 as JSON.
 
     They come one metadata partition after the other, and are printed while they are read. Exit code
     3 means that a record could not be decoded; it is printed with its offset.

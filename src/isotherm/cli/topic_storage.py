@@ -17,7 +17,14 @@ from isotherm.cli.options import (
     BootstrapServer,
     ClientOptions,
 )
-from isotherm.cli.output import console, human_size, print_json, print_rows
+from isotherm.cli.output import (
+    Quantity,
+    console,
+    dollars,
+    human_size,
+    print_json,
+    print_rows,
+)
 from isotherm.cli.pipeline_metadata import StoreOption, store_settings
 from isotherm.clock import SystemClock
 from isotherm.storage_view.prices import DEFAULT_PRICE, price_list
@@ -113,9 +120,9 @@ def describe_storage(
             raise unknown_topic(topic, reader.topic_names())
         look = watched.look()
     found = storage.topics[topic]
-    dollars = prices.mean_price(found.sums.remote_bytes)
-    rows = [{"topic": topic, **partition_row(each, dollars)} for each in found.partitions]
-    total = topic_row(found, dollars)
+    mean_price = prices.mean_price(found.sums.remote_bytes)
+    rows = [{"topic": topic, **partition_row(each, mean_price)} for each in found.partitions]
+    total = topic_row(found, mean_price)
     signs = {} if look is None else look.copy_signs
     problems = topic_problems(found, storage.read_at_ms, signs)
     if as_json:
@@ -170,7 +177,7 @@ def _size_cells(row: Row) -> dict[str, Any]:
             for name in ("local", "remote", "overlap", "total")
         },
         "segments": row["remote_segments"],
-        "cost_per_month": f"${row['cost_per_month']:.2f}",
+        "cost_per_month": dollars(row["cost_per_month"]),
     }
 
 
@@ -186,11 +193,11 @@ def _lag_cells(row: Row) -> dict[str, Any]:
     }
 
 
-def age_text(seconds: float | None) -> str:
+def age_text(seconds: float | None) -> Quantity:
     """90.0 -> '1.5 min'; None -> 'unknown'."""
     if seconds is None:
-        return "unknown"
+        return Quantity("unknown")
     for unit, size in _UNITS_OF_TIME:
         if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
+            return Quantity(f"{seconds / size:.1f} {unit}")
+    return Quantity(f"{seconds:.0f} s")
