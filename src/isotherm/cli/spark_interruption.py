@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -21,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from isotherm.cli.output import error_console
+from isotherm.clock import SystemClock
 
 JAVA_QUIET_S_MAX = 0.8
 JAVA_END_S_MAX = 1.5
@@ -137,12 +137,12 @@ def end_starting_java() -> None:
 def _arguments(pid: int) -> list[bytes]:
     """Of a process that exists. The kernel lets its parent go on a moment before a new process has
     its arguments; one that has ended never has any."""
-    arguments = b""
+    arguments, never, clock = b"", threading.Event(), SystemClock()
     for _ in range(_ARGUMENTS_READS_MAX):
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
         if arguments:
             break
-        time.sleep(_ARGUMENTS_READS_INTERVAL_S)
+        clock.wait(never, _ARGUMENTS_READS_INTERVAL_S)
     return arguments.split(b"\0")
 
 
