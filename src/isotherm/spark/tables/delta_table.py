@@ -36,7 +36,12 @@ from isotherm.errors import ConfigError, RemoteStorageError
 from isotherm.remote.storage.object_client import open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.tables.delta_statistics import file_statistics
-from isotherm.spark.tables.folder_place import FolderPlace, check_unused, plain_url
+from isotherm.spark.tables.folder_place import (
+    FolderPlace,
+    check_unused,
+    local_folder,
+    plain_url,
+)
 from isotherm.spark.tables.table_rows import dead_schema, rows_schema
 from isotherm.spark.tables.time_partitions import (
     partition_column,
@@ -259,6 +264,10 @@ class DeltaTopicTable:
         return self._table
 
     def _open(self, place: DeltaPlace) -> DeltaTable | None:
+        warehouse = local_folder(self._settings)
+        if warehouse is not None and not (warehouse / place.folder).is_dir():
+            # delta-rs would make the folder.
+            return None
         try:
             return DeltaTable(self._uri(place), storage_options=self._storage)
         except TableNotFoundError:

@@ -46,6 +46,8 @@ class FolderPlace:
 def check_unused(settings: ObjectStoreSettings, folder: str, own: Collection[str] = ()) -> None:
     """Raises ConfigError if the folder of a table that is to be made has anything but its `own`
     folders: readers would take other files for a part of the table."""
+    if not is_made(settings):
+        return
     folders, objects = store_client(settings).list_level(f"{folder}/")
     names = {each.rstrip("/") for each in folders} | {each.key for each in objects}
     others = sorted({each.rpartition("/")[2] for each in names} - set(own))
@@ -55,6 +57,30 @@ def check_unused(settings: ObjectStoreSettings, folder: str, own: Collection[str
             f" folder={plain_url(settings.url)}/{folder} files={','.join(others[:_NAMES_SHOWN])}"
             " hint='name another table with --table, or another --warehouse'"
         )
+
+
+def check_warehouse(folder: Path) -> None:
+    """Raise ConfigError if the folder cannot be made because a file is in its place."""
+    existing = next(each for each in (folder, *folder.parents) if each.exists())
+    if not existing.is_dir():
+        raise ConfigError(
+            f"the warehouse cannot be made key=--warehouse folder={folder}"
+            f" reason='{existing} is not a folder'"
+        )
+
+
+def is_made(settings: ObjectStoreSettings) -> bool:
+    """False for a local folder that does not exist. The first file makes it, so that a run that
+    ends before leaves nothing behind."""
+    folder = local_folder(settings)
+    return folder is None or folder.is_dir()
+
+
+def local_folder(settings: ObjectStoreSettings) -> Path | None:
+    """None for a store that is no folder of this machine."""
+    if settings.scheme != "file":
+        return None
+    return Path(plain_url(settings.url).removeprefix("file://"))
 
 
 def store_client(settings: ObjectStoreSettings) -> ObjectClient:

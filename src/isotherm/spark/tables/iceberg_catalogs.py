@@ -18,6 +18,7 @@ from sqlalchemy.engine import URL
 
 from isotherm.errors import ConfigError
 from isotherm.spark.options import storage_url
+from isotherm.spark.tables.folder_place import check_warehouse
 from isotherm.spark.tables.iceberg_snapshots import translated
 
 _REST = "rest"
@@ -53,12 +54,7 @@ def _embedded(warehouse: str) -> Catalog:
             f" warehouse={location} hint='--catalog or --to-option'"
         )
     folder = Path(location.removeprefix("file://"))
-    existing = next(each for each in (folder, *folder.parents) if each.exists())
-    if not existing.is_dir():
-        raise ConfigError(
-            f"the warehouse cannot be made key=--warehouse folder={folder}"
-            f" reason='{existing} is not a folder'"
-        )
+    check_warehouse(folder)
     file = folder / "catalog.db"
     with translated(f"the catalog cannot be opened file={file}"):
         return _EmbeddedCatalog(location, file)

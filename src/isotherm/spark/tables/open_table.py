@@ -14,6 +14,7 @@ from isotherm.remote.storage.store_check import check_store
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.options import SourceOptions, storage_url
 from isotherm.spark.requirements import check_delta, check_iceberg
+from isotherm.spark.tables.folder_place import check_warehouse, local_folder
 from isotherm.spark.tables.topic_table import TopicTable
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def open_table(topic: str, place: TablePlace, *, writes: bool) -> TopicTable:
             raise ConfigError("a catalog is for --to iceberg")
         config = {**place.properties, "url": storage_url(place.warehouse or DEFAULT_WAREHOUSE)}
         settings = ObjectStoreSettings.from_config(config)
+        if (folder := local_folder(settings)) is not None:
+            check_warehouse(folder)
         check_store(settings, writes=writes)
         if place.table_format == "delta":
             check_delta()

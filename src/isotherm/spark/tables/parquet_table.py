@@ -17,6 +17,7 @@ import base64
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,15 @@ from isotherm.errors import (
     CorruptMetadataError,
     RemoteResourceNotFoundError,
 )
-from isotherm.remote.storage.object_client import StoredObject
+from isotherm.remote.storage.object_client import ObjectClient, StoredObject
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.tables.folder_place import FolderPlace, check_unused, plain_url, store_client
+from isotherm.spark.tables.folder_place import (
+    FolderPlace,
+    check_unused,
+    is_made,
+    plain_url,
+    store_client,
+)
 from isotherm.spark.tables.table_rows import dead_schema, rows_schema
 from isotherm.spark.tables.topic_table import (
     DEAD_LETTERS_SUFFIX,
@@ -53,8 +60,12 @@ class ParquetTable:
     def __init__(self, settings: ObjectStoreSettings, name: str) -> None:
         self.name = name
         self._settings = settings
-        self._client = store_client(settings)
         self._forget()
+
+    @cached_property
+    def _client(self) -> ObjectClient:
+        """Makes a local folder."""
+        return store_client(self._settings)
 
     def _forget(self) -> None:
         self._identity: Identity | None = None
@@ -148,6 +159,8 @@ class ParquetTable:
         self._last, self._number = made, self._number + 1
 
     def _commits(self) -> list[StoredObject]:
+        if not is_made(self._settings):
+            return []
         return self._client.list_level(f"{self.name}/_commits/")[1]
 
     def _is(self, key: str, content: bytes) -> bool:

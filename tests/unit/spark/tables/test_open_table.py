@@ -76,3 +76,21 @@ def made(warehouse: Path, topic: str) -> TopicTable:
     table = opened(warehouse, topic)
     table.create(Identity(topic=topic, topic_id="id", value_format="raw"))
     return table
+
+
+@pytest.mark.parametrize("table_format", ["delta", "parquet", "iceberg"])
+def test_run_without_a_commit_makes_no_warehouse(tmp_path: Path, table_format: str) -> None:
+    warehouse = tmp_path / "lake house"
+    table = open_table("t", TablePlace(table_format, str(warehouse)), writes=True)
+    assert table.identity() is None
+    if table_format == "parquet":  # whose first commit creates the table
+        table.create(Identity(topic="t", topic_id="id", value_format="raw"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("table_format", ["delta", "parquet", "iceberg"])
+def test_warehouse_in_a_file_is_refused(tmp_path: Path, table_format: str) -> None:
+    (tmp_path / "file").touch()
+    place = TablePlace(table_format, str(tmp_path / "file" / "lake"))
+    with pytest.raises(ConfigError, match=r"the warehouse cannot be made .*file is not a folder"):
+        open_table("t", place, writes=True)
