@@ -197,6 +197,10 @@ class _Commands(TyperGroup):
             if missing is None:
                 raise
             raise missing from None
+        except KeyboardInterrupt:
+            # Typer makes it the status of a command that has ended of itself.
+            _say_interrupted()
+            raise
         except BrokenPipeError:
             if not _is_without_reader(sys.stdout):
                 raise
@@ -273,9 +277,23 @@ def main() -> None:
         _print_error(error)
         sys.exit(_exit_code(error))
     except KeyboardInterrupt:
+        _say_interrupted()
         sys.exit(130)
     # Typer returns the code of a typer.Exit, and None of a command that has ended.
     sys.exit(status or 0)
+
+
+def _say_interrupted() -> None:
+    """Print the line of an interrupted command, unless its timer has. A job of `pipeline` has a
+    line of its own."""
+    from isotherm.cli.spark_interruption import Interruption, interruption
+
+    running = interruption.get()
+    if running is None:
+        running = Interruption("isotherm: interrupted")
+        # It may come twice: out of a command, and while Typer ends it.
+        interruption.set(running)
+    running.say()
 
 
 # Typer gives the base of its errors no public name.

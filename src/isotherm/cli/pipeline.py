@@ -42,24 +42,19 @@ app = typer.Typer(no_args_is_help=True)
 
 def _checked(job: Callable[..., None], written: str) -> Callable[..., None]:
     """The job, which first checks its requirements, so that a missing package is an error of one
-    line. `written` is what an interrupted run says.
+    line. `written` is what an interrupted run says (see main.py).
     """
 
     @functools.wraps(job)
     def run(*args: object, **options: object) -> None:
-        with pipeline_options.progress("loading PySpark"):
-            # Every module of isotherm.spark loads PySpark, even those that only parse options.
-            from isotherm.spark.requirements import check_requirements
+        interruption.set(Interruption(f"isotherm: interrupted: {written}"))
+        with own_sigint_handler():
+            with pipeline_options.progress("loading PySpark"):
+                # Every module of isotherm.spark loads PySpark, even those that only parse options.
+                from isotherm.spark.requirements import check_requirements
 
-            check_requirements()
-        running = Interruption(f"isotherm: interrupted: {written}")
-        interruption.set(running)
-        try:
-            with own_sigint_handler():
-                job(*args, **options)
-        except KeyboardInterrupt:
-            running.say()
-            raise
+                check_requirements()
+            job(*args, **options)
 
     return run
 

@@ -93,3 +93,51 @@ def test_java_that_is_only_starting_is_ended() -> None:
         finally:
             java.kill()
             other.kill()
+
+
+# Ctrl+C comes where the program waits.
+_INTERRUPTED = """
+import os, signal, sys
+from isotherm.cli import main, pipeline
+
+def interrupted() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+class Modules:
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "isotherm.spark.requirements":
+            interrupted()
+
+match sys.argv.pop(1):
+    case "command":
+        main.COMMANDS["top"] = lambda: interrupted
+    case "imports of the command":
+        main.COMMANDS["top"] = interrupted
+    case "PySpark's import":
+        main.COMMANDS["top"] = lambda: pipeline._checked(interrupted, pipeline._WRITES_NOTHING)
+        sys.modules.pop("isotherm.spark.requirements", None)
+        sys.meta_path.insert(0, Modules)
+main.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "lines"),
+    [
+        ("command", ["isotherm: interrupted"]),
+        ("imports of the command", ["isotherm: interrupted"]),
+        (
+            "PySpark's import",
+            [
+                "isotherm: pipeline interrupted is starting",
+                "isotherm: interrupted: nothing is written, the same command may be run again",
+            ],
+        ),
+    ],
+)
+def test_interrupted_command_says_so_in_one_line(place: str, lines: list[str]) -> None:
+    command = [sys.executable, "-c", _INTERRUPTED, place, "top"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert ended.stderr.splitlines() == lines
+    assert (ended.returncode, ended.stdout) == (130, "")
