@@ -39,7 +39,7 @@ def main() -> None:
 def take_cluster(browser: Browser, name: str, folder: Path) -> None:
     looked_at = CONSOLE_CLUSTERS[name]()
     with running_console(
-        lambda: looked_at.cluster, interval_s=60, read_tables=looked_at.read_tables
+        lambda: looked_at.cluster, interval_s=60, tables=looked_at.tables
     ) as address:
         for page, place in pages_of(looked_at).items():
             set_size(browser.driver, WIDTHS[0], HEIGHT)

@@ -39,7 +39,7 @@ def test_axe_finds_nothing_on_any_page(browser: Browser, axe: str, name: str) ->
     looked_at = CONSOLE_CLUSTERS[name]()
     found = {}
     with running_console(
-        lambda: looked_at.cluster, interval_s=60, read_tables=looked_at.read_tables
+        lambda: looked_at.cluster, interval_s=60, tables=looked_at.tables
     ) as address:
         for page, place in pages_of(looked_at).items():
             browser.go(f"{address}/{place}")

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition,
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.clock import SystemClock
+from isotherm.spark.tables.iceberg_dead_letters import DeadLetter, DeadLetters
 from isotherm.spark.tables.iceberg_listing import ListedTable
 from isotherm.spark.tables.topic_table import Identity
 from isotherm.storage_view.cluster_storage import StorageReader
@@ -22,6 +23,7 @@ from tests.support.axe import axe_source, findings
 from tests.support.browser import DRIVER, NO_BROWSER, Browser, open_browser
 from tests.support.console_server import running_console
 from tests.support.described_members import described_members, joined_members, shown_members
+from tests.support.scripted_tables import ScriptedTables
 
 pytestmark = pytest.mark.skipif(DRIVER is None, reason=NO_BROWSER)
 
@@ -210,13 +212,24 @@ def test_tables_say_how_far_behind_they_are(browser: Browser, broker: EmbeddedBr
     topic_id = str(uuid.UUID(int=uuid_int(described.result().topic_id)))
     identity = Identity(topic="arrivals", topic_id=topic_id, value_format="json")
     table = ListedTable("kafka.arrivals", identity, 3, 1, FIRST_MS, {0: 7, 1: 20}, 2)
+    newest = DeadLetter(0, 5, FIRST_MS, "not JSON")
+    dead = DeadLetters(1, 2, 1, (("not JSON", 2),), (newest,))
     with running_console(
-        lambda: StorageReader(properties, SystemClock()), read_tables=lambda: [table]
+        lambda: StorageReader(properties, SystemClock()), tables=ScriptedTables([table], dead)
     ) as address:
         browser.open(f"{address}/#/tables", "main tbody tr")
         cells = [each.text for each in browser.all("main tbody td")]
         assert cells[:5] == ["kafka.arrivals", "arrivals", "3", f"{MESSAGES // 2 - 7}", "2"]
         browser.click("main tbody a")
+        browser.wait(lambda: browser.text("h1") == "kafka.arrivals")
+        assert browser.text("#dead-letters tbody tr").split() == ["not", "JSON", "2"]
+        assert "the newest 2 in 1 file" in browser.text("#dead-letters")
+        rows = [each.text.split() for each in browser.all("#partitions tbody tr")]
+        assert rows == [["0", "7", "20", "13"], ["1", "20", "20", "0"]]
+        link = browser.all("#dead-letters td a")[0].get_attribute("href")
+        assert link == f"{address}/#/records/arrivals?partition=0&offset=5"
+        browser.open(f"{address}/#/tables", "main tbody tr")
+        browser.click("main tbody a", 1)
         browser.wait(lambda: browser.text("h1") == "arrivals")
     with running_console(lambda: StorageReader(properties, SystemClock())) as address:
         browser.open(f"{address}/#/tables", "main code")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.spark.tables.iceberg_dead_letters import DeadLetter, DeadLetters
 from isotherm.spark.tables.iceberg_listing import ListedTable
 from isotherm.spark.tables.topic_table import Identity
 from isotherm.storage_view.cluster_reader import BrokerState, LogDirState
@@ -18,6 +19,7 @@ from tests.support.scripted_cluster import (
     local_tier,
     remote_segment,
 )
+from tests.support.scripted_tables import ScriptedTables
 
 _GIB = 1 << 30
 _HOUR_MS = 3_600_000
@@ -25,12 +27,12 @@ _HOUR_MS = 3_600_000
 
 class ConsoleCluster(NamedTuple):
     """A cluster, and the topic and the group whose pages are looked at, if it has any.
-    `read_tables` is None if the console has no warehouse."""
+    `tables` is None if the console has no warehouse."""
 
     cluster: ScriptedCluster
     topic: str | None
     group: str | None
-    read_tables: Callable[[], Sequence[ListedTable]] | None = None
+    tables: ScriptedTables | None = None
 
 
 def many_topics() -> ConsoleCluster:
@@ -60,7 +62,17 @@ def many_topics() -> ConsoleCluster:
         )
         for n, topic in enumerate(topics[:20])
     ]
-    return ConsoleCluster(cluster, topics[0], cluster.groups[-1].group_id, lambda: tables)
+    reason = "value: it is not JSON: Expecting value at character 17, " * 3
+    dead = DeadLetters(
+        files=8,
+        rows=1200,
+        reasons_total=23,
+        reasons=tuple((f"{reason}{n}", 600 // (n + 1)) for n in range(10)),
+        newest=tuple(DeadLetter(0, 13_000_000 + n, NOW_MS - n, reason) for n in range(5)),
+    )
+    return ConsoleCluster(
+        cluster, topics[0], cluster.groups[-1].group_id, ScriptedTables(tables, dead)
+    )
 
 
 def _topic_id(cluster: ScriptedCluster, topic: str) -> str:
@@ -100,7 +112,7 @@ def failing_bucket() -> ConsoleCluster:
 
 
 def empty_cluster() -> ConsoleCluster:
-    return ConsoleCluster(ScriptedCluster(), None, None, list)
+    return ConsoleCluster(ScriptedCluster(), None, None, ScriptedTables())
 
 
 def group_far_behind() -> ConsoleCluster:
@@ -149,4 +161,6 @@ def pages_of(looked_at: ConsoleCluster) -> dict[str, str]:
     if looked_at.group is not None:
         pages["group"] = f"#/groups/{looked_at.group}"
     nowhere = {"missing": "#/nothing/of/this", "unknown-topic": "#/topics/none"}
+    if looked_at.tables is not None and looked_at.tables.listed():
+        pages["table"] = f"#/tables/{looked_at.tables.listed()[0].name}"
     return {**pages, **nowhere, "api": "api/"}

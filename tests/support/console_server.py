@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from isotherm.storage_view.segment_facts import named_layout
 from tests.support.scripted_records import ScriptedRecords
 
 if TYPE_CHECKING:
-    from isotherm.spark.tables.iceberg_listing import ListedTable
+    from isotherm.console.table_pages import TableReader
 
 PRICE = "0.023"
 SWEEP_COMMAND = "isotherm pipeline sweep --path s3://bucket/kafka -b localhost:9092"
@@ -60,7 +60,7 @@ def running_console(
     protocol: type[ConsoleProtocol] = ConsoleProtocol,
     path: str = "",
     clock: Clock | None = None,
-    read_tables: Callable[[], Sequence[ListedTable]] | None = None,
+    tables: TableReader | None = None,
 ) -> Iterator[str]:
     """Run the console; yield its address.
 
@@ -79,7 +79,7 @@ def running_console(
         watched_metrics,
         clock or SystemClock(),
         registered,
-        read_tables,
+        tables,
     )
     app = console_app(watched, source, settings, JobReports(reports), runner)
     config = uvicorn.Config(

@@ -6,7 +6,7 @@ import ipaddress
 import shlex
 import ssl
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,8 +40,11 @@ from isotherm.remote.storage.layout.names import AIVEN
 from isotherm.storage_view.prices import DEFAULT_PRICE, price_list
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
     from isotherm.remote.storage.settings import ObjectStoreSettings
+    from isotherm.spark.tables.iceberg_dead_letters import DeadLetters
     from isotherm.spark.tables.iceberg_listing import ListedTable
     from isotherm.storage_view.registered_values import RegisteredValues
 
@@ -192,7 +195,7 @@ def console(
         watched_metrics,
         clock,
         _registered_values(registry, registry_option, clock),
-        _table_reader(warehouse, catalog, parse_pairs(to_option)),
+        _tables(warehouse, catalog, parse_pairs(to_option)),
     )
     check_address_is_free(host, port)
     with_tls = _has_identity(tls_certificate, tls_key)
@@ -306,24 +309,42 @@ def _registered_values(
     return RegisteredValues(settings, clock)
 
 
-def _table_reader(
+def _tables(
     warehouse: str | None, catalog: str | None, properties: Mapping[str, str]
-) -> Callable[[], Sequence[ListedTable]] | None:
-    """Reads the tables of a catalog, which is opened at the first look. None without options.
-    Raises ConfigError for missing packages."""
+) -> _CatalogTables | None:
+    """The tables of a catalog. None without options. Raises ConfigError for missing packages."""
     if warehouse is None and catalog is None and not properties:
         return None
     from isotherm.spark.requirements import check_iceberg
 
     check_iceberg()
+    return _CatalogTables(catalog, properties, warehouse)
 
-    def read_tables() -> Sequence[ListedTable]:
-        from isotherm.spark.tables.iceberg_catalogs import open_catalog
+
+class _CatalogTables:
+    """A `TableReader`. It imports PyIceberg at the first look."""
+
+    def __init__(
+        self, catalog: str | None, properties: Mapping[str, str], warehouse: str | None
+    ) -> None:
+        self._catalog = catalog
+        self._properties = properties
+        self._warehouse = warehouse
+
+    def listed(self) -> Sequence[ListedTable]:
         from isotherm.spark.tables.iceberg_listing import list_topic_tables
 
-        return list_topic_tables(open_catalog(catalog, properties, warehouse))
+        return list_topic_tables(self._opened())
 
-    return read_tables
+    def dead_letters(self, table: str) -> DeadLetters:
+        from isotherm.spark.tables.iceberg_dead_letters import read_dead_letters
+
+        return read_dead_letters(self._opened(), table)
+
+    def _opened(self) -> Catalog:
+        from isotherm.spark.tables.iceberg_catalogs import open_catalog
+
+        return open_catalog(self._catalog, self._properties, self._warehouse)
 
 
 def _opened(bucket: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:

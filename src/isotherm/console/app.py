@@ -49,7 +49,7 @@ from isotherm.console.openapi import (
 from isotherm.console.query import number, optional_number
 from isotherm.console.record_pages import RecordPages
 from isotherm.console.records import RecordBrowser
-from isotherm.console.table_pages import TablePages
+from isotherm.console.table_pages import TablePages, TableReader
 from isotherm.console.topic_answers import storage_problems, topic_answers, topic_problems
 from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.console.watched_metrics import MetricsLook, WatchedMetrics
@@ -70,7 +70,6 @@ if TYPE_CHECKING:
 
     from isotherm.clock import Clock
     from isotherm.remote.storage.layout.segment_layout import Layout
-    from isotherm.spark.tables.iceberg_listing import ListedTable
     from isotherm.storage_view.copy_signs import CopySigns
     from isotherm.storage_view.prices import PriceList
     from isotherm.storage_view.registered_values import RegisteredValues
@@ -112,7 +111,7 @@ class ConsoleSettings:
     metrics: WatchedMetrics
     clock: Clock
     registered: RegisteredValues | None = None
-    read_tables: Callable[[], Sequence[ListedTable]] | None = None
+    tables: TableReader | None = None
 
 
 def console_app(
@@ -142,7 +141,7 @@ def console_app(
             Route("/api/groups/{group:path}", pages.group),
             *DetailPages(cluster, settings.metrics).routes(),
             *BrokerPages(cluster, settings.metrics).routes(),
-            *TablePages(cluster, settings.read_tables, settings.clock).routes(),
+            *TablePages(cluster, settings.tables, settings.clock).routes(),
             *record_pages.routes(),
             *job_routes(reports, runner),
             Mount("/static", StaticFiles(directory=STATIC)),

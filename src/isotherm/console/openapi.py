@@ -116,6 +116,12 @@ def openapi_document() -> Schema:
                 "The Iceberg tables of topics in --warehouse or --catalog. tables is null without"
                 " these options; tables_error says why they cannot be read now."
             ),
+            "/api/tables/{table}": _get(
+                "A table with its partitions, and the reasons of its newest dead letters, read from"
+                " at most 8 data files; newest_dead_letters is null if there are none, or"
+                " dead_letters_error says why they cannot be read.",
+                _path("table"),
+            ),
             "/api/brokers": _get(
                 "The brokers with their log directories, what they lead, and the release of Apache"
                 " Kafka that they are like."

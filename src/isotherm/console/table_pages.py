@@ -3,75 +3,114 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Protocol
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from isotherm.console.watched_cluster import Newest
+from isotherm.console.watched_cluster import Newest, NewestByKey
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from isotherm.clock import Clock
     from isotherm.console.watched_cluster import WatchedCluster
+    from isotherm.spark.tables.iceberg_dead_letters import DeadLetters
     from isotherm.spark.tables.iceberg_listing import ListedTable
     from isotherm.storage_view.cluster_storage import ClusterStorage
     from isotherm.storage_view.rows import Row
+    from isotherm.types import Offset
 
 TABLES_INTERVAL_S = 30.0
 """The shortest time between two readings of a catalog."""
-_UNAVAILABLE = 503
+_NOT_FOUND, _UNAVAILABLE = 404, 503
+
+
+class TableReader(Protocol):
+    """A catalog with tables of topics. Both raise RemoteStorageError if it fails."""
+
+    def listed(self) -> Sequence[ListedTable]: ...
+
+    def dead_letters(self, table: str) -> DeadLetters:
+        """The newest dead letters of a table that `listed` has returned."""
+        ...
 
 
 class TablePages:
-    """The handler. The server calls it in a thread, and it may block."""
+    """The handlers. The server calls each in a thread, and it may block."""
 
     def __init__(
         self,
         cluster: WatchedCluster,
-        read_tables: Callable[[], Sequence[ListedTable]] | None,
+        reader: TableReader | None,
         clock: Clock,
     ) -> None:
-        """Without `read_tables` the console knows no warehouse."""
+        """Without a `reader` the console knows no warehouse."""
         self._cluster = cluster
-        self._tables = (
-            None
-            if read_tables is None
-            else Newest(read_tables, threading.Lock(), clock, TABLES_INTERVAL_S)
-        )
+        self._reader = reader
+        if reader is not None:
+            # Files are read by one page at a time, and beside the list.
+            self._tables = Newest(reader.listed, threading.Lock(), clock, TABLES_INTERVAL_S)
+            self._dead_letters = NewestByKey(
+                reader.dead_letters, threading.Lock(), clock, TABLES_INTERVAL_S
+            )
 
     def routes(self) -> list[Route]:
-        return [Route("/api/tables", self.tables)]
+        return [Route("/api/tables", self.tables), Route("/api/tables/{table:path}", self.table)]
 
     def tables(self, _: Request) -> Response:
         look = self._cluster.look()
         if look.content is None:
             raise HTTPException(_UNAVAILABLE, look.error)
         row = {"read_at_ms": look.content.read_at_ms, "error": look.error}
-        if self._tables is None:
+        if self._reader is None:
             return JSONResponse({**row, "tables": None, "tables_error": None})
         listed = self._tables.look()
         rows = [table_row(each, look.content) for each in listed.content or ()]
         return JSONResponse({**row, "tables": rows, "tables_error": listed.error})
+
+    def table(self, request: Request) -> Response:
+        look = self._cluster.look()
+        if look.content is None:
+            raise HTTPException(_UNAVAILABLE, look.error)
+        name = request.path_params["table"]
+        listed = None if self._reader is None else self._tables.look()
+        tables = () if listed is None else listed.content or ()
+        found = next((each for each in tables if each.name == name), None)
+        if found is None:
+            reason = None if listed is None else listed.error
+            if reason is not None:
+                raise HTTPException(_UNAVAILABLE, reason)
+            raise HTTPException(_NOT_FOUND, f"no such table: {name}")
+        return JSONResponse(
+            {
+                "read_at_ms": look.content.read_at_ms,
+                "error": look.error,
+                **table_row(found, look.content),
+                "by_partition": partition_rows(found, look.content),
+                **self._dead_letters_row(found),
+            }
+        )
+
+    def _dead_letters_row(self, table: ListedTable) -> Row:
+        """`newest_dead_letters` are null if they could never be read; `dead_letters_error` is the
+        reason if they cannot be read now."""
+        if table.dead_letters == 0:
+            return {"newest_dead_letters": None, "dead_letters_error": None}
+        look = self._dead_letters.look(table.name)
+        content = None if look.content is None else asdict(look.content)
+        return {"newest_dead_letters": content, "dead_letters_error": look.error}
 
 
 def table_row(table: ListedTable, storage: ClusterStorage) -> Row:
     """A table with its lag: the offsets up to the last stable one that it does not cover. `lag` is
     null if the topic is not this cluster's, or was made anew, or if a leader does not answer."""
     identity = table.identity
-    topic = storage.topics.get(identity.topic)
-    lag: int | None = None
-    if topic is not None and str(topic.state.topic_id) == identity.topic_id:
-        locals_ = {each.state.partition.partition: each.state.local for each in topic.partitions}
-        if None not in locals_.values():
-            lag = sum(
-                max(0, local.last_stable_offset - table.covered.get(n, local.log_start_offset))
-                for n, local in locals_.items()
-                if local is not None
-            )
+    lags = [each["lag"] for each in partition_rows(table, storage)]
+    lag = None if not _is_of_topic(table, storage) or None in lags else sum(lags)
     return {
         "table": table.name,
         "topic": identity.topic,
@@ -84,3 +123,36 @@ def table_row(table: ListedTable, storage: ClusterStorage) -> Row:
         "lag": lag,
         "dead_letters": table.dead_letters,
     }
+
+
+def partition_rows(table: ListedTable, storage: ClusterStorage) -> list[Row]:
+    """The next offset of each partition of the table or its topic, and what it lacks up to the last
+    stable offset. Both are null as the lag of a table is."""
+    ends: dict[int, tuple[Offset, Offset] | None] = dict.fromkeys(table.covered)
+    if _is_of_topic(table, storage):
+        for each in storage.topics[table.identity.topic].partitions:
+            local = each.state.local
+            ends[each.state.partition.partition] = (
+                None if local is None else (local.log_start_offset, local.last_stable_offset)
+            )
+    return [
+        _partition_row(number, table.covered.get(number), ends[number]) for number in sorted(ends)
+    ]
+
+
+def _partition_row(number: int, covered: Offset | None, ends: tuple[Offset, Offset] | None) -> Row:
+    lag = last_stable_offset = None
+    if ends is not None:
+        log_start_offset, last_stable_offset = ends
+        lag = max(0, last_stable_offset - (log_start_offset if covered is None else covered))
+    return {
+        "partition": number,
+        "next_offset": covered,
+        "last_stable_offset": last_stable_offset,
+        "lag": lag,
+    }
+
+
+def _is_of_topic(table: ListedTable, storage: ClusterStorage) -> bool:
+    topic = storage.topics.get(table.identity.topic)
+    return topic is not None and str(topic.state.topic_id) == table.identity.topic_id

@@ -20,6 +20,8 @@ from isotherm.console.topic_answers import storage_problems, topic_answers, topi
 from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.console.watched_metrics import MetricsLook
 from isotherm.errors import BrokerUnreachableError
+from isotherm.spark.tables.iceberg_listing import ListedTable
+from isotherm.spark.tables.topic_table import Identity
 from isotherm.storage_view.cluster_storage import ClusterStorage
 from isotherm.storage_view.copy_signs import CopySigns
 from isotherm.storage_view.group_progress import GroupProgress
@@ -30,6 +32,7 @@ from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
 from tests.support.console_server import CLIENT_ARGUMENTS, SWEEP_COMMAND, running_console
 from tests.support.scripted_cluster import NOW_MS, ScriptedCluster, damaged_cluster, local_tier
+from tests.support.scripted_tables import ScriptedTables
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -38,7 +41,9 @@ Answer = tuple[int, dict[str, str], bytes]
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     cluster, reports = damaged_cluster(), tmp_path_factory.mktemp("reports")
     (reports / "sweep-1.jsonl").write_text('{"swept": {"objects": 3, "findings": 0}}\n')
-    with running_console(lambda: cluster, reports=reports) as running:
+    identity = Identity(topic="orders", topic_id="another", value_format="raw")
+    tables = ScriptedTables([ListedTable("lake.orders", identity, 1, 1, None, {0: 5}, 2)])
+    with running_console(lambda: cluster, reports=reports, tables=tables) as running:
         yield running
 
 
@@ -438,6 +443,7 @@ def test_document_describes_the_routes(address: str) -> None:
         "group": "billing",
         "broker": "1",
         "name": "sweep-1.jsonl",
+        "table": "lake.orders",
     }
     for path in document["paths"]:
         if path.endswith(("/tail", "/download")):  # they are streams

@@ -8,7 +8,7 @@ import { missingPage, nothingHere } from "./missing.js";
 import { overviewPage } from "./overview.js";
 import { recordsPage } from "./records.js";
 import { consoleFacts, fetchJson } from "./requests.js";
-import { tablesPage } from "./tables.js";
+import { tablePage, tablesPage } from "./tables.js";
 import { topicPage } from "./topic.js";
 import { recordTopicsPage, topicsPage } from "./topics.js";
 
@@ -41,7 +41,7 @@ function pageOf(hash) {
   if (kind === "groups") return name ? groupPage(name) : groupsPage();
   if (kind === "jobs") return name ? reportPage(name) : jobsPage();
   if (kind === "brokers") return name ? brokerPage(name) : brokersPage();
-  if (kind === "tables" && !name) return tablesPage();
+  if (kind === "tables") return name ? tablePage(name) : tablesPage();
   if (kind === "answers" && !name) return answersPage();
   return missingPage(hash);
 }
