@@ -130,7 +130,6 @@ main.main()
         (
             "PySpark's import",
             [
-                "isotherm: pipeline interrupted is starting",
                 "isotherm: interrupted: nothing is written, the same command may be run again",
             ],
         ),
