@@ -25,6 +25,7 @@ from isotherm.cli.pipeline_metadata import (
     MetadataPlace,
     MetadataTopicName,
     StoreOption,
+    check_store_options,
     is_small_metadata,
     metadata_log,
     time_ms,
@@ -119,6 +120,7 @@ def audit(
     prices = price_list(price)
     properties = client.properties
     place = MetadataPlace(bootstrap_server, properties, log_dir, dump, option)
+    check_store_options(place)
     log = metadata_log(place, topic, max_bytes=max_bytes)
     past = None if history is None else metadata_log(place, history, max_bytes=max_bytes)
     now_ms = SystemClock().now_ms() if now is None else time_ms(now)

@@ -93,6 +93,13 @@ class MetadataPlace(NamedTuple):
         return self.bootstrap_server is not None or bool(self.log_dirs) or self.dump is not None
 
 
+def check_store_options(place: MetadataPlace) -> None:
+    """Raises ConfigError if a job that reads nothing but metadata has settings of a bucket, and
+    reads none."""
+    if place.dump is None and place.store_option:
+        raise ConfigError("only a bucket has settings: -o goes with --dump option=--option")
+
+
 def metadata_log(
     place: MetadataPlace, topic: str, *, audit: bool = False, max_bytes: int | None = None
 ) -> MetadataLog:
@@ -109,8 +116,6 @@ def metadata_log(
     if audit:
         topic = REMOTE_LOG_METADATA_AUDIT_TOPIC
     log: MetadataLog
-    if dump is None and store_option:
-        raise ConfigError("only a bucket has settings: -o goes with --dump option=--option")
     if bootstrap_server is not None:
         log = TopicMetadataLog({"bootstrap.servers": bootstrap_server, **client}, topic)
     else:

@@ -21,6 +21,7 @@ from isotherm.cli.pipeline_metadata import (
     MetadataTopicName,
     StoreOption,
     as_of,
+    check_store_options,
     is_small_metadata,
     metadata_log,
 )
@@ -84,6 +85,7 @@ def replay(
     """
     properties = client.properties
     place = MetadataPlace(bootstrap_server, properties, log_dir, dump, option)
+    check_store_options(place)
     log = metadata_log(place, topic, audit=audit, max_bytes=max_bytes)
     point = as_of(as_of_time, as_of_offsets)
     from isotherm.spark.jobs.replay import replay as run
