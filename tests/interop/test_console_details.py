@@ -114,7 +114,7 @@ def test_topic_has_its_configuration_its_groups_and_its_speed(
     assert "segment.bytes" not in browser.text("#settings > .rows")
     browser.click("#settings summary")
     browser.wait(lambda: "cleanup.policy" in browser.text("#settings"))
-    assert f"{GROUP}" in browser.text("#readers tbody tr"), browser.text("#readers")
+    assert f"{GROUP}" in browser.text("#readers tbody tr"), browser.text("body")
     assert f"{MESSAGES // 2 - 5}" in browser.text("#readers tbody tr")
     assert "unknown" in browser.text("#sums")
     send(broker, "visits")

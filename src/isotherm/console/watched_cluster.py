@@ -228,8 +228,12 @@ class WatchedCluster:
         return self._opened_for_details().read_members(group)
 
     def _read_groups(self) -> list[GroupState]:
+        if self._storage.last.content is None:
+            # The brokers are not known, and without them there would seem to be no group.
+            self._storage.renew()
         storage = self._storage.last.content
-        found = self._opened().read_groups(() if storage is None else storage.brokers)
+        assert storage is not None
+        found = self._opened().read_groups(storage.brokers)
         self.progress.note(found, self._clock.now_ms())
         # Only an end that is read after a commit tells whether the commit is beyond it. If this
         # read fails, the commits before stay, which are older than the ends that are known.

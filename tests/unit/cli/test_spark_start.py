@@ -100,6 +100,9 @@ _INTERRUPTED = """
 import os, signal, sys
 from isotherm.cli import main, pipeline
 
+# A shell's background jobs ignore it, and so would this program.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 def interrupted() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 

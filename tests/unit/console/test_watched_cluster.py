@@ -78,6 +78,23 @@ def test_cluster_that_never_answered_is_tried_again() -> None:
     assert len(attempts) == 2
 
 
+class Asked(ScriptedCluster):
+    """Lists the groups of the brokers that it is given, as a reader of a cluster does."""
+
+    def read_groups(self, brokers: Sequence[BrokerState]) -> list[GroupState]:
+        return super().read_groups(brokers) if brokers else []
+
+
+def test_groups_are_not_said_to_be_none_while_the_brokers_are_unknown() -> None:
+    cluster, clock = Asked(), SimClock()
+    cluster.groups = [GroupState("readers", "Empty", "classic", {TopicPartition("t", 0): 1})]
+    cluster.is_gone = True
+    watched = WatchedCluster(lambda: cluster, clock, INTERVAL_S)
+    assert watched.look().content is None
+    cluster.is_gone = False
+    assert [each.group_id for each in watched.groups().content or ()] == ["readers"]
+
+
 class Busy(ScriptedCluster):
     """A topic that grows before each request, and a group that has read all of it."""
 
