@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
@@ -74,6 +81,12 @@ class Watched:
     def create(self, topic: str, partitions: int = 1) -> None:
         admin = AdminClient(self.client)
         admin.create_topics([NewTopic(topic, partitions, 1, config=BOTH_TIERS)])[topic].result()
+
+    def configure(self, topic: str, key: str, value: str) -> None:
+        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        admin = AdminClient(self.client)
+        admin.incremental_alter_configs([resource])[resource].result()
 
     def produce(self, topic: str, records: int, partitions: int = 1) -> None:
         producer = Producer({**self.client, "batch.size": 20_000})
@@ -216,9 +229,12 @@ def test_bucket_that_refuses_is_named_with_the_brokers_reason(
 
 def test_slow_bucket_is_no_failure(shared: Watched, stub: S3Stub) -> None:
     shared.create("slow")
+    # The broker tells what waits at the beginning of a copy: all of it is there before the first.
+    shared.configure("slow", "remote.log.copy.disable", "true")
+    shared.produce("slow", 3500)
     stub.fail(WireFault.HELD, "PUT")
     try:
-        shared.produce("slow", 3500)
+        shared.configure("slow", "remote.log.copy.disable", "false")
         first, *others, active = shared.sizes("slow")
         said = shared.wait(
             lambda storage, look: (
