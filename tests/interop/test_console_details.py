@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import threading
 import shutil
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
