@@ -27,7 +27,6 @@ from starlette.staticfiles import StaticFiles
 from isotherm import __version__
 from isotherm.config.http_credentials import HttpLogins, LoginResult
 from isotherm.console.answers import (
-    GroupReading,
     group_detail,
     group_rows,
     history_reach,
@@ -37,7 +36,7 @@ from isotherm.console.answers import (
     topic_detail,
 )
 from isotherm.console.broker_pages import BrokerPages
-from isotherm.console.detail_pages import DetailPages, members_row, topic_lags
+from isotherm.console.detail_pages import DetailPages, group_reading, members_row, topic_lags
 from isotherm.console.job_pages import job_routes
 from isotherm.console.jobs import JobReports, JobRunner
 from isotherm.console.missing_page import is_for_a_person, missing_page
@@ -49,6 +48,13 @@ from isotherm.console.openapi import (
 from isotherm.console.query import number, optional_number
 from isotherm.console.record_pages import RecordPages
 from isotherm.console.records import RecordBrowser
+from isotherm.console.replies import (
+    NOT_FOUND,
+    UNAVAILABLE,
+    named_topic,
+    newest_storage,
+    reply,
+)
 from isotherm.console.table_pages import TablePages, TableReader
 from isotherm.console.topic_answers import storage_problems, topic_answers, topic_problems
 from isotherm.console.watched_cluster import WatchedCluster
@@ -58,7 +64,6 @@ from isotherm.storage_view.cluster_storage import (
     ClusterStorage,
     Histories,
     PartitionStorage,
-    TopicStorage,
 )
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.record_sources import RecordSource
@@ -76,11 +81,9 @@ if TYPE_CHECKING:
     from isotherm.storage_view.rows import Row
 
 STATIC = Path(__file__).parent / "static"
-UNAVAILABLE = 503
 UNAUTHORIZED = 401
 _CHALLENGE = {"www-authenticate": 'Basic realm="console", charset="UTF-8"'}
 _BUSY = 429
-_NOT_FOUND = 404
 _UPSTREAM_FAILED = 502
 _COLUMNS_DEFAULT = 600
 _GZIP_BYTES_MIN = 1024
@@ -224,7 +227,7 @@ def _openapi(_: Request) -> Response:
 
 async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if error.status_code == _NOT_FOUND and is_for_a_person(request):
+    if error.status_code == NOT_FOUND and is_for_a_person(request):
         return HTMLResponse(missing_page(request), error.status_code)
     return JSONResponse({"error": error.detail}, error.status_code)
 
@@ -279,8 +282,10 @@ class _Pages:
         signs = self._copy_signs(metrics)
         return self._answer(
             lambda storage: {
-                **topic_detail(_topic(storage, request), self._price(storage), metrics),
-                "problems": topic_problems(_topic(storage, request), storage.read_at_ms, signs),
+                **topic_detail(named_topic(storage, request), self._price(storage), metrics),
+                "problems": topic_problems(
+                    named_topic(storage, request), storage.read_at_ms, signs
+                ),
                 "reads_bucket": self._browser.reads_bucket,
             }
         )
@@ -295,14 +300,16 @@ class _Pages:
         at_ms = optional_number(request, "at")
 
         def maps(storage: ClusterStorage) -> Row:
-            partitions = _topic(storage, request).partitions
+            partitions = named_topic(storage, request).partitions
             chosen = partitions[first_partition : first_partition + count]
             if at_ms is None:
                 drawn = tier_maps(chosen, storage.read_at_ms, columns, (first, end))
             else:
                 histories = self._histories(storage, chosen)
                 if histories is None:
-                    raise HTTPException(404, "no topic of the cluster has the events of segments")
+                    raise HTTPException(
+                        NOT_FOUND, "no topic of the cluster has the events of segments"
+                    )
                 drawn = past_tier_maps(chosen, histories, at_ms, columns, (first, end))
             return {
                 "topic": request.path_params["topic"],
@@ -318,7 +325,7 @@ class _Pages:
         count = number(request, "partitions", PARTITIONS_MAX, most=PARTITIONS_MAX, least=1)
 
         def known(storage: ClusterStorage) -> Row:
-            chosen = _topic(storage, request).partitions[first : first + count]
+            chosen = named_topic(storage, request).partitions[first : first + count]
             return history_reach(self._histories(storage, chosen), storage.read_at_ms)
 
         return self._answer(known)
@@ -333,15 +340,16 @@ class _Pages:
             raise HTTPException(_UPSTREAM_FAILED, str(error)) from error
 
     def groups(self, _: Request) -> Response:
-        listed, reading = self._groups(), self._group_reading()
+        listed = self._groups()
+        reading = group_reading(self._cluster, self._settings.metrics)
         return self._answer(lambda storage: {"groups": group_rows(listed, storage, reading)})
 
     def group(self, request: Request) -> Response:
         name = request.path_params["group"]
         found = next((each for each in self._groups() if each.group_id == name), None)
         if found is None:
-            raise HTTPException(404, f"no such group: {name}")
-        reading = self._group_reading()
+            raise HTTPException(NOT_FOUND, f"no such group: {name}")
+        reading = group_reading(self._cluster, self._settings.metrics)
         members = members_row(self._cluster.members(found))
 
         def detail(storage: ClusterStorage) -> Row:
@@ -349,10 +357,6 @@ class _Pages:
             return {**row, **members, "by_topic": topic_lags(row["by_partition"])}
 
         return self._answer(detail)
-
-    def _group_reading(self) -> GroupReading:
-        metrics = self._settings.metrics.look()
-        return GroupReading(self._cluster.progress, None if metrics is None else metrics.traffic)
 
     def _groups(self) -> list[GroupState]:
         look = self._cluster.groups()
@@ -365,7 +369,9 @@ class _Pages:
             partition = _partition(storage, request)
             found = self._cluster.segment_metadata(partition, _segment_id(request).bytes)
             if found is None:
-                raise HTTPException(404, "no such segment: it may have been deleted meanwhile")
+                raise HTTPException(
+                    NOT_FOUND, "no such segment: it may have been deleted meanwhile"
+                )
             return segment_facts(found, self._settings.layout)
 
         return self._answer(facts)
@@ -373,27 +379,16 @@ class _Pages:
     def _answer(self, content: Callable[[ClusterStorage], Row]) -> Response:
         """The answer with `content`. If the cluster does not answer now, `error` has the reason,
         and the content is that of the last successful read."""
-        look = self._cluster.look()
-        if look.content is None:
-            return JSONResponse({"error": look.error}, UNAVAILABLE)
-        return JSONResponse(
-            {"read_at_ms": look.content.read_at_ms, "error": look.error, **content(look.content)}
-        )
-
-
-def _topic(storage: ClusterStorage, request: Request) -> TopicStorage:
-    found = storage.topics.get(request.path_params["topic"])
-    if found is None:
-        raise HTTPException(404, f"no such topic: {request.path_params['topic']}")
-    return found
+        storage, error = newest_storage(self._cluster)
+        return reply(storage, error, content(storage))
 
 
 def _partition(storage: ClusterStorage, request: Request) -> PartitionStorage:
     number = request.path_params["partition"]
-    for each in _topic(storage, request).partitions:
+    for each in named_topic(storage, request).partitions:
         if str(each.state.partition.partition) == number:
             return each
-    raise HTTPException(404, f"no such partition: {number}")
+    raise HTTPException(NOT_FOUND, f"no such partition: {number}")
 
 
 def _segment_id(request: Request) -> uuid.UUID:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from isotherm.console.detail_pages import settings_row
+from isotherm.console.replies import NOT_FOUND, newest_storage, reply
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from isotherm.storage_view.cluster_storage import ClusterStorage
     from isotherm.storage_view.rows import Row
     from isotherm.types import BrokerId
-
-_NOT_FOUND, _UNAVAILABLE = 404, 503
 
 
 class BrokerPages:
@@ -41,20 +41,23 @@ class BrokerPages:
         ]
 
     def brokers(self, _: Request) -> Response:
-        storage, error = self._look()
+        storage, error = newest_storage(self._cluster)
         releases = self._cluster.releases().content or {}
-        rows = [broker_row(each, storage, releases) for each in storage.brokers]
-        return _answer(storage, error, {"brokers": rows})
+        placement = Placement.of(storage)
+        rows = [broker_row(each, storage, placement, releases) for each in storage.brokers]
+        return reply(storage, error, {"brokers": rows})
 
     def broker(self, request: Request) -> Response:
-        storage, error = self._look()
+        storage, error = newest_storage(self._cluster)
         name = request.path_params["broker"]
         found = next((each for each in storage.brokers if str(each.broker_id) == name), None)
         if found is None:
-            raise HTTPException(_NOT_FOUND, f"no such broker: {name}")
+            raise HTTPException(NOT_FOUND, f"no such broker: {name}")
         metrics = self._metrics.look()
         content = {
-            **broker_row(found, storage, self._cluster.releases().content or {}),
+            **broker_row(
+                found, storage, Placement.of(storage), self._cluster.releases().content or {}
+            ),
             **(
                 {"settings": None, "settings_error": found.error}
                 if found.error is not None
@@ -62,31 +65,47 @@ class BrokerPages:
             ),
             "errors": None if metrics is None else broker_errors(found, storage, metrics.errors),
         }
-        return _answer(storage, error, content)
+        return reply(storage, error, content)
 
-    def _look(self) -> tuple[ClusterStorage, str | None]:
-        look = self._cluster.look()
-        if look.content is None:
-            raise HTTPException(_UNAVAILABLE, look.error)
-        return look.content, look.error
+
+class Placement(NamedTuple):
+    """How many partitions each broker leads, has, and has without being in sync."""
+
+    leaders: Counter[BrokerId | None]
+    replicas: Counter[BrokerId]
+    lagging_replicas: Counter[BrokerId]
+
+    @classmethod
+    def of(cls, storage: ClusterStorage) -> Self:
+        """Counted in one walk over all partitions."""
+        placement = cls(Counter(), Counter(), Counter())
+        for topic in storage.topics.values():
+            for each in topic.partitions:
+                placement.leaders[each.state.leader] += 1
+                placement.replicas.update(each.state.replicas)
+                placement.lagging_replicas.update(
+                    set(each.state.replicas).difference(each.state.in_sync_replicas)
+                )
+        return placement
 
 
 def broker_row(
-    broker: BrokerState, storage: ClusterStorage, releases: Mapping[BrokerId, BrokerRelease]
+    broker: BrokerState,
+    storage: ClusterStorage,
+    placement: Placement,
+    releases: Mapping[BrokerId, BrokerRelease],
 ) -> Row:
     """A broker with what it leads and follows. `lagging_replicas` are those that are not in sync.
     `broker_error` is the reason if it did not answer."""
-    states = [each.state for topic in storage.topics.values() for each in topic.partitions]
-    own = [each for each in states if broker.broker_id in each.replicas]
     release = releases.get(broker.broker_id)
     row = asdict(broker)
     return {
         "broker_error": row.pop("error"),
         **row,
         "is_controller": broker.broker_id == storage.controller_id,
-        "leaders": sum(each.leader == broker.broker_id for each in states),
-        "replicas": len(own),
-        "lagging_replicas": sum(broker.broker_id not in each.in_sync_replicas for each in own),
+        "leaders": placement.leaders[broker.broker_id],
+        "replicas": placement.replicas[broker.broker_id],
+        "lagging_replicas": placement.lagging_replicas[broker.broker_id],
         "kafka_release": None if release is None else release.kafka_release,
         "supported_level": None if release is None else release.supported_level,
         "cluster_level": None if release is None else release.cluster_level,
@@ -108,7 +127,3 @@ def broker_errors(broker: BrokerState, storage: ClusterStorage, errors: Row) -> 
 
 def _host(address: str) -> str | None:
     return urlsplit(f"//{address}").hostname
-
-
-def _answer(storage: ClusterStorage, error: str | None, content: Row) -> Response:
-    return JSONResponse({"read_at_ms": storage.read_at_ms, "error": error, **content})

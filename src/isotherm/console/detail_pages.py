@@ -4,32 +4,30 @@ who reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from isotherm.console.answers import GroupReading, group_rows
+from isotherm.console.replies import UNAVAILABLE, named_topic, newest_storage, reply
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from isotherm.console.watched_cluster import Look, WatchedCluster
     from isotherm.console.watched_metrics import WatchedMetrics
-    from isotherm.storage_view.cluster_storage import ClusterStorage
     from isotherm.storage_view.group_members import GroupMembers, Member
     from isotherm.storage_view.group_reader import GroupState
     from isotherm.storage_view.resource_settings import Setting
     from isotherm.storage_view.rows import Row
-    from isotherm.storage_view.traffic import Traffic
     from isotherm.types import TopicPartition
 
 MEMBERS_MAX = 500
 """The most members of a group that a page shows."""
-_NOT_FOUND, _UNAVAILABLE = 404, 503
 
 
 class DetailPages:
@@ -46,29 +44,24 @@ class DetailPages:
         ]
 
     def topic_configuration(self, request: Request) -> Response:
-        storage, error = self._look()
-        name = _topic(storage, request)
-        return _answer(storage, error, settings_row(self._cluster.topic_settings(name)))
+        storage, error = newest_storage(self._cluster)
+        name = named_topic(storage, request).state.name
+        return reply(storage, error, settings_row(self._cluster.topic_settings(name)))
 
     def topic_groups(self, request: Request) -> Response:
         groups = self._cluster.groups()
-        storage, error = self._look()
-        name = _topic(storage, request)
+        storage, error = newest_storage(self._cluster)
+        name = named_topic(storage, request).state.name
         if groups.content is None:
-            raise HTTPException(_UNAVAILABLE, groups.error)
-        reading = GroupReading(self._cluster.progress, self._traffic())
+            raise HTTPException(UNAVAILABLE, groups.error)
         readers = readers_of(name, groups.content)
-        return _answer(storage, error, {"groups": group_rows(readers, storage, reading)})
+        reading = group_reading(self._cluster, self._metrics)
+        return reply(storage, error, {"groups": group_rows(readers, storage, reading)})
 
-    def _traffic(self) -> Mapping[str, Traffic] | None:
-        look = self._metrics.look()
-        return None if look is None else look.traffic
 
-    def _look(self) -> tuple[ClusterStorage, str | None]:
-        look = self._cluster.look()
-        if look.content is None:
-            raise HTTPException(_UNAVAILABLE, look.error)
-        return look.content, look.error
+def group_reading(cluster: WatchedCluster, metrics: WatchedMetrics) -> GroupReading:
+    look = metrics.look()
+    return GroupReading(cluster.progress, None if look is None else look.traffic)
 
 
 def settings_row(look: Look[list[Setting]]) -> Row:
@@ -148,14 +141,3 @@ def readers_of(topic: str, groups: Iterable[GroupState]) -> list[GroupState]:
         for group in groups
     )
     return [each for each in own if each.committed]
-
-
-def _answer(storage: ClusterStorage, error: str | None, content: Row) -> Response:
-    return JSONResponse({"read_at_ms": storage.read_at_ms, "error": error, **content})
-
-
-def _topic(storage: ClusterStorage, request: Request) -> str:
-    name = str(request.path_params["topic"])
-    if name not in storage.topics:
-        raise HTTPException(_NOT_FOUND, f"no such topic: {name}")
-    return name

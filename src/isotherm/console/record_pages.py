@@ -7,11 +7,12 @@ import json
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from isotherm.console.live_tail import (
@@ -36,6 +37,7 @@ from isotherm.console.records import (
     TooManyScansError,
     TopicSearch,
 )
+from isotherm.console.replies import NOT_FOUND, named_topic, newest_storage, reply
 from isotherm.errors import InvalidRequestError, IsothermError
 from isotherm.storage_view.json_condition import json_condition
 from isotherm.storage_view.record_scan import RecordFilter
@@ -54,7 +56,7 @@ FOUND_DEFAULT = 50
 DOWNLOADS_AT_ONCE = 2
 DOWNLOAD_FETCHED_BYTES_MAX = 256 * 1024 * 1024
 _RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,19})(?::([0-9]{1,19}))?)?")
-_BAD_REQUEST, _NOT_FOUND, _BUSY, _UNAVAILABLE = 400, 404, 429, 503
+_BAD_REQUEST, _BUSY = 400, 429
 
 
 class RecordPages:
@@ -78,21 +80,15 @@ class RecordPages:
         ]
 
     def records(self, request: Request) -> Response:
-        storage, error = self._look()
-        topic = _topic(storage, request)
+        storage, error = newest_storage(self._cluster)
+        topic = named_topic(storage, request)
         search = self._search(request, topic)
         try:
             steps = self._browser.topic_step(storage, topic, search)
         except TooManyScansError as busy:
             raise _busy("other pages are reading records: try again") from busy
         rows = self._browser.topic_rows(topic.state.name, steps)
-        return JSONResponse({"read_at_ms": storage.read_at_ms, "error": error, **rows})
-
-    def _look(self) -> tuple[ClusterStorage, str | None]:
-        look = self._cluster.look()
-        if look.content is None:
-            raise HTTPException(_UNAVAILABLE, look.error)
-        return look.content, look.error
+        return reply(storage, error, rows)
 
     def _search(self, request: Request, topic: TopicStorage) -> TopicSearch:
         source, order = text(request, "from"), text(request, "order")
@@ -116,8 +112,8 @@ class RecordPages:
 
     async def tail(self, request: Request) -> Response:
         """Server-sent events. `records` has what is new, `end` the reason why no more will come."""
-        storage, _ = await run_in_threadpool(self._look)
-        topic = _topic(storage, request)
+        storage, _ = await run_in_threadpool(newest_storage, self._cluster)
+        topic = named_topic(storage, request)
         starts = {}
         for each in _ranges(request, topic):
             start = each.first
@@ -153,10 +149,10 @@ class RecordPages:
 
     def _round(self, tail: LiveTail, name: str) -> Row | None:
         self._pause()
-        storage, _ = self._look()
+        storage, _ = newest_storage(self._cluster)
         topic = storage.topics.get(name)
         if topic is None:
-            raise HTTPException(_NOT_FOUND, f"no such topic: {name}")
+            raise HTTPException(NOT_FOUND, f"no such topic: {name}")
         try:
             return tail.round(storage, topic)
         except TooManyScansError:
@@ -165,8 +161,8 @@ class RecordPages:
     def download(self, request: Request) -> Response:
         """JSON lines, as `isotherm consume --json` prints them, partition by partition. The last
         line says whether they are all."""
-        storage, _ = self._look()
-        topic = _topic(storage, request)
+        storage, _ = newest_storage(self._cluster)
+        topic = named_topic(storage, request)
         search = self._search(request, topic)
         wanted = number(
             request, "records", DOWNLOAD_RECORDS_MAX, least=1, most=DOWNLOAD_RECORDS_MAX
@@ -183,7 +179,8 @@ class RecordPages:
     ) -> AsyncIterator[str]:
         ranges, records, fetched, reason = list(search.ranges), 0, 0, None
         while ranges and reason is None:
-            part = _narrowed(search, ranges[0], min(FOUND_MAX, wanted - records))
+            limit = min(FOUND_MAX, wanted - records)
+            part = replace(search, ranges=[ranges[0]], found_max=limit)
             try:
                 (step,) = await run_in_threadpool(self._browser.topic_step, storage, topic, part)
             except TooManyScansError:
@@ -206,20 +203,6 @@ class RecordPages:
                     reason = f"{fetched} bytes were read, the most of a download"
         summary = {"records": records, "is_complete": reason is None, "reason": reason}
         yield json.dumps({"download": summary}) + "\n"
-
-
-def _narrowed(search: TopicSearch, one: OffsetRange, found_max: int) -> TopicSearch:
-    return TopicSearch(
-        ranges=[one],
-        is_newest_first=search.is_newest_first,
-        filter=search.filter,
-        found_max=found_max,
-        prefers_bucket=search.prefers_bucket,
-        first=search.first,
-        end=search.end,
-        since_ms=search.since_ms,
-        until_ms_inclusive=search.until_ms_inclusive,
-    )
 
 
 class _Stream(StreamingResponse):
@@ -279,13 +262,6 @@ def _encoded(data: bytes | None) -> tuple[str | None, str | None]:
         return base64.b64encode(data).decode("ascii"), "base64"
 
 
-def _topic(storage: ClusterStorage, request: Request) -> TopicStorage:
-    name = request.path_params["topic"]
-    if name not in storage.topics:
-        raise HTTPException(_NOT_FOUND, f"no such topic: {name}")
-    return storage.topics[name]
-
-
 def _ranges(request: Request, topic: TopicStorage) -> list[OffsetRange]:
     """The parameter `ranges`; all partitions without it, at most PARTITIONS_MAX."""
     partitions = {each.state.partition.partition for each in topic.partitions}
@@ -301,7 +277,7 @@ def _ranges(request: Request, topic: TopicStorage) -> list[OffsetRange]:
             )
         partition, first, end = (None if part is None else int(part) for part in match.groups())
         if partition is None or partition not in partitions:
-            raise HTTPException(_NOT_FOUND, f"no such partition: {partition}")
+            raise HTTPException(NOT_FOUND, f"no such partition: {partition}")
         if any(bound is not None and bound > NUMBER_MAX for bound in (first, end)):
             raise HTTPException(_BAD_REQUEST, f"an offset must be at most {NUMBER_MAX}")
         ranges.append(OffsetRange(partition, first, end))

@@ -8,9 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol
 
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
+from isotherm.console.replies import NOT_FOUND, UNAVAILABLE, newest_storage, reply
 from isotherm.console.watched_cluster import Newest, NewestByKey
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 TABLES_INTERVAL_S = 30.0
 """The shortest time between two readings of a catalog."""
-_NOT_FOUND, _UNAVAILABLE = 404, 503
 
 
 class TableReader(Protocol):
@@ -62,20 +62,15 @@ class TablePages:
         return [Route("/api/tables", self.tables), Route("/api/tables/{table:path}", self.table)]
 
     def tables(self, _: Request) -> Response:
-        look = self._cluster.look()
-        if look.content is None:
-            raise HTTPException(_UNAVAILABLE, look.error)
-        row = {"read_at_ms": look.content.read_at_ms, "error": look.error}
+        storage, error = newest_storage(self._cluster)
         if self._reader is None:
-            return JSONResponse({**row, "tables": None, "tables_error": None})
+            return reply(storage, error, {"tables": None, "tables_error": None})
         listed = self._tables.look()
-        rows = [table_row(each, look.content) for each in listed.content or ()]
-        return JSONResponse({**row, "tables": rows, "tables_error": listed.error})
+        rows = [table_row(each, storage) for each in listed.content or ()]
+        return reply(storage, error, {"tables": rows, "tables_error": listed.error})
 
     def table(self, request: Request) -> Response:
-        look = self._cluster.look()
-        if look.content is None:
-            raise HTTPException(_UNAVAILABLE, look.error)
+        storage, error = newest_storage(self._cluster)
         name = request.path_params["table"]
         listed = None if self._reader is None else self._tables.look()
         tables = () if listed is None else listed.content or ()
@@ -83,17 +78,14 @@ class TablePages:
         if found is None:
             reason = None if listed is None else listed.error
             if reason is not None:
-                raise HTTPException(_UNAVAILABLE, reason)
-            raise HTTPException(_NOT_FOUND, f"no such table: {name}")
-        return JSONResponse(
-            {
-                "read_at_ms": look.content.read_at_ms,
-                "error": look.error,
-                **table_row(found, look.content),
-                "by_partition": partition_rows(found, look.content),
-                **self._dead_letters_row(found),
-            }
-        )
+                raise HTTPException(UNAVAILABLE, reason)
+            raise HTTPException(NOT_FOUND, f"no such table: {name}")
+        content = {
+            **table_row(found, storage),
+            "by_partition": partition_rows(found, storage),
+            **self._dead_letters_row(found),
+        }
+        return reply(storage, error, content)
 
     def _dead_letters_row(self, table: ListedTable) -> Row:
         """`newest_dead_letters` are null if they could never be read; `dead_letters_error` is the
