@@ -14,6 +14,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.apis.offset_codes import topic_codes
 from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.server.requests.access_checks import on_group, on_topics
 from isotherm.broker.server.requests.context import RequestContext
@@ -38,22 +39,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         await waiting
     if isinstance(codes, ErrorCode):
         return API.refuse(context, request, codes)
-    unknown = ErrorCode.unknown_topic_or_partition
-    topics = [
-        {
-            "name": topic.name,
-            "partitions": [
-                {
-                    "partition_index": entry.partition_index,
-                    "error_code": codes.get(
-                        TopicPartition(topic.name, entry.partition_index), unknown
-                    ),
-                }
-                for entry in topic.partitions
-            ],
-        }
-        for topic in request.topics
-    ]
+    topics = topic_codes(request.topics, codes)
     return context.response({"error_code": ErrorCode.none, "topics": topics})
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.apis.offset_codes import topic_codes
 from isotherm.broker.apis.transaction_admission import ClientAbility, admit_records
 from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
@@ -54,22 +55,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     )
     if (waiting := groups.uncommitted(request.group_id)) is not None:
         await waiting
-    unknown = ErrorCode.unknown_topic_or_partition
-    topics = [
-        {
-            "name": topic.name,
-            "partitions": [
-                {
-                    "partition_index": entry.partition_index,
-                    "error_code": codes.get(
-                        TopicPartition(topic.name, entry.partition_index), unknown
-                    ),
-                }
-                for entry in topic.partitions
-            ],
-        }
-        for topic in request.topics
-    ]
+    topics = topic_codes(request.topics, codes)
     return context.response({"topics": topics})
 
 
