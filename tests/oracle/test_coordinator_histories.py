@@ -515,9 +515,13 @@ class Groups:
         consumer = self._server.call("CONSUMER_GROUP_DESCRIBE", 1, **asked).groups[0]
         return (
             (classic.error_code, classic.group_state, classic.protocol_type, classic.protocol_data),
-            [(each.group_instance_id, bool(each.member_assignment)) for each in classic.members],
+            sorted(
+                (each.group_instance_id or "", bool(each.member_assignment))
+                for each in classic.members
+            ),
             (consumer.error_code, consumer.group_state, consumer.assignor_name),
-            [(each.instance_id, each.member_type) for each in consumer.members],
+            # Kafka's order is that of a hash map of the members' ids, which are random.
+            sorted((each.instance_id or "", each.member_type) for each in consumer.members),
         )
 
     def list(self, group_id: str, states: list[str], types: list[str]) -> Any:

@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from isotherm.cli.pipeline_options import check_master, said_wait
-from isotherm.cli.spark_interruption import end_starting_java
 from isotherm.errors import ConfigError, SparkJobError
 from isotherm.testing.local_servers import free_ports
 
@@ -80,19 +79,26 @@ def test_master_that_takes_connections_and_says_nothing_is_named(
     assert capfd.readouterr().err == ""
 
 
+# In a process of its own: it would end the Java of the tests' session too.
+_STARTING = """
+import subprocess, sys
+from isotherm.cli.spark_interruption import end_starting_java
+
+sleeping = [sys.executable, "-c", "import time; time.sleep(3600)"]
+with subprocess.Popen(sleeping) as other, subprocess.Popen([*sleeping, "pyspark-shell"]) as java:
+    try:
+        end_starting_java()
+        print(java.wait(), other.poll())
+    finally:
+        java.kill()
+        other.kill()
+"""
+
+
 def test_java_that_is_only_starting_is_ended() -> None:
-    sleeping = [sys.executable, "-c", "import time; time.sleep(3600)"]
-    with (
-        subprocess.Popen(sleeping) as other,
-        subprocess.Popen([*sleeping, "pyspark-shell"]) as java,
-    ):
-        try:
-            end_starting_java()
-            assert java.wait(TIMEOUT_S) == -signal.SIGTERM
-            assert other.poll() is None
-        finally:
-            java.kill()
-            other.kill()
+    command = [sys.executable, "-c", _STARTING]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert (ended.stdout, ended.stderr) == (f"{-signal.SIGTERM} None\n", "")
 
 
 # Ctrl+C comes where the program waits.
