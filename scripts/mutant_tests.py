@@ -75,7 +75,7 @@ MANIFEST = (
     "tests/unit/remote/storage/manifest/test_aiven_manifest.py",
     "tests/unit/remote/storage/manifest/test_chunk_index.py",
 )
-COMPACTION = ("tests/unit/remote/compaction",)
+COMPACTION = ("tests/unit/remote/compaction", "tests/unit/remote/rewriting")
 COMPACT_PLAN = (*COMPACTION, "tests/unit/spark/jobs/test_compact_plan.py")
 METADATA = ("tests/unit/remote/metadata",)
 CLEANUP = ("tests/unit/remote/tasks/test_cleanup.py",)
@@ -127,8 +127,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         *STALE_DECISIONS,
         "tests/property/remote/test_several_metadata_writers.py",
     ),
-    "remote/compaction/finisher.py": COMPACTION,
-    "remote/compaction/run_recovery.py": (
+    "remote/rewriting/finisher.py": COMPACTION,
+    "remote/rewriting/run_recovery.py": (
         *COMPACTION,
         "tests/unit/spark/jobs/test_compact_recovery.py",
     ),
@@ -305,11 +305,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/scrub/producer_checks.py": SCRUB,
     "remote/scrub/record_checks.py": SCRUB,
     "remote/scrub/segment_scrub.py": SCRUB,
-    "remote/compaction/journal.py": COMPACT_PLAN,
+    "remote/rewriting/journal.py": COMPACT_PLAN,
+    "remote/compaction/compacted_piece.py": COMPACT_PLAN,
     "remote/compaction/newest_keys.py": COMPACT_PLAN,
-    "remote/compaction/pieces.py": COMPACT_PLAN,
-    "remote/compaction/segment_rewrite.py": COMPACT_PLAN,
-    "remote/compaction/staging.py": COMPACT_PLAN,
+    "remote/rewriting/pieces.py": COMPACT_PLAN,
+    "remote/rewriting/segment_rewrite.py": COMPACT_PLAN,
+    "remote/rewriting/staging.py": COMPACT_PLAN,
     "remote/metadata/topic/kafka_topic.py": (
         "tests/unit/remote/metadata/topic/test_kafka_topic.py",
         "tests/unit/remote/metadata/topic/test_kafka_topic_reads.py",

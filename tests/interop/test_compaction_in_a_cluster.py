@@ -11,10 +11,10 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from isotherm.clock import SystemClock
 from isotherm.errors import IsothermError
-from isotherm.remote.compaction.journal import CompactionJournals
-from isotherm.remote.compaction.segment_rewrite import CompactionRules
+from isotherm.remote.compaction.compacted_piece import CompactionRules
 from isotherm.remote.metadata.folding.fold import fold_metadata_topic
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
+from isotherm.remote.rewriting.journal import RewriteJournals
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -102,7 +102,7 @@ def finished(cluster: MixedCluster) -> list[RemoteLogSegmentMetadata]:
 def test_next_leader_publishes_what_a_job_has_staged(kafka_tools: Path, tmp_path: Path) -> None:
     settings = {
         "rsm.config.layout": "aiven",
-        "rlmm.config.remote.log.compaction.check.interval.ms": "300",
+        "rlmm.config.remote.log.rewrite.check.interval.ms": "300",
     }
     kinds = dict.fromkeys((1, 2, 3), IsothermMember)
     with MixedCluster(tmp_path / "cluster", kinds, settings) as cluster:
@@ -118,7 +118,7 @@ def test_next_leader_publishes_what_a_job_has_staged(kafka_tools: Path, tmp_path
         )
         job = LocalCompaction(
             storage,
-            CompactionJournals(storage.client, storage.root_directory),
+            RewriteJournals(storage.client, storage.root_directory),
             tmp_path / "job",
             CompactionRules(now_ms=SystemClock().now_ms(), delete_retention_ms=1000),
         )

@@ -255,7 +255,7 @@ def test_killed_drivers_are_recovered_from_without_a_trace(
     before = cluster.objects("ours")
 
     with cluster.driver("first", staged=["compact", *in_place, "--run"]) as driver:
-        cluster.await_object(driver, "ours/isotherm-compactions/**/*.staging")
+        cluster.await_object(driver, "ours/isotherm-rewrites/**/*.staging")
         cluster.kill_driver_while(driver, "staged")
     left = cluster.objects("ours")
     assert left.keys() > before.keys()

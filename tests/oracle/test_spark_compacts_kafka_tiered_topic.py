@@ -34,11 +34,11 @@ from isotherm.remote.storage.segment_sources import SegmentSources, Source
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs.compact import (
     PartitionReport,
-    check_settings,
     compact,
     read_plan,
     settings_of,
 )
+from isotherm.spark.jobs.rewrite_run import check_settings
 from isotherm.spark.option_parsing import parse_options
 from isotherm.types import uuid_to_text
 from oracle.consumed_records import ConsumedRecord, consume_all, records_of_frame

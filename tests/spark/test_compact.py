@@ -129,7 +129,7 @@ def test_copy_is_what_the_cleaner_leaves_and_touches_nothing_of_the_source(
     inventory = read_inventory(client, layout)
     assert not inventory.uncommitted
     assert not inventory.damaged
-    assert not list((target / "latest" / "isotherm-compactions").rglob("*journal"))
+    assert not list((target / "latest" / "isotherm-rewrites").rglob("*journal"))
     written = ObjectStoreRemoteStorageManager(settings.written)
     for history, report in zip(histories, reports, strict=True):
         copies = [
@@ -310,9 +310,7 @@ def await_cleared(broker: EmbeddedBroker, before: dict[str, str]) -> None:
     """Wait until the old objects and the journal are gone."""
     old = {name for name in before if name.startswith("prices-")}
     wait_until(
-        lambda: (
-            not any("isotherm-compactions" in name for name in files(broker.directory / "bucket"))
-        ),
+        lambda: not any("isotherm-rewrites" in name for name in files(broker.directory / "bucket")),
         "the removal of the journal",
     )
     assert not old <= files(broker.directory / "bucket").keys()

@@ -50,8 +50,8 @@ FROM_THE_START = [
     "isotherm_remote_log_metadata_lost_tombstones_total",
     "isotherm_remote_log_metadata_cleaned_total",
     "isotherm_remote_log_metadata_cleanup_errors_total",
-    "isotherm_remote_compaction_replaced_segments_total",
-    "isotherm_remote_compaction_errors_total",
+    "isotherm_remote_rewrite_replaced_segments_total",
+    "isotherm_remote_rewrite_errors_total",
 ]
 
 

@@ -29,9 +29,10 @@ from isotherm.clock import Clock, SystemClock
 from isotherm.errors import RequestTimedOutError
 
 if TYPE_CHECKING:
-    from isotherm.spark.jobs.compact import CompactionSettings, PartitionReport, Recovery
+    from isotherm.spark.jobs.compact import CompactionSettings, PartitionReport
     from isotherm.spark.jobs.compact_plan import CompactionPlan
     from isotherm.spark.jobs.cost import Cost
+    from isotherm.spark.jobs.rewrite_run import Recovery
 
 _DAY_MS = 86_400_000
 _HOUR_MS = 3_600_000
@@ -121,6 +122,7 @@ def compact(
     """
     from isotherm.remote.storage.store_check import check_store
     from isotherm.spark.jobs import compact as job
+    from isotherm.spark.jobs import rewrite_run
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.option_parsing import parse_options
 
@@ -135,17 +137,19 @@ def compact(
         to_url=to,
         to_storage=parse_pairs(to_option),
     )
-    job.check_settings(settings, options)
+    rewrite_run.check_settings(settings, options)
     if settings.bucket is not None:
         check_store(settings.bucket, writes=False)
     if settings.target is not None:
         check_store(settings.target, writes=run)
     if recover:
         with progress("checking for interrupted compactions"):
-            found = job.unfinished_runs(
+            found = rewrite_run.unfinished_runs(
                 settings, lambda partition: options.selects_topic(partition.topic)
             )
-            steps = job.recover(settings, found) if run else job.plan_recovery(found)
+            steps = (
+                rewrite_run.recover(settings, found) if run else rewrite_run.plan_recovery(found)
+            )
         _print_recovery(steps, run=run, as_json=as_json)
         return
     with progress("reading metadata"):
@@ -218,7 +222,7 @@ def _wait_for_broker(
 ) -> None:
     """Wait until the broker has published the runs. Raises RequestTimedOutError after the time
     limit. The broker publishes them even after that."""
-    from isotherm.spark.jobs.compact import unpublished_runs
+    from isotherm.spark.jobs.rewrite_run import unpublished_runs
 
     deadline_s = clock.monotonic_s() + wait_s
     never = threading.Event()

@@ -22,7 +22,7 @@ from isotherm.log.fs import FileSystem, OsFileSystem
 TEST_SETTINGS: Mapping[str, str] = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
     "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
-    "rlmm.config.remote.log.compaction.check.interval.ms": "100",
+    "rlmm.config.remote.log.rewrite.check.interval.ms": "100",
     "remote.log.manager.task.interval.ms": "100",
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "100",

@@ -21,8 +21,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from isotherm.errors import UnreadableDataError
-from isotherm.remote.compaction.journal import decode_journal
 from isotherm.remote.metadata.wire.serde import decode_event
+from isotherm.remote.rewriting.journal import decode_journal
 from isotherm.remote.scrub.segment_scrub import SegmentScrubber
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.inventory import (

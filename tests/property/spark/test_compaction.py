@@ -19,12 +19,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from isotherm.record.batch import iterate_batches
+from isotherm.remote.compaction.compacted_piece import CompactionRules, compact_piece
 from isotherm.remote.compaction.newest_keys import PLACE_BITS, newest_places, relative_offsets
-from isotherm.remote.compaction.segment_rewrite import (
-    CompactionRules,
-    RewrittenSegment,
-    rewrite_piece,
-)
+from isotherm.remote.rewriting.segment_rewrite import RewrittenSegment
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
 )
@@ -117,7 +114,7 @@ class Tiered:
             directory = self.folder / str(piece.number)
             directory.mkdir()
             rewritten.append(
-                rewrite_piece(
+                compact_piece(
                     self.storage,
                     piece,
                     relative_offsets(np.array(sorted(kept[piece.number]), dtype=np.int64)),

@@ -36,8 +36,6 @@ from isotherm.log.log_read import FetchIsolation
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.registry import Metrics
 from isotherm.record.batch import build_batch, iterate_batches
-from isotherm.remote.compaction.finisher import CompactionFinisher, TierReplacementTarget
-from isotherm.remote.compaction.journal import CompactionJournals
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.metadata.topic.event_writer import KeyedMetadata
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
@@ -45,6 +43,8 @@ from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.reading.read_request import ReadRequest
 from isotherm.remote.reading.read_wait import ReadWait
 from isotherm.remote.remote_log_manager import RemoteLogManager
+from isotherm.remote.rewriting.finisher import RewriteFinisher, TierReplacementTarget
+from isotherm.remote.rewriting.journal import RewriteJournals
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
@@ -69,7 +69,7 @@ SETTINGS = TopicBasedSettings(
     remote_log_metadata_poll_interval_ms=5_000,
     remote_log_metadata_cleanup_interval_ms=20_000,
     remote_log_metadata_cleanup_grace_ms=30_000,
-    remote_log_compaction_check_interval_ms=15_000,
+    remote_log_rewrite_check_interval_ms=15_000,
 )
 TASKS = RemoteLogManagerConfig(
     remote_log_manager_task_interval_ms=4_000,
@@ -458,7 +458,7 @@ class BrokerProcess:
     def finish_compactions(self) -> None:
         self._finisher.run()
 
-    def deposed_leader(self, partition: TopicIdPartition) -> CompactionFinisher:
+    def deposed_leader(self, partition: TopicIdPartition) -> RewriteFinisher:
         """The compactions of a deposed leader that does not know it.
 
         It has a metadata manager of its own on the same topics, which has not read anything yet.
@@ -481,10 +481,10 @@ class BrokerProcess:
         metadata: TopicBasedRemoteLogMetadataManager,
         *,
         is_alone: bool,
-    ) -> CompactionFinisher:
+    ) -> RewriteFinisher:
         journals: Any = self.durable.objects
-        return CompactionFinisher(
-            CompactionJournals(journals, self.storage.root_directory),
+        return RewriteFinisher(
+            RewriteJournals(journals, self.storage.root_directory),
             self.storage,
             TierReplacementTarget(tier, metadata, self._leads),
             abandoned_after_ms=SETTINGS.remote_log_metadata_cleanup_grace_ms,

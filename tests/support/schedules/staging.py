@@ -7,10 +7,11 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from isotherm.remote.compaction.journal import (
-    CompactionJournal,
-    CompactionJournals,
+from isotherm.remote.rewriting.journal import (
     JournalState,
+    RewriteJournal,
+    RewriteJournals,
+    RunKind,
     SegmentReplacement,
 )
 from isotherm.remote.segment_metadata import (
@@ -31,7 +32,7 @@ def stage_again(durable: Durable, old: RemoteLogSegmentMetadata, folder: Path, r
     """Stage a replacement of `old` as the job does: announce, stage, mark the journal as staged."""
     storage = ScheduledStorage(durable.objects)
     client: object = durable.objects
-    journals = CompactionJournals(client, storage.root_directory)  # type: ignore[arg-type]
+    journals = RewriteJournals(client, storage.root_directory)  # type: ignore[arg-type]
     partition = old.topic_id_partition
     now_ms = durable.run.start_ms + int(durable.run.now_ms)
     new_id = RemoteLogSegmentId(partition, uuid.UUID(int=durable.rng.getrandbits(128), version=4))
@@ -42,7 +43,8 @@ def stage_again(durable: Durable, old: RemoteLogSegmentMetadata, folder: Path, r
         state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
         custom_metadata=None,
     )
-    journal = CompactionJournal(
+    journal = RewriteJournal(
+        kind=RunKind.COMPACTION,
         run=run,
         partition=partition,
         state=JournalState.STAGING,

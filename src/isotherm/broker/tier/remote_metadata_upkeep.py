@@ -10,12 +10,12 @@ from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.remote_metadata_upgrade import MetadataUpgrade
 from isotherm.config.broker import BrokerConfig
-from isotherm.remote.compaction.finisher import CompactionFinisher, TierReplacementTarget
-from isotherm.remote.compaction.journal import CompactionJournals
 from isotherm.remote.metadata.api import ConditionalMetadataTopic, ReplacesSegments
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.remote_log_manager import RemoteLogManager
+from isotherm.remote.rewriting.finisher import RewriteFinisher, TierReplacementTarget
+from isotherm.remote.rewriting.journal import RewriteJournals
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager, TierCleanupTarget
 
@@ -107,8 +107,8 @@ class UpkeepTasks:
         if not isinstance(metadata, ReplacesSegments):
             return []
         stopping = threading.Event()
-        finisher = CompactionFinisher(
-            CompactionJournals(storage.client, storage.root_directory),
+        finisher = RewriteFinisher(
+            RewriteJournals(storage.client, storage.root_directory),
             storage,
             TierReplacementTarget(self._manager.tier, metadata, self._manager.leads),
             abandoned_after_ms=self._settings.remote_log_metadata_cleanup_grace_ms,
@@ -117,11 +117,9 @@ class UpkeepTasks:
             metrics=self._metrics,
             is_cancelled=stopping.is_set,
         )
-        interval_ms = self._settings.remote_log_compaction_check_interval_ms
+        interval_ms = self._settings.remote_log_rewrite_check_interval_ms
         return [
-            Upkeep(
-                self._task("isotherm-remote-compaction", finisher.run, interval_ms), stopping.set
-            )
+            Upkeep(self._task("isotherm-remote-rewriting", finisher.run, interval_ms), stopping.set)
         ]
 
     def _task(self, name: str, run: Callable[[], object], interval_ms: int) -> PeriodicTask:

@@ -36,12 +36,6 @@ from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.compaction.finisher import (
-    FINISH_ERRORS,
-    FINISH_ERRORS_TEXT,
-    REPLACED,
-    REPLACED_TEXT,
-)
 from isotherm.remote.indexes.index_cache import DIRECTORY_NAME, RemoteIndexCache
 from isotherm.remote.indexes.index_cache_statistics import CacheStatistics
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
@@ -66,6 +60,12 @@ from isotherm.remote.metadata.topic_based import (
 from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.plugin import place_config
 from isotherm.remote.remote_log_manager import RemoteLogManager
+from isotherm.remote.rewriting.finisher import (
+    FINISH_ERRORS,
+    FINISH_ERRORS_TEXT,
+    REPLACED,
+    REPLACED_TEXT,
+)
 from isotherm.remote.scrub.rebuilt_transactions import TransactionIndexRebuild
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.storage.checked_storage_manager import checked_storage, load_storage_manager

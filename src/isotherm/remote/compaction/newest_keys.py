@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from isotherm.record.columns import decode_columns
-from isotherm.remote.compaction.pieces import Piece, located, read_chunks
+from isotherm.remote.rewriting.pieces import Piece, located, read_chunks
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.cleaning.transactions import OpenTransactions
 

@@ -121,12 +121,12 @@ class TopicBasedSettings:
         "How long a segment's state must have stood before it counts as abandoned.",
         check=at_least(0),
     )
-    remote_log_compaction_check_interval_ms: int = key(
+    remote_log_rewrite_check_interval_ms: int = key(
         LONG,
         60_000,
-        "Time between two searches of the bucket for staged compactions, and so the longest wait of"
-        " a compaction to be published. Each search is one LIST request: with this default 44,000"
-        " in a month.",
+        "Time between two searches of the bucket for staged runs of compact and erase, and so the"
+        " longest wait of a run to be published. Each search is one LIST request: with this"
+        " default 44,000 in a month.",
         check=at_least(1),
     )
     remote_log_metadata_consume_wait_ms: int = key(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from isotherm.remote.compaction.journal import JOURNALS_FOLDER
+from isotherm.remote.rewriting.journal import JOURNALS_FOLDER
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.layout.object_names import parse_segment_file, split_trailing_uuid

@@ -3,103 +3,64 @@
     pass 1   pieces -> (partition, key, place): the newest place of each key, and the transactions
              that each piece leaves open. The shuffle is on the keys themselves: hashes could
              collide
-    pass 2   places -> the pieces that contain them, by a shuffle of 12 bytes for each key. Each
-             piece is rewritten and staged
+    pass 2   places -> the pieces that contain them (rewrite_tasks). Each piece is rewritten and
+             staged
 
 Both passes read each segment once, in ranges. No record becomes a Python object, and the driver
-gets nothing that grows with the number of keys. A task of pass 2 has in memory the places of one
-piece (8 bytes for each of its keys) and a few reads. It writes to its local disk.
+gets nothing that grows with the number of keys.
 """
 
 from __future__ import annotations
 
-import os
-import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as sql
 from pyspark.storagelevel import StorageLevel
 
-from isotherm.remote.compaction.journal import CompactionJournals, SegmentReplacement
+from isotherm.remote.compaction.compacted_piece import CompactionRules, compact_piece
 from isotherm.remote.compaction.newest_keys import (
     KEY_PLACES,
     PLACE_BITS,
     newest_places,
     place_of,
 )
-from isotherm.remote.compaction.pieces import Piece
-from isotherm.remote.compaction.segment_rewrite import CompactionRules, rewrite_piece
-from isotherm.remote.compaction.staging import stage_segment
-from isotherm.remote.metadata.wire.serde import decode_event, encode_keyed_event
-from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from isotherm.remote.storage.object_client import ObjectClient, open_object_store
-from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
-from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.remote.rewriting.pieces import Piece
 from isotherm.segment.cleaning.transactions import OpenTransactions, open_after
 from isotherm.spark.jobs.cost import parallel_tasks
-from isotherm.spark.options import SourceOptions
+from isotherm.spark.jobs.rewrite_tasks import (
+    STAGED_COLUMNS,
+    TARGET_TASK_BYTES,
+    StagedPiece,
+    Stager,
+    TaskSettings,
+    offset_tasks,
+    offsets_of_pieces,
+    piece_numbers,
+    piece_tasks,
+    staged_pieces,
+)
 from isotherm.spark.task_folder import task_folder
 from isotherm.spark.tier.storage import storage_of_job
 from isotherm.types import ProducerId, TopicIdPartition
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
-
-    from isotherm.record.batch_table import Int64Array
-
-# Approximate bytes of segments in a task. A larger segment has a task of its own.
-TARGET_TASK_BYTES = 256 * 1024 * 1024
-# There are more tasks than cores, so that small tasks fill the gaps that large ones leave.
-_TASKS_PER_CORE = 3
+    from pyspark.sql import DataFrame, SparkSession
 
 _KEYS = "owner int, key binary, place long"
-_REWRITTEN = (
-    "piece int, segment binary, manifest binary, records_read long, records_kept long,"
-    " bytes_read long, bytes_written long"
-)
-_REWRITTEN_FIELDS: dict[str, pa.DataType] = {
-    "piece": pa.int32(),
-    "segment": pa.binary(),
-    "manifest": pa.binary(),
-    "records_read": pa.int64(),
-    "records_kept": pa.int64(),
-    "bytes_read": pa.int64(),
-    "bytes_written": pa.int64(),
-}
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _SHUFFLE_PARTITIONS_MAX = 8192
 
-# The offset in a row of pass 2 that stands for no record. Each piece has such a row, so that it is
-# rewritten even if no record of it remains.
-_NO_RECORD = -1
-
-
-class StagedPiece(NamedTuple):
-    """`replacement` is None if compaction in place would not change the piece."""
-
-    piece: Piece
-    replacement: SegmentReplacement | None
-    records_read: int
-    records_kept: int
-    bytes_read: int
-    bytes_written: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassSettings:
+class PassSettings(TaskSettings):
     """The settings of the tasks. Picklable."""
 
-    run: str
-    source: ObjectStoreSettings | SourceOptions
-    target: ObjectStoreSettings
     rules: CompactionRules
-    in_place: bool
 
 
 def newest_of_all(
@@ -118,7 +79,7 @@ def newest_of_all(
 
     def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage = storage_of_job(settings.source)
-        for number in _numbers(batches):
+        for number in piece_numbers(batches):
             piece = by_number[number]
             transactions = OpenTransactions()
             tables = newest_places(storage, piece, settings.rules.fetch_bytes, transactions)
@@ -127,7 +88,7 @@ def newest_of_all(
             # In the same rows as the keys: one read of a segment gives both.
             yield from _owned(_transactions_table(transactions), _producers_of(number))
 
-    keys = _tasks(spark, pieces).mapInArrow(scan, _KEYS)
+    keys = piece_tasks(spark, pieces).mapInArrow(scan, _KEYS)
     newest = keys.groupBy("owner", "key").agg(sql.max("place").alias("place"))
     is_record = sql.col("owner") >= 0
     return newest.select(
@@ -184,127 +145,30 @@ def stage_all(
     by_number = {piece.number: piece for piece in pieces}
 
     def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        stager = _Stager(settings)
-        for number, offsets in _grouped(batches):
-            row = stager.stage(by_number[number], offsets, open_producers.get(number, ()))
-            yield pa.RecordBatch.from_pylist([row], schema=pa.schema(_REWRITTEN_FIELDS))
+        stager = Stager(settings)
+        for number, offsets in offsets_of_pieces(batches):
+            piece = by_number[number]
+            opened = open_producers.get(number, ())
+            with task_folder("isotherm-compact-") as folder:
+                rewritten = compact_piece(
+                    stager.source,
+                    piece,
+                    offsets,
+                    opened,
+                    settings.rules,
+                    stager.new_id(piece),
+                    folder,
+                )
+                row = stager.stage(piece, rewritten)
+            yield row
 
     lower = sql.lit(place_of(1, 0) - 1)
     placed = newest.where("owner < 0").select(
         sql.shiftright("place", PLACE_BITS).cast("int").alias("piece"),
         sql.col("place").bitwiseAND(lower).alias("relative"),
     )
-    tasks = _task_of_pieces(spark, pieces)
-    of_tasks = sql.broadcast(_numbered(spark, tasks))
-    seeds = of_tasks.withColumn("relative", sql.lit(_NO_RECORD).cast("long"))
-    rows = (
-        _by_task(seeds.unionByName(placed.join(of_tasks, "piece")), max(tasks.values()) + 1)
-        .sortWithinPartitions("piece", "relative")
-        .select("piece", "relative")
-        .mapInArrow(rewrite, _REWRITTEN)
-        .collect()
-    )
-    staged = {row.piece: row for row in rows}
-    return [_staged(piece, staged[piece.number]) for piece in pieces]
-
-
-class _Stager:
-    """Rewrites and stages pieces in one task of pass 2."""
-
-    def __init__(self, settings: PassSettings) -> None:
-        self._settings = settings
-        self._source = storage_of_job(settings.source)
-        store = open_object_store(settings.target, create_folder=True)
-        self._target = ObjectStoreRemoteStorageManager(settings.target, store=store)
-        self._journals = open_journals(settings.target)
-
-    def stage(
-        self, piece: Piece, newest: Int64Array, open_producers: Collection[ProducerId]
-    ) -> dict[str, Any]:
-        settings = self._settings
-        # A new id in each attempt: two attempts of a task share no object, even at the same time.
-        # The journal announces those of a failed one, so that they are deleted.
-        new_id = RemoteLogSegmentId(
-            piece.segment.topic_id_partition, uuid.UUID(bytes=os.urandom(16), version=4)
-        )
-        with task_folder("isotherm-compact-") as folder:
-            rewritten = rewrite_piece(
-                self._source, piece, newest, open_producers, settings.rules, new_id, folder
-            )
-            staged = None
-            if rewritten.is_changed or not settings.in_place:
-                staged = stage_segment(
-                    self._target,
-                    self._journals,
-                    settings.run,
-                    piece.segment,
-                    rewritten,
-                    settings.rules.fetch_bytes,
-                )
-        counts = rewritten.counts
-        return {
-            "piece": piece.number,
-            "segment": None if staged is None else encode_keyed_event(staged.new),
-            "manifest": None if staged is None else staged.manifest,
-            "records_read": counts.records_read,
-            "records_kept": counts.records_kept,
-            "bytes_read": counts.bytes_read,
-            "bytes_written": counts.bytes_written,
-        }
-
-
-def open_journals(settings: ObjectStoreSettings) -> CompactionJournals:
-    """The journals in the bucket of these settings. A local folder is created."""
-    client = ObjectClient(settings, open_object_store(settings, create_folder=True))
-    return CompactionJournals(client, settings.create_layout().root_directory)
-
-
-def _staged(piece: Piece, row: Row) -> StagedPiece:
-    replacement = None
-    if row.segment is not None:
-        new = decode_event(bytes(row.segment))
-        assert isinstance(new, RemoteLogSegmentMetadata), "written by this module"
-        replacement = SegmentReplacement(piece.segment, new, bytes(row.manifest))
-    counts = (row.records_read, row.records_kept, row.bytes_read, row.bytes_written)
-    return StagedPiece(piece, replacement, *counts)
-
-
-def _tasks(spark: SparkSession, pieces: Sequence[Piece]) -> DataFrame:
-    """The numbers of the pieces as column `piece`, in one partition for each task."""
-    tasks = _task_of_pieces(spark, pieces)
-    numbered = _numbered(spark, tasks)
-    return _by_task(numbered, max(tasks.values()) + 1).select("piece")
-
-
-def _by_task(frame: DataFrame, count: int) -> DataFrame:
-    """One partition for each task. With PySpark 4.0 several tasks may share a partition."""
-    if hasattr(type(frame), "repartitionById"):
-        return frame.repartitionById(count, "task")
-    return frame.repartition(count, "task")
-
-
-def _numbered(spark: SparkSession, tasks: Mapping[int, int]) -> DataFrame:
-    return spark.createDataFrame(list(tasks.items()), "piece int, task int")
-
-
-def _task_of_pieces(spark: SparkSession, pieces: Sequence[Piece]) -> dict[int, int]:
-    """Adjacent pieces share a task up to its share of the bytes."""
-    sizes = [piece.segment.segment_size_in_bytes for piece in pieces]
-    slots = parallel_tasks(spark) * _TASKS_PER_CORE
-    target = min(TARGET_TASK_BYTES, -(-sum(sizes) // slots))
-    tasks: dict[int, int] = {}
-    task, size_of_task = 0, 0
-    for piece, size in zip(pieces, sizes, strict=True):
-        if size_of_task and size_of_task + size > target:
-            task, size_of_task = task + 1, 0
-        tasks[piece.number] = task
-        size_of_task += size
-    return tasks
-
-
-def _numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
-    for batch in batches:
-        yield from batch["piece"].to_numpy(zero_copy_only=False).tolist()
+    tasks = offset_tasks(spark, pieces, placed)
+    return staged_pieces(pieces, tasks.mapInArrow(rewrite, STAGED_COLUMNS).collect())
 
 
 def _producers_of(piece_number: int) -> int:
@@ -324,30 +188,3 @@ def _transactions_table(transactions: OpenTransactions) -> pa.Table:
         for producer_id, is_open in transactions.items()
     ]
     return pa.Table.from_pylist(rows, schema=KEY_PLACES)
-
-
-def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Int64Array]]:
-    """Yield each piece's number and relative offsets, from rows sorted by piece and offset."""
-    number = -1
-    parts: list[Int64Array] = []
-    for batch in batches:
-        pieces = batch["piece"].to_numpy(zero_copy_only=False)
-        relative = batch["relative"].to_numpy(zero_copy_only=False)
-        starts = [0, *(np.flatnonzero(np.diff(pieces)) + 1).tolist(), len(pieces)]
-        for start, end in pairwise(starts):
-            if start == end:
-                continue
-            if int(pieces[start]) != number:
-                if parts:
-                    yield number, _records(parts)
-                number, parts = int(pieces[start]), []
-            # A copy: the slice would keep the memory of the whole batch.
-            parts.append(relative[start:end].copy())
-    if parts:
-        yield number, _records(parts)
-
-
-def _records(parts: list[Int64Array]) -> Int64Array:
-    together = np.concatenate(parts)
-    records: Int64Array = together[together != _NO_RECORD]
-    return records

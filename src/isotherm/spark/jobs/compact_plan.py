@@ -19,14 +19,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from isotherm.remote.compaction.pieces import Piece, located
-from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
+from isotherm.remote.rewriting.pieces import Piece, located
+from isotherm.remote.segment_metadata import IndexType
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.producer_snapshot import LastRecord, read_producer_snapshot
-from isotherm.spark.plan.epoch_claims import contested_epochs
 from isotherm.spark.plan.planning import SegmentPiece, SegmentRead
 from isotherm.spark.reading.committed_history import CommittedHistory
-from isotherm.spark.reading.epoch_proof import prove_epochs
 from isotherm.spark.reading.read_errors import SegmentReadError
 from isotherm.types import Offset, ProducerId, TopicIdPartition, TopicPartition
 
@@ -51,22 +49,6 @@ class CompactionPlan:
     def size_in_bytes(self) -> int:
         """Size of the logs of all segments."""
         return sum(piece.segment.segment_size_in_bytes for piece in self.pieces)
-
-
-def unproven_histories(
-    storage: RemoteStorageManager,
-    segments: Mapping[TopicPartition, Sequence[RemoteLogSegmentMetadata]],
-) -> dict[TopicPartition, SegmentReadError]:
-    """The partitions whose segments have other leader epochs than their metadata say, or cannot be
-    read to show that they have not, with the reason. Fetches batches only where segments overlap.
-    """
-    histories = {}
-    for partition, history in segments.items():
-        try:
-            prove_epochs(contested_epochs(history), storage)
-        except SegmentReadError as error:
-            histories[partition] = error
-    return histories
 
 
 def plan_compaction(

@@ -24,7 +24,7 @@ from isotherm.errors import (
     RemoteResourceNotFoundError,
     UnreadableDataError,
 )
-from isotherm.remote.compaction.journal import CompactionJournals
+from isotherm.remote.rewriting.journal import RewriteJournals
 from isotherm.remote.scrub.findings import FindingKind
 from isotherm.remote.segment_metadata import (
     IndexType,
@@ -199,7 +199,7 @@ def cluster_topics(properties: Mapping[str, str]) -> dict[str, str]:
 def spared_segments(store: ObjectStoreSettings) -> tuple[str, ...]:
     """The ids (as text) of the new segments of unfinished compactions, and of the old segments that
     these keep for readers."""
-    journals = CompactionJournals(open_for_reading(store), store.create_layout().root_directory)
+    journals = RewriteJournals(open_for_reading(store), store.create_layout().root_directory)
     spared: set[str] = set()
     for run in journals.find():
         spared |= {uuid_to_text(segment.id) for _, segment in run.staged}

@@ -11,16 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isotherm.remote.compaction.journal import (
-    CompactionJournal,
-    CompactionJournals,
+from isotherm.remote.compaction.compacted_piece import CompactionRules, compact_piece
+from isotherm.remote.compaction.newest_keys import PLACE_BITS, newest_places, relative_offsets
+from isotherm.remote.rewriting.journal import (
     JournalState,
+    RewriteJournal,
+    RewriteJournals,
+    RunKind,
     SegmentReplacement,
 )
-from isotherm.remote.compaction.newest_keys import PLACE_BITS, newest_places, relative_offsets
-from isotherm.remote.compaction.pieces import Piece
-from isotherm.remote.compaction.segment_rewrite import CompactionRules, rewrite_piece
-from isotherm.remote.compaction.staging import stage_segment
+from isotherm.remote.rewriting.pieces import Piece
+from isotherm.remote.rewriting.staging import stage_segment
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.segment.cleaning.transactions import OpenTransactions
@@ -35,7 +36,7 @@ class LocalCompaction:
     def __init__(
         self,
         storage: ObjectStoreRemoteStorageManager,
-        journals: CompactionJournals,
+        journals: RewriteJournals,
         directory: Path,
         rules: CompactionRules,
     ) -> None:
@@ -53,9 +54,10 @@ class LocalCompaction:
         in_place: bool,
         keep_old_ms: int = 0,
         target: ObjectStoreRemoteStorageManager | None = None,
-    ) -> CompactionJournal:
+    ) -> RewriteJournal:
         owner: TopicIdPartition = segments[0].topic_id_partition
-        journal = CompactionJournal(
+        journal = RewriteJournal(
+            kind=RunKind.COMPACTION,
             run=run,
             partition=owner,
             state=JournalState.STAGING,
@@ -82,7 +84,8 @@ class LocalCompaction:
             )
             for piece in pieces
         )
-        done = CompactionJournal(
+        done = RewriteJournal(
+            kind=RunKind.COMPACTION,
             run=run,
             partition=owner,
             state=JournalState.STAGED,
@@ -106,7 +109,7 @@ class LocalCompaction:
         number = next(self._ids)
         directory = self.directory / f"{run}-{number}"
         directory.mkdir(parents=True)
-        rewritten = rewrite_piece(
+        rewritten = compact_piece(
             self.storage,
             piece,
             relative_offsets(np.array(places, dtype=np.int64)),

@@ -13,9 +13,9 @@ import pytest
 
 from isotherm.errors import CorruptObjectError
 from isotherm.record.batch import build_batch
-from isotherm.remote.compaction.journal import CompactionJournals, JournalState
-from isotherm.remote.compaction.run_recovery import finish_copy, undo_run
-from isotherm.remote.compaction.segment_rewrite import CompactionRules
+from isotherm.remote.compaction.compacted_piece import CompactionRules
+from isotherm.remote.rewriting.journal import JournalState, RewriteJournals
+from isotherm.remote.rewriting.run_recovery import finish_copy, undo_run
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
@@ -66,7 +66,7 @@ class Copy:
         self.client = MortalClient(self.settings, store)
         self.target = ObjectStoreRemoteStorageManager(self.settings, store=store)
         self.target._client = self.client
-        self.journals = CompactionJournals(self.client, self.target.root_directory)
+        self.journals = RewriteJournals(self.client, self.target.root_directory)
         storage = ObjectStoreRemoteStorageManager(source)
         maker = RecordSegmentMaker(folder / "made", storage)
         self.segments = []

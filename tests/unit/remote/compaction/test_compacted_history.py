@@ -18,13 +18,13 @@ import pytest
 from isotherm.errors import OffsetOutOfRangeError, RemoteHoleError, RemoteStorageError
 from isotherm.log.log_read import FetchIsolation
 from isotherm.record.batch import build_batch, iterate_batches
-from isotherm.remote.compaction.pieces import Piece
-from isotherm.remote.compaction.segment_rewrite import CompactionRules, rewrite_piece
+from isotherm.remote.compaction.compacted_piece import CompactionRules, compact_piece
 from isotherm.remote.history.lineage import checkpoint_of_copy
 from isotherm.remote.reading.read_request import ReadRequest
 from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
 from isotherm.remote.reading.tier_border import read_local_log
+from isotherm.remote.rewriting.pieces import Piece
 from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentId
 from isotherm.segment.producer_snapshot import read_producer_snapshot
 from isotherm.types import Offset
@@ -298,7 +298,7 @@ def test_compaction_of_the_tier_leaves_an_empty_segment_as_it_is(tmp_path: Path)
     partition = open_compacted(tmp_path / "p", (FULL, EMPTY, FULL))
     copy_all(partition)
     empty = partition.segments()[1]
-    rewritten = rewrite_piece(
+    rewritten = compact_piece(
         partition.store,
         Piece(0, empty, empty.start_offset, empty.end_offset_inclusive + 1),
         np.empty(0, np.int64),

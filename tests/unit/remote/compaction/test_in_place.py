@@ -12,12 +12,12 @@ import pytest
 from isotherm.log.log_read import FetchIsolation
 from isotherm.metrics.registry import Metrics
 from isotherm.record.batch import Record, build_batch, iterate_batches, read_records
-from isotherm.remote.compaction.finisher import CompactionFinisher, TierReplacementTarget
-from isotherm.remote.compaction.journal import CompactionJournals, JournalState
-from isotherm.remote.compaction.run_recovery import undo_run
-from isotherm.remote.compaction.segment_rewrite import CompactionRules
+from isotherm.remote.compaction.compacted_piece import CompactionRules
 from isotherm.remote.metadata.folding.fold import fold_metadata_partition, fold_metadata_topic
 from isotherm.remote.metadata.wire.keys import metadata_partition
+from isotherm.remote.rewriting.finisher import RewriteFinisher, TierReplacementTarget
+from isotherm.remote.rewriting.journal import JournalState, RewriteJournals
+from isotherm.remote.rewriting.run_recovery import undo_run
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
@@ -74,7 +74,7 @@ class Story:
         client = MortalClient(settings, store)
         client.countdown = self.countdown
         self.storage._client = client
-        self.journals = CompactionJournals(client, self.storage.root_directory)
+        self.journals = RewriteJournals(client, self.storage.root_directory)
         self.partition = TieredPartition(directory, metadata_level=1, storage=self.storage)
         for topic in (self.partition.metadata_topic, self.partition.audit_topic):
             self._count_appends(topic)
@@ -116,8 +116,8 @@ class Story:
 
     def finisher(
         self, abandoned_after_ms: int = 10**12, *, is_alone: bool = True
-    ) -> CompactionFinisher:
-        return CompactionFinisher(
+    ) -> RewriteFinisher:
+        return RewriteFinisher(
             self.journals,
             self.storage,
             TierReplacementTarget(
@@ -321,7 +321,7 @@ def noted(requests: list[str], name: str, call: Callable[..., Any]) -> Callable[
 
 def test_a_damaged_journal_holds_up_no_other_run(story: Story) -> None:
     story.partition.damage_declared = "a journal that is none"
-    damaged = f"isotherm-compactions/t-{'A' * 22}/0/run/journal"
+    damaged = f"isotherm-rewrites/t-{'A' * 22}/0/run/journal"
     story.storage.client.put(damaged, b"what?")
     story.stage()
     finisher = story.finisher()

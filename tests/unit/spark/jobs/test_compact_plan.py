@@ -13,8 +13,8 @@ import pytest
 
 from isotherm.errors import CorruptObjectError
 from isotherm.record.batch import build_batch, iterate_batches
-from isotherm.remote.compaction.pieces import Piece, read_chunks
-from isotherm.remote.compaction.segment_rewrite import CompactionRules, rewrite_piece
+from isotherm.remote.compaction.compacted_piece import CompactionRules, compact_piece
+from isotherm.remote.rewriting.pieces import Piece, read_chunks
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
@@ -22,8 +22,8 @@ from isotherm.spark.jobs.compact import read_plan, report, settings_of
 from isotherm.spark.jobs.compact_plan import (
     CompactionPlan,
     plan_compaction,
-    unproven_histories,
 )
+from isotherm.spark.jobs.rewrite_plan import unproven_histories
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
 from isotherm.spark.reading.epoch_proof import WrongEpochsError
@@ -118,7 +118,7 @@ def test_of_a_segment_that_overlaps_the_part_that_is_the_log_is_written(
     rules = CompactionRules(now_ms=1, delete_retention_ms=1, fetch_bytes=fetch_bytes)
     segment_id = RemoteLogSegmentId(OWNER, uuid.UUID(int=5))
     newest = np.array([1, 4])
-    rewritten = rewrite_piece(storage, piece, newest, (), rules, segment_id, tmp_path)
+    rewritten = compact_piece(storage, piece, newest, (), rules, segment_id, tmp_path)
     headers = [header for _, header in iterate_batches(rewritten.data.log_path.read_bytes())]
     assert [(each.base_offset, each.records_count) for each in headers] == [(10, 2)]
     new = rewritten.metadata
@@ -134,7 +134,7 @@ def test_what_is_above_the_cleaned_part_stays_as_it_is(
 ) -> None:
     piece = plan_of(storage, overlapping, in_place=True).pieces[2]
     segment_id = RemoteLogSegmentId(OWNER, uuid.UUID(int=5))
-    rewritten = rewrite_piece(
+    rewritten = compact_piece(
         storage, piece, np.array([], np.int64), (), RULES, segment_id, tmp_path
     )
     assert not rewritten.is_changed
@@ -151,7 +151,7 @@ def test_a_border_inside_a_batch_is_damage(
     (piece,) = plan_compaction(storage, pieces, in_place=False).pieces
     segment_id = RemoteLogSegmentId(OWNER, uuid.UUID(int=5))
     with pytest.raises(CorruptObjectError, match="across the border"):
-        rewrite_piece(storage, piece, np.array([0]), (), RULES, segment_id, tmp_path)
+        compact_piece(storage, piece, np.array([0]), (), RULES, segment_id, tmp_path)
 
 
 # Leader epochs that decide which segment is the log

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from isotherm.remote.compaction.journal import CompactionJournal, CompactionJournals, JournalState
+from isotherm.remote.rewriting.journal import JournalState, RewriteJournal, RewriteJournals, RunKind
 from isotherm.remote.segment_metadata import RemoteLogSegmentId
-from isotherm.spark.jobs import compact as job
-from isotherm.spark.jobs.compact import CompactionSettings, RecoveryStep, recover, unfinished_runs
-from isotherm.spark.jobs.compact_passes import open_journals
+from isotherm.spark.jobs import rewrite_run as job
+from isotherm.spark.jobs.compact import CompactionSettings, settings_of
+from isotherm.spark.jobs.rewrite_run import RecoveryStep, recover, unfinished_runs
+from isotherm.spark.jobs.rewrite_tasks import open_journals
 from isotherm.spark.jobs.sweep import spared_segments
 from isotherm.spark.option_parsing import parse_options
 from isotherm.types import TopicIdPartition, uuid_to_text
@@ -29,19 +30,21 @@ class CutOffError(BaseException):
 def settings(tmp_path: Path) -> CompactionSettings:
     (tmp_path / "bucket").mkdir()
     options = parse_options({"path": str(tmp_path / "bucket"), "subscribe": "t"})
-    return job.settings_of(
-        options, now_ms=5, delete_retention_ms=1, to_url=str(tmp_path / "target")
-    )
+    return settings_of(options, now_ms=5, delete_retention_ms=1, to_url=str(tmp_path / "target"))
 
 
 @pytest.fixture
-def journals(settings: CompactionSettings) -> CompactionJournals:
+def journals(settings: CompactionSettings) -> RewriteJournals:
     return open_journals(settings.written)
 
 
-def put(journals: CompactionJournals, partition: int, state: JournalState, **more: Any) -> None:
+def put(journals: RewriteJournals, partition: int, state: JournalState, **more: Any) -> None:
     fields = {"run": "r", "time_ms": 5, "in_place": False, **more}
-    journals.put(CompactionJournal(partition=PARTITIONS[partition], state=state, **fields))
+    journals.put(
+        RewriteJournal(
+            kind=RunKind.COMPACTION, partition=PARTITIONS[partition], state=state, **fields
+        )
+    )
 
 
 def on(topic: str) -> Callable[[TopicIdPartition], bool]:
@@ -53,7 +56,7 @@ def steps(settings: CompactionSettings) -> list[RecoveryStep]:
 
 
 def test_copy_is_finished_when_all_its_partitions_are_staged_and_else_undone(
-    settings: CompactionSettings, journals: CompactionJournals
+    settings: CompactionSettings, journals: RewriteJournals
 ) -> None:
     put(journals, 0, JournalState.STAGED)
     put(journals, 1, JournalState.STAGED)
@@ -66,7 +69,7 @@ def test_copy_is_finished_when_all_its_partitions_are_staged_and_else_undone(
 
 
 def test_undoing_a_copy_that_is_cut_off_leaves_nothing_that_looks_finished(
-    settings: CompactionSettings, journals: CompactionJournals, monkeypatch: pytest.MonkeyPatch
+    settings: CompactionSettings, journals: RewriteJournals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(journals, 0, JournalState.STAGING)
     put(journals, 1, JournalState.STAGED)
@@ -88,7 +91,7 @@ def test_undoing_a_copy_that_is_cut_off_leaves_nothing_that_looks_finished(
 
 
 def test_what_is_staged_in_place_is_left_to_the_broker(
-    settings: CompactionSettings, journals: CompactionJournals
+    settings: CompactionSettings, journals: RewriteJournals
 ) -> None:
     for number, state in enumerate((JournalState.STAGED, JournalState.PUBLISHED)):
         put(journals, number, state, in_place=True)
@@ -98,7 +101,7 @@ def test_what_is_staged_in_place_is_left_to_the_broker(
 
 
 def test_what_a_run_has_announced_is_spared_by_a_sweep(
-    settings: CompactionSettings, journals: CompactionJournals
+    settings: CompactionSettings, journals: RewriteJournals
 ) -> None:
     announced = RemoteLogSegmentId(PARTITIONS[0], uuid.UUID(int=70))
     journals.announce("r", announced, 12)

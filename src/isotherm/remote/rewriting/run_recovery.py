@@ -1,11 +1,11 @@
-"""Finishes or undoes a compaction. A light module: the broker imports it at its start."""
+"""Finishes or undoes a run. A light module: the broker imports it at its start."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from isotherm.remote.compaction.journal import CompactionJournals, FoundRun
+from isotherm.remote.rewriting.journal import FoundRun, RewriteJournals, RunKind
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.types import Offset
 
@@ -13,8 +13,17 @@ if TYPE_CHECKING:
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 
 
+_COMMANDS = {RunKind.COMPACTION: "compact", RunKind.ERASURE: "erase"}
+
+
+def command_of(run: FoundRun) -> str:
+    """The command of `isotherm pipeline` whose --recover is for this run. A run that has lost its
+    journal has no kind, and each command undoes it."""
+    return _COMMANDS[RunKind.COMPACTION if run.journal is None else run.journal.kind]
+
+
 def undo_run(
-    storage: ObjectStoreRemoteStorageManager, journals: CompactionJournals, run: FoundRun
+    storage: ObjectStoreRemoteStorageManager, journals: RewriteJournals, run: FoundRun
 ) -> None:
     """Delete the staged segments of a failed run, and its journal. Idempotent."""
     delete_staged(storage, run, kept=())
@@ -22,7 +31,7 @@ def undo_run(
 
 
 def finish_copy(
-    storage: ObjectStoreRemoteStorageManager, journals: CompactionJournals, run: FoundRun
+    storage: ObjectStoreRemoteStorageManager, journals: RewriteJournals, run: FoundRun
 ) -> None:
     """Store the manifests of a copy, oldest first, and remove the run's journal. Idempotent."""
     assert run.journal is not None, "a run without a journal has nothing to finish"

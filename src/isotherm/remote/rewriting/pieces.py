@@ -1,4 +1,4 @@
-"""The pieces of a tiered log for compaction, one for each segment."""
+"""The pieces of a tiered log that a job reads and writes again, one for each segment."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def read_chunks(
     joiner = BatchJoiner(piece.segment.segment_size_in_bytes)
     next_offset = piece.segment.start_offset
     waiting: Chunk | None = None
-    with located(piece), ThreadPoolExecutor(1, "isotherm-compaction-fetch") as pool:
+    with located(piece), ThreadPoolExecutor(1, "isotherm-rewrite-fetch") as pool:
         for block in segment_blocks_ahead(storage, piece.segment, fetch_bytes, pool):
             for chunk in _chunks(joiner, block):
                 chunk.check_order(next_offset)

@@ -14,14 +14,11 @@ import pytest
 from isotherm.errors import CorruptObjectError
 from isotherm.record.batch import BatchHeader, build_batch, iterate_batches, read_records
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
+from isotherm.remote.compaction.compacted_piece import CompactionRules, compact_piece
 from isotherm.remote.compaction.newest_keys import newest_places, place_of, relative_offsets
-from isotherm.remote.compaction.pieces import Piece, read_chunks
-from isotherm.remote.compaction.segment_rewrite import (
-    CompactionRules,
-    RewrittenSegment,
-    rewrite_piece,
-)
-from isotherm.remote.compaction.staging import verify_staged
+from isotherm.remote.rewriting.pieces import Piece, read_chunks
+from isotherm.remote.rewriting.segment_rewrite import RewrittenSegment
+from isotherm.remote.rewriting.staging import verify_staged
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -126,7 +123,7 @@ class Tier:
             now_ms=now_ms, delete_retention_ms=delete_retention_ms, fetch_bytes=fetch_bytes
         )
         places = np.array(newest, dtype=np.int64) - piece.start_offset
-        return rewrite_piece(self.storage, piece, places, (), rules, NEW, folder)
+        return compact_piece(self.storage, piece, places, (), rules, NEW, folder)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""The journal of a compaction in the bucket: with it the next run finishes or undoes an interrupted
-one.
+"""The journal of a run that rewrites a history, in the bucket: with it the next run finishes or
+undoes an interrupted one.
 
-    <root>isotherm-compactions/<topic>-<topic id>/<partition>/<run>/
+    <root>isotherm-rewrites/<topic>-<topic id>/<partition>/<run>/
 
     journal              written first, removed last: the state of the run for this partition
     <segment>.staging    empty; has the name of a segment that the run makes, and is written before
@@ -15,7 +15,7 @@ one.
                                                               has come
 
 A copy to another bucket or prefix has its journal there. It replaces no segments, so it ends after
-`staged`. JSON, version 1: docs/formats/compaction-journal.md.
+`staged`. JSON, version 2: docs/formats/rewrite-journal.md.
 """
 
 from __future__ import annotations
@@ -38,13 +38,20 @@ from isotherm.remote.storage.layout.object_names import (
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.types import Offset, TimestampMs, TopicIdPartition, uuid_from_text, uuid_to_text
 
-JOURNALS_FOLDER = "isotherm-compactions"
-JOURNAL_VERSION = 1
+JOURNALS_FOLDER = "isotherm-rewrites"
+JOURNAL_VERSION = 2
 JOURNAL_SIZE_MAX = 1024 * 1024 * 1024
 """The size limit of a journal: some KB for each segment, and a partition may have very many."""
 
 _JOURNAL = "journal"
 _STAGING_SUFFIX = "staging"
+
+
+class RunKind(enum.Enum):
+    """The job that began the run."""
+
+    COMPACTION = "compaction"
+    ERASURE = "erasure"
 
 
 class JournalState(enum.Enum):
@@ -63,11 +70,12 @@ class SegmentReplacement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionJournal:
+class RewriteJournal:
     """`time_ms` is the time of the state. The old segments are deleted `keep_old_ms` after they
     were superseded. A copy replaces nothing: its `old` segments are the source's, and stay.
     `replacements` ascend, and are empty while STAGING."""
 
+    kind: RunKind
     run: str
     partition: TopicIdPartition
     state: JournalState
@@ -95,12 +103,12 @@ class FoundRun:
 
     partition: TopicIdPartition
     run: str
-    journal: CompactionJournal | None
+    journal: RewriteJournal | None
     staged: tuple[tuple[Offset, RemoteLogSegmentId], ...]
     modified_ms: TimestampMs
 
 
-class CompactionJournals:
+class RewriteJournals:
     """The journals of a bucket. Thread-safe. Methods raise RemoteStorageError if the store
     fails."""
 
@@ -109,7 +117,7 @@ class CompactionJournals:
         self._client = client
         self._root = f"{root_directory}{JOURNALS_FOLDER}/"
 
-    def put(self, journal: CompactionJournal) -> None:
+    def put(self, journal: RewriteJournal) -> None:
         self._client.put(
             self._folder(journal.partition, journal.run) + _JOURNAL, encode_journal(journal)
         )
@@ -183,9 +191,10 @@ def _listed(
     return ListedRun(partition, run, has_journal, tuple(sorted(staged, key=str)), newest)
 
 
-def encode_journal(journal: CompactionJournal) -> bytes:
+def encode_journal(journal: RewriteJournal) -> bytes:
     members: dict[str, Any] = {
         "version": JOURNAL_VERSION,
+        "kind": journal.kind.value,
         "run": journal.run,
         "topic": journal.partition.topic,
         "topicId": uuid_to_text(journal.partition.topic_id),
@@ -206,7 +215,7 @@ def encode_journal(journal: CompactionJournal) -> bytes:
     return json.dumps(members, indent=1, ensure_ascii=False).encode()
 
 
-def decode_journal(data: bytes) -> CompactionJournal:
+def decode_journal(data: bytes) -> RewriteJournal:
     """Decode a journal. Raises CorruptMetadataError for anything else, and
     UnknownObjectVersionError for a journal of another version. The caller adds the object's key to
     the error."""
@@ -215,13 +224,14 @@ def decode_journal(data: bytes) -> CompactionJournal:
         version = members["version"]
         if version != JOURNAL_VERSION:
             raise UnknownObjectVersionError(
-                f"compaction journal has another version version={ascii(version)[:80]}"
+                f"journal has another version version={ascii(version)[:80]}"
             )
         wrong = [name for name, kind in _MEMBERS.items() if type(members[name]) is not kind]
         if wrong:
-            raise CorruptMetadataError(f"compaction journal has wrong members names={wrong}")
+            raise CorruptMetadataError(f"journal has wrong members names={wrong}")
         replacements = tuple(map(_replacement, members["replacements"]))
-        return CompactionJournal(
+        return RewriteJournal(
+            kind=RunKind(members["kind"]),
             run=members["run"],
             partition=TopicIdPartition(
                 uuid_from_text(members["topicId"]), members["topic"], members["partition"]
@@ -233,7 +243,7 @@ def decode_journal(data: bytes) -> CompactionJournal:
             replacements=replacements,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptMetadataError("object is no compaction journal") from error
+        raise CorruptMetadataError("object is no journal of a run") from error
 
 
 _MEMBERS = {
@@ -255,7 +265,7 @@ def _replacement(members: dict[str, str]) -> SegmentReplacement:
 def _segment(text: str) -> RemoteLogSegmentMetadata:
     event = decode_event(_bytes(text))
     if not isinstance(event, RemoteLogSegmentMetadata):
-        raise CorruptMetadataError("compaction journal names something that is no segment")
+        raise CorruptMetadataError("journal names something that is no segment")
     return event
 
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from isotherm.errors import CorruptObjectError, CorruptRecordError
 from isotherm.record.batch_table import read_batch_table, verify_crcs
-from isotherm.remote.compaction.journal import (
-    CompactionJournals,
+from isotherm.remote.rewriting.journal import (
+    RewriteJournals,
     SegmentReplacement,
 )
-from isotherm.remote.compaction.segment_rewrite import RewrittenSegment
+from isotherm.remote.rewriting.segment_rewrite import RewrittenSegment
 from isotherm.remote.segment_metadata import (
     IndexType,
     LogSegmentData,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def stage_segment(
     storage: ObjectStoreRemoteStorageManager,
-    journals: CompactionJournals,
+    journals: RewriteJournals,
     run: str,
     old: RemoteLogSegmentMetadata,
     rewritten: RewrittenSegment,

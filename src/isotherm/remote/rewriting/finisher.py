@@ -1,4 +1,5 @@
-"""The broker's part of a compaction in place: publishes staged segments, and deletes the old ones.
+"""The broker's part of a run in place (compaction, erasure): publishes staged segments, and deletes
+the old ones.
 
 A job stages new segments, and its journal maps them to the old ones (journal.py). The broker that
 leads the partition does the rest:
@@ -30,16 +31,16 @@ from typing import TYPE_CHECKING
 from isotherm.clock import Clock
 from isotherm.errors import IsothermError
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.compaction.journal import (
-    CompactionJournal,
-    CompactionJournals,
+from isotherm.remote.metadata.api import ReplacesSegments
+from isotherm.remote.rewriting.journal import (
     FoundRun,
     JournalState,
     ListedRun,
+    RewriteJournal,
+    RewriteJournals,
     SegmentReplacement,
 )
-from isotherm.remote.compaction.run_recovery import delete_staged, undo_run
-from isotherm.remote.metadata.api import ReplacesSegments
+from isotherm.remote.rewriting.run_recovery import command_of, delete_staged, undo_run
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -59,10 +60,12 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-REPLACED = "isotherm_remote_compaction_replaced_segments"
-REPLACED_TEXT = "Remote segments whose place a compacted one has taken."
-FINISH_ERRORS = "isotherm_remote_compaction_errors"
-FINISH_ERRORS_TEXT = "Failed checks of a compaction of a tiered topic; the next check tries again."
+REPLACED = "isotherm_remote_rewrite_replaced_segments"
+REPLACED_TEXT = "Remote segments whose place a rewritten one has taken."
+FINISH_ERRORS = "isotherm_remote_rewrite_errors"
+FINISH_ERRORS_TEXT = (
+    "Failed checks of a run that rewrites a tiered topic; the next check tries again."
+)
 
 
 class Replaced(enum.Enum):
@@ -103,21 +106,21 @@ class TierReplacementTarget:
         with self.tier.exclusive.exclusively(segment_id.topic_id_partition):
             return self.metadata.segment(segment_id)
 
-    def replace(self, old: RemoteLogSegmentId, compacted: RemoteLogSegmentMetadata) -> Replaced:
+    def replace(self, old: RemoteLogSegmentId, new: RemoteLogSegmentMetadata) -> Replaced:
         """Replace the old segment in the metadata, and no other. The look-up and the record are one
         step, across brokers. Raises UnsupportedVersionError at feature level 0, the errors of reads
         of the metadata, and RemoteResourceNotFoundError also if this broker no longer has the
         partition."""
 
         def decide() -> Future[None] | Replaced:
-            if self.metadata.segment(compacted.segment_id) is not None:
+            if self.metadata.segment(new.segment_id) is not None:
                 return Replaced.BEFORE
             # Looked up by id, not by key: a later run may have put another segment under the key.
             if not may_be_replaced(self.metadata.segment(old)):
                 return Replaced.NEVER
-            return self.metadata.replace_remote_log_segment(compacted)
+            return self.metadata.replace_remote_log_segment(new)
 
-        outcome = self.tier.decided(compacted.topic_id_partition, decide)
+        outcome = self.tier.decided(new.topic_id_partition, decide)
         if isinstance(outcome, Replaced):
             return outcome
         outcome.result()
@@ -127,12 +130,12 @@ class TierReplacementTarget:
         self.tier.index_cache.remove(segment_ids)
 
 
-class CompactionFinisher:
+class RewriteFinisher:
     """Call `run` in one thread at a time."""
 
     def __init__(
         self,
-        journals: CompactionJournals,
+        journals: RewriteJournals,
         storage: ObjectStoreRemoteStorageManager,
         target: TierReplacementTarget,
         *,
@@ -173,7 +176,7 @@ class CompactionFinisher:
                 self._finish(run)
             except (IsothermError, OSError) as error:
                 _logger.warning(
-                    "compaction is finished later partition=%s run=%s: %s",
+                    "run is finished later partition=%s run=%s: %s",
                     run.partition,
                     run.run,
                     error,
@@ -210,15 +213,16 @@ class CompactionFinisher:
 
     def _give_up(self, listed: ListedRun, run: FoundRun) -> None:
         if self._is_alone:
-            _logger.warning("abandoned compaction is undone run=%s", run.run)
+            _logger.warning("abandoned run is undone run=%s", run.run)
             undo_run(self._storage, self._journals, run)
         elif listed not in self._reported:
             self._reported.add(listed)
             _logger.warning(
-                "compaction is abandoned partition=%s run=%s hint='when it is not running any more,"
-                " isotherm pipeline compact --recover --run undoes it'",
+                "run is abandoned partition=%s run=%s hint='when it is not running any more,"
+                " isotherm pipeline %s --recover --run undoes it'",
                 run.partition,
                 run.run,
+                command_of(run),
             )
 
     def _end_with_partition(self, run: FoundRun) -> None:
@@ -226,14 +230,14 @@ class CompactionFinisher:
         ever will."""
         if run.journal is not None and not run.journal.in_place:
             return  # its old segments are another bucket's
-        _logger.info("compaction ends with its partition run=%s", run.run)
+        _logger.info("run ends with its partition run=%s", run.run)
         replacements = run.journal.replacements if run.journal is not None else ()
         for replacement in replacements:
             self._storage.delete_log_segment_data(replacement.old)
             self._storage.delete_log_segment_data(replacement.new)
         undo_run(self._storage, self._journals, run)
 
-    def _publish(self, journal: CompactionJournal) -> CompactionJournal:
+    def _publish(self, journal: RewriteJournal) -> RewriteJournal:
         for replacement in journal.replacements:
             self._replace(replacement)
         # From now on no new read finds the old segments, so `keep_old_ms` counts from now. After a
@@ -257,7 +261,7 @@ class CompactionFinisher:
             )
             self._storage.delete_log_segment_data(replacement.new)
 
-    def _clear(self, run: FoundRun, journal: CompactionJournal) -> None:
+    def _clear(self, run: FoundRun, journal: RewriteJournal) -> None:
         live = [each for each in journal.replacements if self._is_superseded(each)]
         self._target.forget_indexes(each.old.segment_id for each in live)
         for each in live:

@@ -1,4 +1,4 @@
-"""The journal of a compaction in the bucket: round trips, damage, and what runs announced."""
+"""The journal of a run in the bucket: round trips, damage, and what runs announced."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 
 from isotherm.errors import CorruptMetadataError, UnreadableDataError, UnsupportedVersionError
-from isotherm.remote.compaction.journal import (
-    CompactionJournal,
-    CompactionJournals,
+from isotherm.remote.metadata.wire.serde import encode_event
+from isotherm.remote.rewriting.journal import (
     JournalState,
+    RewriteJournal,
+    RewriteJournals,
+    RunKind,
     SegmentReplacement,
     decode_journal,
     encode_journal,
 )
-from isotherm.remote.metadata.wire.serde import encode_event
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadataUpdate,
@@ -35,24 +36,31 @@ OWNER = TopicIdPartition(uuid.UUID(int=3), "a-topic", 4)
 SEGMENT = RemoteLogSegmentId(OWNER, uuid.UUID(int=99))
 
 
-def journal(state: JournalState = JournalState.STAGED) -> CompactionJournal:
-    return CompactionJournal(
-        run="r1", partition=OWNER, state=state, time_ms=7, in_place=True, keep_old_ms=9
+def journal(state: JournalState = JournalState.STAGED) -> RewriteJournal:
+    return RewriteJournal(
+        kind=RunKind.COMPACTION,
+        run="r1",
+        partition=OWNER,
+        state=state,
+        time_ms=7,
+        in_place=True,
+        keep_old_ms=9,
     )
 
 
 @pytest.fixture
-def journals(tmp_path: Path) -> CompactionJournals:
+def journals(tmp_path: Path) -> RewriteJournals:
     settings = ObjectStoreSettings(url=tmp_path.as_uri())
     client = ObjectClient(settings, open_object_store(settings, create_folder=True))
-    return CompactionJournals(client, "kafka/")
+    return RewriteJournals(client, "kafka/")
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("run", 5), ("run", None), ("partition", "4"), ("timeMs", "soon"), ("timeMs", True),
      ("inPlace", 1), ("keepOldMs", 1.5), ("topic", ["a"]), ("replacements", {"a": 1}),
-     ("replacements", [{"old": 1, "new": 2, "manifest": 3}]), ("topicId", 5), ("state", [])],
+     ("replacements", [{"old": 1, "new": 2, "manifest": 3}]), ("topicId", 5), ("state", []),
+     ("kind", "backup")],
 )  # fmt: skip
 def test_member_of_another_type_is_corrupt(name: str, value: object) -> None:
     members = json.loads(encode_journal(journal()))
@@ -76,10 +84,10 @@ def test_journal_is_read_as_it_was_written() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"{}", b'{"version": 1}', b"\xff", b'{"version": 1, "replacements": [1]}'],
+    [b"", b"[]", b"{}", b'{"version": 2}', b"\xff", b'{"version": 2, "replacements": [1]}'],
 )
 def test_what_is_no_journal_is_refused(data: bytes) -> None:
-    with pytest.raises(CorruptMetadataError, match="no compaction journal"):
+    with pytest.raises(CorruptMetadataError, match="no journal of a run"):
         decode_journal(data)
 
 
@@ -105,7 +113,7 @@ def test_journal_whose_segments_cannot_be_read_is_refused(field: str) -> None:
 
 @pytest.mark.parametrize("newest", ["journal", "staging"])
 def test_run_is_as_old_as_its_newest_object(
-    journals: CompactionJournals, tmp_path: Path, newest: str
+    journals: RewriteJournals, tmp_path: Path, newest: str
 ) -> None:
     journals.put(journal())
     journals.announce("r1", SEGMENT, 70)
@@ -117,14 +125,14 @@ def test_run_is_as_old_as_its_newest_object(
     assert listed.modified_ms == 2_000_000
 
 
-def test_journal_of_another_version_is_refused_by_name(journals: CompactionJournals) -> None:
-    members = json.loads(encode_journal(journal())) | {"version": 2}
-    with pytest.raises(UnsupportedVersionError, match="version=2"):
+def test_journal_of_another_version_is_refused_by_name(journals: RewriteJournals) -> None:
+    members = json.loads(encode_journal(journal())) | {"version": 1}
+    with pytest.raises(UnsupportedVersionError, match="version=1"):
         decode_journal(json.dumps(members).encode())
 
 
 def test_runs_are_found_with_what_they_announced_and_forgotten(
-    journals: CompactionJournals,
+    journals: RewriteJournals,
 ) -> None:
     assert journals.find() == []
     journals.put(journal())
@@ -139,14 +147,12 @@ def test_runs_are_found_with_what_they_announced_and_forgotten(
 
 
 def test_damaged_journal_is_named_and_foreign_objects_are_passed_over(
-    journals: CompactionJournals,
+    journals: RewriteJournals,
 ) -> None:
     client = journals._client
     for key in ("readme", "a-topic/1/r/journal", f"a-topic-{'A' * 22}/x/r/journal"):
-        client.put(f"kafka/isotherm-compactions/{key}", b"what?")
+        client.put(f"kafka/isotherm-rewrites/{key}", b"what?")
     assert journals.find() == []
-    client.put(f"kafka/isotherm-compactions/a-topic-{'A' * 22}/1/r/journal", b"what?")
-    with pytest.raises(
-        CorruptMetadataError, match=r"object=kafka/isotherm-compactions/a-topic-A+/"
-    ):
+    client.put(f"kafka/isotherm-rewrites/a-topic-{'A' * 22}/1/r/journal", b"what?")
+    with pytest.raises(CorruptMetadataError, match=r"object=kafka/isotherm-rewrites/a-topic-A+/"):
         journals.find()
