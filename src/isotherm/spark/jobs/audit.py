@@ -21,7 +21,7 @@ from isotherm.remote.storage.layout.aiven_custom_metadata import read_custom_met
 from isotherm.spark.jobs.event_frame import KEYED_KINDS, metadata_events
 from isotherm.spark.jobs.replay import replay
 from isotherm.spark.metadata.remote_metadata_log import MetadataLog
-from isotherm.spark.small_input import kept, map_batches
+from isotherm.spark.small_input import kept, local_frame, map_batches
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, TimestampMs
 
 DAY_MS = 86_400_000
@@ -38,6 +38,12 @@ UNKNOWN_START = "start not known"
 
 _OWNER = ("topic", "topic_id", "partition")
 _SEGMENT = ("topic_id", "partition", "segment_id")
+
+_LIMITS: list[Any] = [
+    ("topic", pa.string()),
+    ("retention_ms", pa.int64()),
+    ("retention_bytes", pa.int64()),
+]
 _SIZES: list[Any] = [
     *((name, pa.string()) for name in ("topic", "topic_id")),
     ("partition", pa.int32()),
@@ -83,6 +89,8 @@ class Audit:
         self.events = kept(metadata_events(spark, events))
         self.replay = replay(spark, log)
         self._lives = kept(self._segment_lives())
+        self._days = kept(self._daily())
+        self._finished = self.replay.segments.where(f"state = '{FINISHED.name}'")
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +101,7 @@ class Audit:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for frame in (self._lives, self.events):
+        for frame in (self._days, self._lives, self.events):
             frame.unpersist()
         self.replay.__exit__(kind, error, trace)
 
@@ -193,7 +201,7 @@ class Audit:
             .orderBy("start_offset", "end_offset")
             .rowsBetween(Window.unboundedPreceding, -1)
         )
-        finished = self._finished().withColumn("reach", sql.max("end_offset").over(before))
+        finished = self._finished.withColumn("reach", sql.max("end_offset").over(before))
         start, end, reach = (sql.col(name) for name in ("start_offset", "end_offset", "reach"))
         # `reach + 1` could overflow: a damaged end offset may be the largest long.
         is_gap = start - 1 > reach
@@ -213,17 +221,23 @@ class Audit:
 
     def beyond_retention(self) -> DataFrame:
         """Finished segments that retention should have deleted, by age or by size."""
-        limits = self._spark.createDataFrame(
-            [(topic, each.ms, each.bytes) for topic, each in self._settings.retention.items()],
-            "topic string, retention_ms long, retention_bytes long",
+        retention = [
+            {"topic": topic, "retention_ms": each.ms, "retention_bytes": each.bytes}
+            for topic, each in self._settings.retention.items()
+        ]
+        # Not from Python's rows, for which Spark would start a job.
+        limits = local_frame(
+            self._spark,
+            [pa.RecordBatch.from_pylist(retention, pa.schema(_LIMITS))],
+            pa.schema(_LIMITS),
         )
         newer = (
             Window.partitionBy(*_OWNER)
             .orderBy(sql.desc("start_offset"))
             .rowsBetween(Window.unboundedPreceding, 0)
         )
-        kept = self._finished().withColumn("kept_bytes", sql.sum("size_in_bytes").over(newer))
-        joined = kept.join(sql.broadcast(limits), "topic")
+        kept = self._finished.withColumn("kept_bytes", sql.sum("size_in_bytes").over(newer))
+        joined = kept.join(limits, "topic")
         age_ms = sql.try_subtract(sql.lit(self._settings.now_ms), sql.col("max_timestamp_ms"))
         by_age = (sql.col("retention_ms") >= 0) & (age_ms > sql.col("retention_ms"))
         by_size = (sql.col("retention_bytes") >= 0) & (
@@ -244,7 +258,7 @@ class Audit:
         """Per topic, the bytes of its finished segments: of their logs, and of all their objects if
         custom metadata contains that size."""
         columns = ["topic", "topic_id", "partition", "size_in_bytes", "custom_metadata"]
-        finished = self._finished().select(*columns)
+        finished = self._finished.select(*columns)
         sized = map_batches(finished, _with_remote_size, pa.schema(_SIZES))
         return (
             sized.groupBy("topic", "topic_id")
@@ -262,6 +276,46 @@ class Audit:
     def growth(self) -> DataFrame:
         """Per day (UTC, by append time): records and bytes of the topic, counts of events, and the
         number of live segments at the end of the day."""
+        return self._days.drop("has_keys").orderBy("day")
+
+    def forecast(self) -> DataFrame:
+        """The future size of the topic, if it grows as in its last 30 days. Empty if the events
+        are of one day, which gives no rate, or of a compacted topic, which is bounded."""
+        # A window over all days, since a join with their sums would compute the days twice.
+        all_days = Window.partitionBy()
+        window = self._days.withColumns(
+            {
+                "last_day": sql.max("day").over(all_days),
+                "bytes_now": sql.max("bytes_so_far").over(all_days),
+                "records_now": sql.sum("records").over(all_days),
+                "is_compacted": sql.bool_or("has_keys").over(all_days)
+                & sql.lit(self._may_be_compacted),
+            }
+        ).where(sql.datediff("last_day", "day") < sql.lit(FORECAST_WINDOW_DAYS))
+        days = sql.datediff(sql.max("last_day"), sql.min("day")) + 1
+        rates = window.agg(
+            sql.max("last_day").alias("last_day"),
+            sql.max("bytes_now").alias("bytes_now"),
+            sql.max("records_now").alias("records_now"),
+            sql.bool_or("is_compacted").alias("is_compacted"),
+            days.alias("days"),
+            (sql.sum("bytes") / days).alias("bytes_a_day"),
+            (sql.sum("records") / days).alias("records_a_day"),
+        )
+        usable = rates.where("days > 1 and not is_compacted")
+        ahead = sql.explode(sql.array(*(sql.lit(days) for days in FORECAST_DAYS)))
+        more = sql.col("days_ahead")
+        records = sql.col("records_now") + more * sql.col("records_a_day")
+        in_bytes = sql.col("bytes_now") + more * sql.col("bytes_a_day")
+        return usable.withColumn("days_ahead", ahead).select(
+            "days_ahead",
+            sql.date_add("last_day", more).alias("day"),
+            records.cast("long").alias("records"),
+            in_bytes.cast("long").alias("bytes"),
+        ).orderBy("days_ahead")  # fmt: skip
+
+    def _daily(self) -> DataFrame:
+        """The columns of `growth`, and whether a record of the day has a key."""
         state = sql.col("state")
 
         def times(wanted: RemoteLogSegmentState) -> Any:
@@ -284,58 +338,15 @@ class Audit:
                 .when(state == DELETE_FINISHED.value, -sql.col("was_live"))
                 .otherwise(0)
             ).alias("more_live"),
+            sql.bool_or(sql.col("kind").isin(*KEYED_KINDS)).alias("has_keys"),
         )
         so_far = Window.orderBy("day").rowsBetween(Window.unboundedPreceding, 0)
-        return (
-            daily.withColumns(
-                {
-                    "live_segments": sql.coalesce(sql.sum("more_live").over(so_far), sql.lit(0)),
-                    "bytes_so_far": sql.sum("bytes").over(so_far),
-                }
-            )
-            .drop("more_live")
-            .orderBy("day")
-        )
-
-    def forecast(self) -> DataFrame:
-        """The future size of the topic, if it grows as in its last 30 days. Empty if the events
-        are of one day, which gives no rate, or of a compacted topic, which is bounded."""
-        growth = self.growth()
-        last = growth.agg(
-            sql.max("day").alias("last_day"),
-            sql.max("bytes_so_far").alias("bytes_now"),
-            sql.sum("records").alias("records_now"),
-        )
-        window = growth.join(last).where(
-            sql.datediff("last_day", "day") < sql.lit(FORECAST_WINDOW_DAYS)
-        )
-        days = sql.datediff(sql.max("last_day"), sql.min("day")) + 1
-        rates = window.agg(
-            sql.max("last_day").alias("last_day"),
-            sql.max("bytes_now").alias("bytes_now"),
-            sql.max("records_now").alias("records_now"),
-            days.alias("days"),
-            (sql.sum("bytes") / days).alias("bytes_a_day"),
-            (sql.sum("records") / days).alias("records_a_day"),
-        )
-        ahead = self._spark.createDataFrame([(days,) for days in FORECAST_DAYS], "days_ahead int")
-        more = sql.col("days_ahead")
-        records = sql.col("records_now") + more * sql.col("records_a_day")
-        in_bytes = sql.col("bytes_now") + more * sql.col("bytes_a_day")
-        has_keys = sql.coalesce(sql.bool_or(sql.col("kind").isin(*KEYED_KINDS)), sql.lit(False))
-        is_compacted = self.events.agg(
-            (has_keys & sql.lit(self._may_be_compacted)).alias("is_compacted")
-        )
-        usable = rates.crossJoin(is_compacted).where("days > 1 and not is_compacted")
-        return usable.crossJoin(ahead).select(
-            "days_ahead",
-            sql.date_add("last_day", more).alias("day"),
-            records.cast("long").alias("records"),
-            in_bytes.cast("long").alias("bytes"),
-        ).orderBy("days_ahead")  # fmt: skip
-
-    def _finished(self) -> DataFrame:
-        return self.replay.segments.where(f"state = '{FINISHED.name}'")
+        return daily.withColumns(
+            {
+                "live_segments": sql.coalesce(sql.sum("more_live").over(so_far), sql.lit(0)),
+                "bytes_so_far": sql.sum("bytes").over(so_far),
+            }
+        ).drop("more_live")
 
     def _segment_lives(self) -> DataFrame:
         """One row for each segment in the events, with the time at which it first had each
