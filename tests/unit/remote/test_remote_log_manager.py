@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from isotherm.clock import Clock
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.errors import (
     RemoteStorageError,
@@ -239,32 +240,46 @@ def test_running_copy_makes_the_copiers_less_idle(
     assert partition.metrics.value(COPIERS_IDLE) == 0.75
 
 
+class Failures(logging.Handler):
+    """Notes the waits of failed tasks, and when they failed. The thread of a task logs its failure
+    before it waits, and this test's thread sets the clock forward meanwhile."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(logging.DEBUG)
+        self._clock = clock
+        self.waits: list[str] = []
+        self.times_ms: list[int] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        wait = record.getMessage().partition("retry_s=")[2]
+        if wait:
+            self.times_ms.append(self._clock.now_ms())
+            self.waits.append(wait)
+
+
 def test_failed_copies_wait_as_the_retry_keys_say(
     open_manager: Callable[..., RemoteLogManager],
     partition: TieredPartition,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, retried_work.__name__)
-    open_manager(
-        remote_log_manager_task_interval_ms=1_000,
-        remote_log_manager_task_retry_backoff_ms=70_000,
-        remote_log_manager_task_retry_backoff_max_ms=150_000,
-        remote_log_manager_task_retry_jitter=0.0,
-    ).on_leadership_change([partition.log])
-    partition.store.fail_always(Operation.COPY, Fault.ERROR_BEFORE)
-    failed_ms: list[int] = []
-
-    def four_failures() -> bool:
-        count = int(partition.metrics.value("isotherm_remote_log_task_errors_total", task="copy"))
-        failed_ms.extend([partition.clock.now_ms()] * (count - len(failed_ms)))
-        return count == 4
-
-    run_after(partition, 5_000, four_failures)
-    waits = [line.partition("retry_s=")[2] for line in caplog.messages]
-    assert [wait for wait in waits if wait][:3] == ["70.0", "140.0", "150.0"]
-    steps = [later - earlier for earlier, later in pairwise(failed_ms)]
-    # A failure is noticed up to some steps late, so the next one comes at its time or later.
-    assert all(step >= wait for step, wait in zip(steps, (55_000, 125_000, 135_000), strict=True))
+    failures = Failures(partition.clock)
+    logger = logging.getLogger(retried_work.__name__)
+    logger.addHandler(failures)
+    try:
+        open_manager(
+            remote_log_manager_task_interval_ms=1_000,
+            remote_log_manager_task_retry_backoff_ms=70_000,
+            remote_log_manager_task_retry_backoff_max_ms=150_000,
+            remote_log_manager_task_retry_jitter=0.0,
+        ).on_leadership_change([partition.log])
+        partition.store.fail_always(Operation.COPY, Fault.ERROR_BEFORE)
+        run_after(partition, 5_000, lambda: len(failures.waits) >= 4)
+    finally:
+        logger.removeHandler(failures)
+    assert failures.waits[:3] == ["70.0", "140.0", "150.0"]
+    steps = [later - earlier for earlier, later in pairwise(failures.times_ms[:4])]
+    assert all(step >= wait for step, wait in zip(steps, (70_000, 140_000, 150_000), strict=True))
 
 
 def test_unused_cached_indexes_are_swept(
