@@ -41,7 +41,7 @@ def test_every_module_is_imported_somewhere() -> None:
     """A module that nothing imports is dead, unless it is an entry point listed here."""
     entry_points = {
         "isotherm.cli.main",
-        "isotherm.cli.__main__",
+        "isotherm.__main__",
         "isotherm.kernels.__main__",
         "isotherm.spark.session",
         "pyspark_isotherm.default_source",
