@@ -248,14 +248,14 @@ MISTAKES = [
     Mistake(r"produce flights -K '\q'", USAGE, r"--key-separator: no such escape: \\q"),
     Mistake("produce flights -b {closed}", FAILED, "{closed}: connection refused", stdin="hello"),
     Mistake("consume flights -o yesterday", USAGE, "--offset: beginning, end, .*: yesterday"),
-    Mistake("consume flights -o @yesterday", USAGE, "--offset: milliseconds .*: yesterday"),
+    Mistake("consume flights -o @yesterday", USAGE, "not a time value='yesterday' hint="),
     Mistake("consume flights -o -5", USAGE, "--offset: beginning, end, a number or @TIME: -5"),
     Mistake("consume flights -o ²", USAGE, "--offset: beginning, end, a number or @TIME: ²"),
     Mistake(
         "consume flights -o 9223372036854775808", USAGE, "--offset: at most 9223372036854775807"
     ),
     Mistake(
-        "consume flights -o @9223372036854775808", USAGE, "--offset: at most 92233720368547758"
+        "consume flights -o @9223372036854775808", USAGE, "time after 9223372036854775807 ms since"
     ),
     Mistake("consume flights -b {broker} -p 9", USAGE, "no partition 9: flights has 0 to 1"),
     Mistake("consume flights -p -1", USAGE, "'--partition' / '-p': -1 is not in the range"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import datetime
 import os
 import re
 import sys
@@ -29,12 +28,13 @@ from isotherm.cli.options import (
     ClientOptions,
 )
 from isotherm.cli.output import error_console, json_text
+from isotherm.cli.point_in_time import time_ms
 from isotherm.cli.shown_bytes import json_fields, json_headers, terminal_text
 from isotherm.cli.stop_signals import HeldSignals, held_signals
 from isotherm.client.record_headers import HeaderReader, Headers
 from isotherm.clock import Clock, SystemClock
 from isotherm.errors import RejectedError
-from isotherm.types import Offset, TimestampMs
+from isotherm.types import Offset
 
 _POLL_S = 0.5
 WAIT_NOTICE_S = 5.0
@@ -101,7 +101,7 @@ def consume(
     """
     check_format(record_format)
     is_time = offset.startswith("@")
-    start = start_time_ms(offset[1:]) if is_time else _start_offset(offset)
+    start = time_ms(offset[1:]) if is_time else _start_offset(offset)
     with one_line_errors(bootstrap_server), held_signals() as signals:
         settings = client.properties
         if as_json:
@@ -144,32 +144,10 @@ def _start_offset(text: str) -> int:
         raise typer.BadParameter(
             f"beginning, end, a number or @TIME: {text}", param_hint="--offset"
         )
-    return _int64(text)
-
-
-def _int64(text: str) -> int:
-    """A number of digits alone. Raises BadParameter for one that no offset and no timestamp has."""
-    number = int(text) if len(text) <= _INT64_DIGITS_MAX else _INT64_MAX + 1
-    if number > _INT64_MAX:
+    start = int(text) if len(text) <= _INT64_DIGITS_MAX else _INT64_MAX + 1
+    if start > _INT64_MAX:
         raise typer.BadParameter(f"at most {_INT64_MAX}: {text}", param_hint="--offset")
-    return number
-
-
-def start_time_ms(text: str) -> TimestampMs:
-    """Parse milliseconds or a date with a time, which is in UTC unless it has an offset. Raises
-    BadParameter for any other text."""
-    if text.isascii() and text.isdigit():
-        return _int64(text)
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(
-            f"milliseconds since 1970, or a time such as 2026-01-31T12:00: {text}",
-            param_hint="--offset",
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return int(moment.timestamp() * 1000)
+    return start
 
 
 def check_format(record_format: str) -> None:

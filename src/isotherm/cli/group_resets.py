@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import datetime
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -36,6 +35,7 @@ from isotherm.cli.options import (
     ClientOptions,
 )
 from isotherm.cli.output import console, print_rows
+from isotherm.cli.point_in_time import time_ms
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError, RejectedError
 from isotherm.types import Offset, TimestampMs
@@ -103,7 +103,11 @@ def reset_offsets(
     to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="OFFSET")] = None,
     to_datetime: Annotated[
         str | None,
-        typer.Option("--to-datetime", metavar="TIME", help="2026-03-01T12:00:00.000, in UTC."),
+        typer.Option(
+            "--to-datetime",
+            metavar="TIME",
+            help="2026-03-01T12:00:00.000 (UTC unless it names a zone), or ms since 1970.",
+        ),
     ] = None,
     by_duration: Annotated[
         str | None, typer.Option("--by-duration", metavar="DURATION", help="Back by P1DT2H3M4S.")
@@ -131,7 +135,7 @@ def reset_offsets(
         to_earliest=to_earliest or None,
         to_latest=to_latest or None,
         to_offset=to_offset,
-        time_ms=None if to_datetime is None else _time_ms(to_datetime),
+        time_ms=None if to_datetime is None else time_ms(to_datetime),
         back_ms=None if by_duration is None else duration_ms(by_duration),
         shift_by=shift_by,
         from_file=None if from_file is None else read_offsets(from_file),
@@ -265,16 +269,6 @@ def committed_offsets(admin: AdminClient, group: str) -> dict[Place, Offset]:
     answered = admin.list_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT_S)
     found = answered[group].result(REQUEST_TIMEOUT_S).topic_partitions
     return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
-
-
-def _time_ms(text: str) -> TimestampMs:
-    try:
-        time = datetime.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(f"not a time value={text!r} hint='2026-03-01T12:00:00.000'") from error
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=datetime.UTC)
-    return round(time.timestamp() * 1000)
 
 
 def _check_inactive(admin: AdminClient, group: str) -> bool:

@@ -28,7 +28,6 @@ from isotherm.cli.pipeline_metadata import (
     check_store_options,
     is_small_metadata,
     metadata_log,
-    time_ms,
 )
 from isotherm.cli.pipeline_options import (
     EXIT_FOUND,
@@ -40,6 +39,7 @@ from isotherm.cli.pipeline_options import (
     spark_session,
 )
 from isotherm.cli.pipeline_replay import print_findings
+from isotherm.cli.point_in_time import time_ms
 from isotherm.cli.topic_storage import Price
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -13,6 +11,7 @@ import typer
 
 from isotherm.cli.options import parse_pairs
 from isotherm.cli.pipeline_options import SparkOptions, may_be_small, progress
+from isotherm.cli.point_in_time import time_ms
 from isotherm.errors import ConfigError
 from isotherm.types import REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC
 
@@ -74,7 +73,6 @@ AsOfOffsets = Annotated[
 ]
 
 DEFAULT_TOPIC = REMOTE_LOG_METADATA_TOPIC
-_MILLISECONDS = re.compile(r"\d+")
 
 
 class MetadataPlace(NamedTuple):
@@ -157,21 +155,6 @@ def as_of(time: str | None, offsets: str | None) -> AsOf:
     from isotherm.spark.jobs.replay import AsOf
 
     return AsOf(_parsed_offsets(offsets), None if time is None else time_ms(time))
-
-
-def time_ms(text: str) -> int:
-    """Parse milliseconds since 1970, or an ISO 8601 time, which is in UTC unless it names a
-    zone.
-    """
-    if _MILLISECONDS.fullmatch(text):
-        return int(text)
-    try:
-        time = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"not a time value={text!r} hint='2026-03-01T12:00:00Z'") from None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=datetime.UTC)
-    return int(time.timestamp() * 1000)
 
 
 def _parsed_offsets(text: str | None) -> dict[int, int]:

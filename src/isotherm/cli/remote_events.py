@@ -32,7 +32,7 @@ from isotherm.cli.options import (
     ClientOptions,
 )
 from isotherm.cli.output import error_console, print_stream
-from isotherm.cli.pipeline_metadata import time_ms
+from isotherm.cli.point_in_time import time_ms
 from isotherm.remote.metadata.api import MetadataTopic
 from isotherm.remote.metadata.folding.fold import COLUMNAR_RECORDS_MIN
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
