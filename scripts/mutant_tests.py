@@ -76,6 +76,7 @@ MANIFEST = (
     "tests/unit/remote/storage/manifest/test_chunk_index.py",
 )
 COMPACTION = ("tests/unit/remote/compaction", "tests/unit/remote/rewriting")
+ERASURE = ("tests/unit/remote/erasure",)
 COMPACT_PLAN = (*COMPACTION, "tests/unit/spark/jobs/test_compact_plan.py")
 METADATA = ("tests/unit/remote/metadata",)
 CLEANUP = ("tests/unit/remote/tasks/test_cleanup.py",)
@@ -307,6 +308,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "remote/scrub/segment_scrub.py": SCRUB,
     "remote/rewriting/journal.py": COMPACT_PLAN,
     "remote/compaction/compacted_piece.py": COMPACT_PLAN,
+    "remote/erasure/certificate.py": ERASURE,
+    "remote/erasure/erased_piece.py": ERASURE,
+    "remote/erasure/redaction.py": ERASURE,
     "remote/compaction/newest_keys.py": COMPACT_PLAN,
     "remote/rewriting/pieces.py": COMPACT_PLAN,
     "remote/rewriting/segment_rewrite.py": COMPACT_PLAN,

@@ -11,6 +11,7 @@ import typer
 from isotherm.cli import (
     pipeline_audit,
     pipeline_compact,
+    pipeline_erase,
     pipeline_options,
     pipeline_project,
     pipeline_rebuild,
@@ -34,6 +35,7 @@ JOBS: dict[Callable[..., None], str] = {
     pipeline_scrub.scrub: _WRITES_NOTHING,
     pipeline_rebuild.rebuild: "with --run, the target has a part: empty it before the next run",
     pipeline_compact.compact: "with --run, no reader sees a part: --recover shows what is left",
+    pipeline_erase.erase: "with --run, no reader sees a part: --recover shows what is left",
     pipeline_table.table: f"the table has the last whole commit: {_AGAIN}",
 }
 

@@ -52,10 +52,12 @@ def delete_staged(
     """Delete the announced segments of a run except `kept`: those of failed attempts."""
     for start_offset, segment_id in run.staged:
         if segment_id not in kept:
-            storage.delete_log_segment_data(_place_of(segment_id, start_offset))
+            storage.delete_log_segment_data(place_of_segment(segment_id, start_offset))
 
 
-def _place_of(segment_id: RemoteLogSegmentId, start_offset: Offset) -> RemoteLogSegmentMetadata:
+def place_of_segment(
+    segment_id: RemoteLogSegmentId, start_offset: Offset
+) -> RemoteLogSegmentMetadata:
     """The fields of a segment that its object keys need."""
     return RemoteLogSegmentMetadata(
         segment_id=segment_id,

@@ -122,7 +122,7 @@ def _choose_batches(
     count = len(chunk.batches)
     choice = _BatchChoice(
         np.zeros(count, dtype=np.bool_),
-        rules.kept_when_empty | _has_last_data(chunk, rules.last_records),
+        rules.kept_when_empty | has_last_data(chunk, rules.last_records),
         np.zeros(count, dtype=np.bool_),
     )
     for row, header in chunk.transactional_headers():
@@ -142,7 +142,7 @@ def _choose_batches(
     return choice
 
 
-def _has_last_data(chunk: Chunk, last_records: LastRecords) -> BoolArray:
+def has_last_data(chunk: Chunk, last_records: LastRecords) -> BoolArray:
     """Whether each batch has the last data offset of an active producer."""
     # Kafka: `isBatchLastRecordOfProducer` in Cleaner.cleanInto.
     last_offsets = chunk.last_offsets

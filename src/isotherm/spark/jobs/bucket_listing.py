@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from isotherm.remote.erasure.certificate import CERTIFICATES_FOLDER
 from isotherm.remote.rewriting.journal import JOURNALS_FOLDER
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.inventory import open_for_reading
@@ -56,8 +57,8 @@ _FIELDS: dict[str, pa.DataType] = {
     "suffix": pa.string(),
 }
 LISTING_ARROW = pa.schema(_FIELDS)
-# The folders of sweeps, and of compactions in progress.
-_NOT_OF_TOPICS = (QUARANTINE_PREFIX.rstrip("/"), JOURNALS_FOLDER)
+# The folders of sweeps, of runs in progress, and of certificates.
+_NOT_OF_TOPICS = (QUARANTINE_PREFIX.rstrip("/"), JOURNALS_FOLDER, CERTIFICATES_FOLDER)
 _ROWS_PER_BATCH = 10_000
 _DEPTH_MAX = 6
 _TASKS_PER_SLOT = 4

@@ -19,14 +19,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from isotherm.remote.rewriting.pieces import Piece, located
-from isotherm.remote.segment_metadata import IndexType
+from isotherm.remote.rewriting.pieces import Piece
 from isotherm.remote.storage.api import RemoteStorageManager
-from isotherm.segment.producer_snapshot import LastRecord, read_producer_snapshot
-from isotherm.spark.plan.planning import SegmentPiece, SegmentRead
+from isotherm.spark.jobs.rewrite_plan import marked_pieces, with_last_records
+from isotherm.spark.plan.planning import SegmentPiece
 from isotherm.spark.reading.committed_history import CommittedHistory
 from isotherm.spark.reading.read_errors import SegmentReadError
-from isotherm.types import Offset, ProducerId, TopicIdPartition, TopicPartition
+from isotherm.types import Offset, TopicIdPartition, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +66,12 @@ def plan_compaction(
     histories = {partition: pieces for partition, pieces in histories.items() if pieces}
     transactions = CommittedHistory(storage, histories)
     stable = transactions.stable_pieces()
-    reads = transactions.with_aborted(
-        [
-            [SegmentRead(each.segment, each.start_offset, each.end_offset) for each in pieces]
-            for pieces in histories.values()
-        ]
-    )
     planned: list[Piece] = []
-    for partition, marked in zip(histories, reads, strict=True):
+    for partition, pieces in marked_pieces(transactions, histories).items():
         decided = stable[partition]
         is_cleaned = decided and partition not in (unproven or {})
-        end = decided[-1].end_offset if is_cleaned else marked[0].start_offset
-        pieces = [
-            Piece(
-                len(planned) + index,
-                read.segment,
-                read.start_offset,
-                read.end_offset,
-                read.aborted or (),
-            )
-            for index, read in enumerate(marked)
-            if isinstance(read, SegmentRead)
-        ]
-        planned += _with_last_records(storage, _cleanable(pieces, end, in_place=in_place))
+        end = decided[-1].end_offset if is_cleaned else pieces[0].start_offset
+        planned += with_last_records(storage, _cleanable(pieces, end, in_place=in_place))
     return CompactionPlan(planned, unproven or {})
 
 
@@ -102,30 +84,3 @@ def _cleanable(pieces: list[Piece], stable_end: Offset, *, in_place: bool) -> li
     ):
         count += 1
     return [replace(piece, is_cleaned=index < count) for index, piece in enumerate(pieces)]
-
-
-def _with_last_records(storage: RemoteStorageManager, pieces: list[Piece]) -> list[Piece]:
-    # The producers that are active at the end of the bucket, as Kafka's cleaner takes those that
-    # are active at the end of the log.
-    last = pieces[-1]
-    with located(last):
-        entries = read_producer_snapshot(
-            storage.fetch_index(last.segment, IndexType.PRODUCER_SNAPSHOT)
-        )
-    last_records = {
-        entry.producer_id: LastRecord(
-            entry.last_offset if entry.last_offset >= 0 else None, entry.producer_epoch
-        )
-        for entry in entries
-    }
-    return [replace(piece, last_records=_within(last_records, piece)) for piece in pieces]
-
-
-def _within(
-    last_records: Mapping[ProducerId, LastRecord], piece: Piece
-) -> dict[ProducerId, LastRecord]:
-    return {
-        producer_id: last
-        for producer_id, last in last_records.items()
-        if last.data_offset is None or piece.start_offset <= last.data_offset < piece.end_offset
-    }

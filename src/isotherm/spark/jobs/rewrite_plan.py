@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.rewriting.pieces import Piece, located
+from isotherm.remote.segment_metadata import IndexType, RemoteLogSegmentMetadata
 from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.segment.producer_snapshot import LastRecord, read_producer_snapshot
 from isotherm.spark.jobs.rewrite_run import RewriteSettings, check_cluster_publishes
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.epoch_claims import contested_epochs
 from isotherm.spark.plan.offsets import OffsetBounds
-from isotherm.spark.plan.planning import SegmentPiece, lineage_pieces
+from isotherm.spark.plan.planning import SegmentPiece, SegmentRead, lineage_pieces
+from isotherm.spark.reading.committed_history import CommittedHistory
 from isotherm.spark.reading.epoch_proof import prove_epochs
 from isotherm.spark.reading.read_errors import SegmentReadError
 from isotherm.spark.tier.open_log import open_brokers, open_segment_source
 from isotherm.spark.tier.storage import storage_of_job
 from isotherm.spark.tier.tiered_log import choose_partitions, newest_histories
-from isotherm.types import TopicIdPartition, TopicPartition
+from isotherm.types import ProducerId, TopicIdPartition, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +86,60 @@ def unproven_histories(
         except SegmentReadError as error:
             histories[partition] = error
     return histories
+
+
+def marked_pieces(
+    transactions: CommittedHistory, histories: Mapping[TopicPartition, Sequence[SegmentPiece]]
+) -> dict[TopicPartition, list[Piece]]:
+    """The pieces of each partition with the aborted transactions in them, numbered over all.
+    `histories` are those of `transactions`, and none is empty."""
+    reads = transactions.with_aborted(
+        [
+            [SegmentRead(each.segment, each.start_offset, each.end_offset) for each in pieces]
+            for pieces in histories.values()
+        ]
+    )
+    count = 0
+    marked: dict[TopicPartition, list[Piece]] = {}
+    for partition, of_partition in zip(histories, reads, strict=True):
+        marked[partition] = [
+            Piece(
+                count + index,
+                read.segment,
+                read.start_offset,
+                read.end_offset,
+                read.aborted or (),
+            )
+            for index, read in enumerate(of_partition)
+            if isinstance(read, SegmentRead)
+        ]
+        count += len(marked[partition])
+    return marked
+
+
+def with_last_records(storage: RemoteStorageManager, pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces of one partition with the last records of the producers."""
+    # The producers that are active at the end of the bucket, as Kafka's cleaner takes those that
+    # are active at the end of the log.
+    last = pieces[-1]
+    with located(last):
+        entries = read_producer_snapshot(
+            storage.fetch_index(last.segment, IndexType.PRODUCER_SNAPSHOT)
+        )
+    last_records = {
+        entry.producer_id: LastRecord(
+            entry.last_offset if entry.last_offset >= 0 else None, entry.producer_epoch
+        )
+        for entry in entries
+    }
+    return [replace(piece, last_records=_within(last_records, piece)) for piece in pieces]
+
+
+def _within(
+    last_records: Mapping[ProducerId, LastRecord], piece: Piece
+) -> dict[ProducerId, LastRecord]:
+    return {
+        producer_id: last
+        for producer_id, last in last_records.items()
+        if last.data_offset is None or piece.start_offset <= last.data_offset < piece.end_offset
+    }

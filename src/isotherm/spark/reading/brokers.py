@@ -26,7 +26,13 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from isotherm.client.broker_probe import QUIET_CLIENT, check_brokers
 from isotherm.clock import Clock
@@ -136,6 +142,17 @@ class KafkaBrokers:
             for name, topic in described.items()
             for partition in topic.partitions
         ]
+
+    def cleanup_policies(self, topics: Iterable[str]) -> dict[str, frozenset[str]]:
+        """The words of each topic's cleanup.policy."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(topics)]
+        if not resources:
+            return {}
+        described = self._answers("configs", lambda: self._admin.describe_configs(resources))
+        return {
+            resource.name: frozenset(configs["cleanup.policy"].value.split(","))
+            for resource, configs in described.items()
+        }
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetBounds]:
         """The log start and end of each partition, over both tiers."""

@@ -1,0 +1,536 @@
+"""`isotherm pipeline erase`: erases records from a tiered topic, in place or in a copy, and proves
+it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isotherm.cli.consume import start_time_ms
+from isotherm.cli.option_groups import with_groups
+from isotherm.cli.options import AsJson, ClientOptions, parse_pairs
+from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
+from isotherm.cli.pipeline_bucket import MaxBytes
+from isotherm.cli.pipeline_options import (
+    EXIT_FOUND,
+    OptionalBootstrapServer,
+    SourceOption,
+    SparkOptions,
+    TierPath,
+    progress,
+    source_texts,
+    spark_session,
+)
+from isotherm.clock import Clock, SystemClock
+from isotherm.errors import ConfigError, RequestTimedOutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from isotherm.remote.erasure.certificate import ErasureCertificate
+    from isotherm.spark.jobs.cost import Cost
+    from isotherm.spark.jobs.erase import ErasureSettings, PartitionReport
+    from isotherm.spark.jobs.erase_plan import ErasurePlan
+    from isotherm.spark.jobs.erase_selection import Selector
+    from isotherm.spark.jobs.rewrite_run import Recovery
+    from isotherm.spark.options import SourceOptions
+
+_HOUR_MS = 3_600_000
+_LOOK_INTERVAL_S = 1.0
+_UNREACHABLE_SHOWN_MAX = 20
+
+Keys = Annotated[
+    Path | None,
+    typer.Option(
+        "--keys",
+        metavar="FILE",
+        help="Erase the records with these keys: a text file with a key on each line, CSV with a"
+        " column key, JSON lines with a member key, or Parquet with a column key.",
+    ),
+]
+KeysFormat = Annotated[
+    str | None,
+    typer.Option(
+        help="text, csv, json or parquet. Without it the name's suffix decides.",
+    ),
+]
+KeyEncoding = Annotated[
+    str, typer.Option(help="How a key is written in the file: text, hex or base64.")
+]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SQL",
+        help="Erase the records for which this is true: Spark's SQL over key, value, headers,"
+        " timestamp, partition and offset.",
+    ),
+]
+Partitions = Annotated[
+    str | None, typer.Option(metavar="N,N", help="Only in these partitions: 0,3,5-7.")
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="OFFSET|TIME",
+        help="Only from this offset on, or from this time on (2026-01-31T12:00, UTC).",
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(metavar="OFFSET|TIME", help="Only below this offset, or before this time."),
+]
+Action = Annotated[
+    str,
+    typer.Option(
+        help="drop: the record goes. tombstone: its key stays, value and headers go. redact: the"
+        " fields of --field in its JSON value become null.",
+    ),
+]
+Field = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--field",
+        metavar="NAME",
+        help="With --action redact: a field, such as user.name. May be given many times.",
+    ),
+]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="URL",
+        help="Write a copy without the records to this place, and leave the source unchanged."
+        " Without --to and --to-option the records are erased in place.",
+    ),
+]
+ToOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--to-option",
+        metavar="KEY=VALUE",
+        help="A storage setting of the copy, such as key.prefix=erased/. Other settings are those"
+        " of the source. May be given many times.",
+    ),
+]
+Run = Annotated[
+    bool, typer.Option("--run", help="Erase. Without it the plan and its cost are shown.")
+]
+Recover = Annotated[
+    bool,
+    typer.Option(
+        "--recover",
+        help="Show earlier runs that were interrupted; with --run finish or undo them. No other run"
+        " may be in progress.",
+    ),
+]
+KeepOldMs = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="In place: the time that old segments stay after they are superseded, for readers that"
+        " have planned with them. It may be 0.",
+    ),
+]
+Wait = Annotated[
+    bool,
+    typer.Option(
+        "--wait",
+        help="In place: wait until the broker has published the new segments and deleted the old"
+        " ones, and prove it.",
+    ),
+]
+WaitS = Annotated[
+    int, typer.Option(min=0, help="With --wait: the longest time, in seconds. 0 is no limit.")
+]
+Verify = Annotated[
+    str | None,
+    typer.Option(
+        "--verify",
+        metavar="CERTIFICATE",
+        help="Check an earlier erasure again: a certificate's file, or the name of its run. Give"
+        " the same records as then.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedRecords:
+    """The records to erase. All that is given applies."""
+
+    keys: Keys = None
+    keys_format: KeysFormat = None
+    key_encoding: KeyEncoding = "text"
+    where: Where = None
+    partitions: Partitions = None
+    from_: From = None
+    until: Until = None
+
+
+@with_groups
+def erase(
+    *,
+    path: TierPath = None,
+    bootstrap_server: OptionalBootstrapServer = None,
+    selected: SelectedRecords,
+    action: Action = "drop",
+    field: Field = None,
+    to: To = None,
+    to_option: ToOption = None,
+    run: Run = False,
+    recover: Recover = False,
+    verify: Verify = None,
+    keep_old_ms: KeepOldMs = _HOUR_MS,
+    wait: Wait = False,
+    wait_s: WaitS = 0,
+    max_bytes: MaxBytes = None,
+    option: SourceOption = None,
+    client: ClientOptions,
+    spark_options: SparkOptions,
+    as_json: AsJson = False,
+) -> None:
+    """Erase records from the history of a tiered topic, and prove it.
+
+    Records of aborted transactions are erased too. Offsets, timestamps and headers of all other
+    records stay. A topic of Isotherm is changed in place: the job stages segments, and the broker
+    publishes them. With --to the job makes a copy, also of a Kafka cluster's bucket. Nothing is
+    written without --run. A run ends with a certificate, which --verify checks again.
+
+    isotherm pipeline erase -b broker:9092 --path s3://bucket/kafka -o subscribe=users --keys
+    gone.txt
+
+    Exit codes: 0 done · 1 failed, or refused by --max-bytes · 2 wrong options · 3 damage, or a
+    matching record is left.
+    """
+    from isotherm.remote.storage.store_check import check_store
+    from isotherm.spark.jobs import erase as job
+    from isotherm.spark.jobs import rewrite_run
+    from isotherm.spark.jobs.cost import check_cost
+    from isotherm.spark.jobs.erase_plan import read_erasure_plan
+    from isotherm.spark.option_parsing import parse_options
+
+    properties = client.properties
+    options = parse_options(source_texts(path, option, bootstrap_server, properties))
+    clock = SystemClock()
+    erase_action, fields = _action(action, field)
+    settings = job.settings_of(
+        options,
+        now_ms=clock.now_ms(),
+        action=erase_action,
+        fields=fields,
+        keep_old_ms=keep_old_ms,
+        to_url=to,
+        to_storage=parse_pairs(to_option),
+    )
+    if verify is None:
+        rewrite_run.check_settings(settings, options)
+    if settings.bucket is not None:
+        check_store(settings.bucket, writes=False)
+    if settings.target is not None:
+        check_store(settings.target, writes=run)
+    if recover:
+        _recover(options, settings, run=run, as_json=as_json)
+        return
+    selector = _selector(selected)
+    if verify is not None:
+        with spark_session(spark_options) as spark:
+            _verify(spark, options, settings, selector, verify, clock, as_json=as_json)
+        return
+    with progress("reading metadata"):
+        plan = read_erasure_plan(options, settings, selector)
+    with spark_session(spark_options) as spark:
+        check_cost(job.cost_of_scan(spark, plan, selector, settings.fetch_bytes), max_bytes)
+        with progress("finding the records") as show_step:
+            matches = job.find_matches(spark, plan, selector, settings)
+            cost = job.cost_of_run(spark, plan, matches, selector, settings)
+            if run:
+                check_cost(cost, max_bytes)
+                certificate, reports = job.erase(
+                    spark, plan, matches, selector, settings, show_step
+                )
+        if not run:
+            _print_plan(plan, job.report(plan, matches), cost, as_json=as_json)
+            return
+        if not as_json:
+            _print_reports(reports)
+            _print_unreachable(plan)
+        if settings.in_place and not wait:
+            error_console().print(
+                "the broker publishes the staged segments at its next check; then --verify"
+                f" {certificate.run} proves it"
+            )
+            _print_certificate(certificate, as_json=as_json)
+            return
+        certificate = _proved(
+            spark, options, settings, selector, certificate, _Waiting(clock, wait_s)
+        )
+    _print_certificate(certificate, as_json=as_json)
+    _end(certificate)
+
+
+def _recover(
+    options: SourceOptions, settings: ErasureSettings, *, run: bool, as_json: bool
+) -> None:
+    from isotherm.spark.jobs import rewrite_run
+
+    with progress("checking for interrupted runs"):
+        unfinished = rewrite_run.unfinished_runs(
+            settings, lambda partition: options.selects_topic(partition.topic)
+        )
+        if run:
+            steps = rewrite_run.recover(settings, unfinished)
+        else:
+            steps = rewrite_run.plan_recovery(unfinished)
+    _print_recovery(steps, run=run, as_json=as_json)
+
+
+def _verify(
+    spark: SparkSession,
+    options: SourceOptions,
+    settings: ErasureSettings,
+    selector: Selector,
+    verify: str,
+    clock: Clock,
+    *,
+    as_json: bool,
+) -> None:
+    from isotherm.spark.jobs import erase as job
+
+    certificate = _read_certificate(settings, verify)
+    with progress("reading everything again"):
+        seen = job.prove(spark, options, settings, selector, certificate, clock.now_ms())
+    seen = job.see_old_objects(settings, seen, clock.now_ms())
+    job.put_certificate(settings, seen)
+    _print_certificate(seen, as_json=as_json)
+    _end(seen)
+
+
+def _proved(
+    spark: SparkSession,
+    options: SourceOptions,
+    settings: ErasureSettings,
+    selector: Selector,
+    certificate: ErasureCertificate,
+    waiting: _Waiting,
+) -> ErasureCertificate:
+    """Wait for the broker, prove the erasure, and store the certificate after each step."""
+    from isotherm.spark.jobs import erase as job
+    from isotherm.spark.jobs.rewrite_run import unpublished_runs
+
+    owners = [each.partition for each in certificate.partitions if each.segments]
+    if settings.in_place:
+        with progress("waiting until the broker has published"):
+            waiting.until(lambda: not unpublished_runs(settings, owners), "published")
+    with progress("reading everything again"):
+        certificate = job.prove(
+            spark, options, settings, selector, certificate, waiting.clock.now_ms()
+        )
+    job.put_certificate(settings, certificate)
+    with progress("waiting until the old segments are deleted"):
+        while True:
+            certificate = job.see_old_objects(settings, certificate, waiting.clock.now_ms())
+            if not job.old_objects_left(certificate):
+                break
+            waiting.once("deleted the old segments")
+    job.put_certificate(settings, certificate)
+    return certificate
+
+
+class _Waiting:
+    """Waits for a broker's steps, at most `wait_s` in all; 0 is no limit."""
+
+    def __init__(self, clock: Clock, wait_s: int) -> None:
+        self.clock = clock
+        self._wait_s = wait_s
+        self._deadline_s = clock.monotonic_s() + wait_s
+        self._never = threading.Event()
+
+    def until(self, is_done: Callable[[], bool], step: str) -> None:
+        while not is_done():
+            self.once(step)
+
+    def once(self, step: str) -> None:
+        """Raises RequestTimedOutError after the time limit. The broker goes on all the same."""
+        if self._wait_s and self.clock.monotonic_s() >= self._deadline_s:
+            raise RequestTimedOutError(
+                f"the broker has not {step} yet waited_s={self._wait_s} hint='--verify proves it"
+                " later'"
+            )
+        self.clock.wait(self._never, _LOOK_INTERVAL_S)
+
+
+def _action(text: str, fields: list[str] | None) -> Any:
+    from isotherm.remote.erasure.erased_piece import EraseAction
+    from isotherm.remote.erasure.redaction import parse_field
+
+    try:
+        action = EraseAction(text)
+    except ValueError:
+        known = ", ".join(each.value for each in EraseAction)
+        raise typer.BadParameter(f"one of {known}: {text}", param_hint="--action") from None
+    if (action is EraseAction.REDACT) != bool(fields):
+        raise typer.BadParameter(
+            "--action redact takes one --field or more, and no other action does",
+            param_hint="--field",
+        )
+    try:
+        return action, tuple(parse_field(each) for each in fields or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--field") from None
+
+
+def _selector(selected: SelectedRecords) -> Selector:
+    from isotherm.spark.jobs.erase_keys import KEY_ENCODINGS, KEY_FORMATS, read_keys
+    from isotherm.spark.jobs.erase_selection import Selector
+
+    if selected.keys is None and selected.where is None:
+        raise typer.BadParameter(
+            "name the records with --keys or --where", param_hint="--keys / --where"
+        )
+    if selected.keys_format not in (None, *KEY_FORMATS):
+        raise typer.BadParameter(f"one of {', '.join(KEY_FORMATS)}", param_hint="--keys-format")
+    if selected.key_encoding not in KEY_ENCODINGS:
+        raise typer.BadParameter(f"one of {', '.join(KEY_ENCODINGS)}", param_hint="--key-encoding")
+    keys = None
+    if selected.keys is not None:
+        keys = read_keys(selected.keys, selected.keys_format, selected.key_encoding)
+    start_offset, start_ms = _place(selected.from_)
+    end_offset, end_ms = _place(selected.until)
+    return Selector(
+        keys=keys,
+        where=selected.where,
+        partitions=_numbers(selected.partitions),
+        start_offset=start_offset,
+        end_offset=end_offset,
+        start_ms=start_ms,
+        end_ms=end_ms,
+    )
+
+
+def _place(text: str | None) -> tuple[int | None, int | None]:
+    """An offset, or a time in milliseconds."""
+    if text is None:
+        return None, None
+    if text.isascii() and text.isdigit():
+        return int(text), None
+    return None, start_time_ms(text)
+
+
+def _numbers(text: str | None) -> frozenset[int] | None:
+    if text is None:
+        return None
+    numbers: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise typer.BadParameter(f"numbers such as 0,3,5-7: {text}", param_hint="--partitions")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
+
+
+def _read_certificate(settings: ErasureSettings, text: str) -> ErasureCertificate:
+    from isotherm.remote.erasure.certificate import decode_certificate
+    from isotherm.spark.jobs.erase import open_certificates
+
+    file = Path(text)
+    try:
+        return decode_certificate(file.read_bytes())
+    except FileNotFoundError:
+        if file.name != text:
+            raise ConfigError(f"there is no certificate path={text}") from None
+    except OSError as error:
+        raise ConfigError(f"the certificate cannot be read path={text} reason='{error}'") from None
+    return open_certificates(settings).get(text.removesuffix(".json"))
+
+
+def _print_recovery(steps: list[Recovery], *, run: bool, as_json: bool) -> None:
+    if not steps and not as_json:
+        console().print("no run was interrupted")
+        return
+    columns = ("topic", "partition", "run", "state", "step")
+    print_rows(columns, [step.as_row() for step in steps], as_json=as_json)
+    if not as_json and not run:
+        console().print("\n--recover --run does it; no run may still be in progress")
+
+
+def _print_plan(
+    plan: ErasurePlan, reports: list[PartitionReport], cost: Cost, *, as_json: bool
+) -> None:
+    rows = [each.as_row() for each in reports]
+    shown = ("topic", "partition", "segments", "matching", "records", "bytes")
+    if as_json:
+        print_json(
+            {
+                "cost": cost.as_row(),
+                "partitions": [
+                    {
+                        **{name: row[name] for name in shown},
+                        "unreachable": [
+                            {
+                                "start_offset": each.start_offset,
+                                "end_offset": each.end_offset,
+                                "reason": each.reason,
+                            }
+                            for each in plan.unreachable[report.partition]
+                        ],
+                    }
+                    for row, report in zip(rows, reports, strict=True)
+                ],
+            }
+        )
+        return
+    print_rows(shown, rows, as_json=False)
+    _print_unreachable(plan)
+    console().print(
+        f"\nwould read {human_size(cost.bytes_read)} in {cost.gets} GETs and store {cost.puts}"
+        f" objects at most, in about {cost.seconds():.0f} s; --run does it"
+    )
+
+
+def _print_reports(reports: list[PartitionReport]) -> None:
+    columns = (
+        "topic", "partition", "segments", "matching", "records", "changed", "bytes", "bytes_after",
+    )  # fmt: skip
+    print_rows(columns, [each.as_row() for each in reports], as_json=False)
+
+
+def _print_unreachable(plan: ErasurePlan) -> None:
+    lines = [
+        f"not reached: {partition} offsets {each.start_offset} to {each.end_offset - 1}:"
+        f" {each.reason}"
+        for partition, unreachable in plan.unreachable.items()
+        for each in unreachable
+    ]
+    for line in lines[:_UNREACHABLE_SHOWN_MAX]:
+        console().print(line)
+    if len(lines) > _UNREACHABLE_SHOWN_MAX:
+        console().print(f"not reached: {len(lines) - _UNREACHABLE_SHOWN_MAX} more; --json has all")
+
+
+def _print_certificate(certificate: ErasureCertificate, *, as_json: bool) -> None:
+    from isotherm.remote.erasure.certificate import encode_certificate
+
+    if as_json:
+        print_json(json.loads(encode_certificate(certificate)))
+        return
+    console().print(f"\ncertificate of run {certificate.run}, in the bucket:")
+    console().print(encode_certificate(certificate).decode(), markup=False, highlight=False)
+
+
+def _end(certificate: ErasureCertificate) -> None:
+    """Exit with 3 if a matching record is left."""
+    from isotherm.spark.jobs.erase import old_objects_left
+
+    objects = old_objects_left(certificate)
+    if certificate.left or objects:
+        error_console().print(
+            f"matching records are left records={certificate.left} old_segments={objects}"
+        )
+        raise typer.Exit(EXIT_FOUND)

@@ -1,0 +1,223 @@
+"""The certificate of an erasure: what was erased, where it was looked for afterwards, and what was
+not reached. It names no key and no expression, only a digest of the selector.
+
+    <root>isotherm-erasures/<run>.json     docs/formats/erasure-certificate.md
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from isotherm.errors import CorruptMetadataError, UnknownObjectVersionError
+from isotherm.remote.storage.object_client import ObjectClient
+from isotherm.types import Offset, TimestampMs, TopicIdPartition, uuid_from_text, uuid_to_text
+
+CERTIFICATES_FOLDER = "isotherm-erasures"
+CERTIFICATE_VERSION = 1
+CERTIFICATE_SIZE_MAX = 1024 * 1024 * 1024
+"""The size limit of a certificate: some 300 bytes for each rewritten segment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedSegment:
+    """An old segment and the new one, by their ids (as text). `old_gone_ms` is when no object of
+    the old one was there any more; None until that is seen, and for a copy."""
+
+    start_offset: Offset
+    end_offset_inclusive: Offset
+    old: str
+    new: str
+    old_size: int
+    new_size: int
+    old_gone_ms: TimestampMs | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreachable:
+    """Offsets [start_offset, end_offset) that a run could not erase, and why."""
+
+    start_offset: Offset
+    end_offset: Offset
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedPartition:
+    """`matched` counts the records that the run acted on, in offsets [start_offset, end_offset).
+    `left` is how many matched when all of that was read again; None until it was read.
+    `local_copies_gone` names the brokers that have dropped their local copies."""
+
+    partition: TopicIdPartition
+    start_offset: Offset
+    end_offset: Offset
+    matched: int
+    segments: tuple[ErasedSegment, ...] = ()
+    unreachable: tuple[Unreachable, ...] = ()
+    left: int | None = None
+    local_copies_gone: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureCertificate:
+    """`time_ms` is when the run began, `proved_ms` when everything had been read again, None before
+    that. `selector` is the digest of the selector."""
+
+    run: str
+    action: str
+    fields: tuple[str, ...]
+    selector: str
+    in_place: bool
+    location: str
+    time_ms: TimestampMs
+    partitions: tuple[ErasedPartition, ...]
+    proved_ms: TimestampMs | None = None
+
+    @property
+    def left(self) -> int:
+        """The matching records that were found again."""
+        return sum(each.left or 0 for each in self.partitions)
+
+
+def encode_certificate(certificate: ErasureCertificate) -> bytes:
+    members: dict[str, Any] = {
+        "version": CERTIFICATE_VERSION,
+        "run": certificate.run,
+        "action": certificate.action,
+        "fields": list(certificate.fields),
+        "selectorSha256": certificate.selector,
+        "inPlace": certificate.in_place,
+        "location": certificate.location,
+        "timeMs": certificate.time_ms,
+        "provedMs": certificate.proved_ms,
+        "partitions": [_partition_members(each) for each in certificate.partitions],
+    }
+    return json.dumps(members, indent=1, ensure_ascii=False).encode()
+
+
+def _partition_members(erased: ErasedPartition) -> dict[str, Any]:
+    return {
+        "topic": erased.partition.topic,
+        "topicId": uuid_to_text(erased.partition.topic_id),
+        "partition": erased.partition.partition,
+        "startOffset": erased.start_offset,
+        "endOffset": erased.end_offset,
+        "matched": erased.matched,
+        "left": erased.left,
+        "localCopiesGone": list(erased.local_copies_gone),
+        "segments": [
+            {
+                "startOffset": each.start_offset,
+                "endOffsetInclusive": each.end_offset_inclusive,
+                "old": each.old,
+                "new": each.new,
+                "oldSize": each.old_size,
+                "newSize": each.new_size,
+                "oldGoneMs": each.old_gone_ms,
+            }
+            for each in erased.segments
+        ],
+        "unreachable": [
+            {
+                "startOffset": each.start_offset,
+                "endOffset": each.end_offset,
+                "reason": each.reason,
+            }
+            for each in erased.unreachable
+        ],
+    }
+
+
+def decode_certificate(data: bytes) -> ErasureCertificate:
+    """Decode a certificate. Raises CorruptMetadataError for anything else, and
+    UnknownObjectVersionError for a certificate of another version."""
+    try:
+        members = json.loads(data)
+        if members["version"] != CERTIFICATE_VERSION:
+            raise UnknownObjectVersionError(
+                "certificate of an erasure has another version"
+                f" version={ascii(members['version'])[:80]}"
+            )
+        return ErasureCertificate(
+            run=_text(members["run"]),
+            action=_text(members["action"]),
+            fields=tuple(map(_text, members["fields"])),
+            selector=_text(members["selectorSha256"]),
+            in_place=bool(members["inPlace"]),
+            location=_text(members["location"]),
+            time_ms=int(members["timeMs"]),
+            proved_ms=_optional(members["provedMs"]),
+            partitions=tuple(map(_partition, members["partitions"])),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptMetadataError("not a certificate of an erasure") from error
+
+
+def _partition(members: Mapping[str, Any]) -> ErasedPartition:
+    owner = TopicIdPartition(
+        uuid_from_text(members["topicId"]), _text(members["topic"]), int(members["partition"])
+    )
+    return ErasedPartition(
+        partition=owner,
+        start_offset=int(members["startOffset"]),
+        end_offset=int(members["endOffset"]),
+        matched=int(members["matched"]),
+        left=_optional(members["left"]),
+        local_copies_gone=tuple(map(int, members["localCopiesGone"])),
+        segments=tuple(
+            ErasedSegment(
+                start_offset=int(each["startOffset"]),
+                end_offset_inclusive=int(each["endOffsetInclusive"]),
+                old=_text(each["old"]),
+                new=_text(each["new"]),
+                old_size=int(each["oldSize"]),
+                new_size=int(each["newSize"]),
+                old_gone_ms=_optional(each["oldGoneMs"]),
+            )
+            for each in members["segments"]
+        ),
+        unreachable=tuple(
+            Unreachable(
+                start_offset=int(each["startOffset"]),
+                end_offset=int(each["endOffset"]),
+                reason=_text(each["reason"]),
+            )
+            for each in members["unreachable"]
+        ),
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+def _optional(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+class ErasureCertificates:
+    """The certificates of a bucket. Methods raise RemoteStorageError if the store fails."""
+
+    def __init__(self, client: ObjectClient, root_directory: str) -> None:
+        """`root_directory` is the layout's."""
+        self._client = client
+        self._root = f"{root_directory}{CERTIFICATES_FOLDER}/"
+
+    def put(self, certificate: ErasureCertificate) -> str:
+        """Store a certificate, in place of an earlier one of the run. Returns its key."""
+        key = f"{self._root}{certificate.run}.json"
+        self._client.put(key, encode_certificate(certificate))
+        return key
+
+    def get(self, run: str) -> ErasureCertificate:
+        """Raises RemoteResourceNotFoundError if the run has no certificate here."""
+        return decode_certificate(self._client.get(f"{self._root}{run}.json", CERTIFICATE_SIZE_MAX))
+
+
+def covering(partitions: Sequence[ErasedPartition]) -> dict[TopicIdPartition, Offset]:
+    """The end of what each partition's erasure covers."""
+    return {each.partition: each.end_offset for each in partitions}

@@ -1,0 +1,458 @@
+"""Erases records from a tiered topic, in place or in a copy, and proves it.
+
+plan       the pieces of the log, and what cannot be reached (erase_plan)
+select     one Spark pass reads the log and finds the matching records (erase_selection)
+stage      a second pass writes the segments with matches again
+publish    the driver or the broker (rewrite_run)
+prove      the log is read once more up to the end of the run; the certificate says what was
+           found (remote/erasure/certificate.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from isotherm.errors import ConfigError
+from isotherm.remote.erasure.certificate import (
+    ErasedPartition,
+    ErasedSegment,
+    ErasureCertificate,
+    ErasureCertificates,
+    covering,
+)
+from isotherm.remote.erasure.erased_piece import EraseAction, ErasureRules, erase_piece
+from isotherm.remote.erasure.redaction import FieldPath
+from isotherm.remote.rewriting.journal import RunKind
+from isotherm.remote.rewriting.run_recovery import place_of_segment
+from isotherm.remote.segment_metadata import RemoteLogSegmentId
+from isotherm.remote.storage.inventory import open_for_reading
+from isotherm.remote.storage.object_client import ObjectClient, open_object_store
+from isotherm.spark.jobs.cost import Cost, parallel_tasks
+from isotherm.spark.jobs.erase_plan import ErasurePlan, read_erasure_plan
+from isotherm.spark.jobs.erase_selection import (
+    ScanSettings,
+    Selector,
+    counts_of_pieces,
+    select_records,
+)
+from isotherm.spark.jobs.rewrite_run import (
+    RewriteSettings,
+    begin_journals,
+    check_target,
+    end_staging,
+    new_run,
+    source_and_target,
+)
+from isotherm.spark.jobs.rewrite_tasks import (
+    STAGED_COLUMNS,
+    StagedPiece,
+    Stager,
+    TaskSettings,
+    offset_tasks,
+    offsets_of_pieces,
+    open_journals,
+    staged_pieces,
+)
+from isotherm.spark.options import SourceOptions
+from isotherm.spark.task_folder import task_folder
+from isotherm.types import TimestampMs, TopicIdPartition, uuid_from_text, uuid_to_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from isotherm.remote.rewriting.pieces import Piece
+
+_INDEX_GETS = 5
+"""GETs for one segment: its indexes, while it is planned and written, and its manifest."""
+_STAGING_PUTS = 4
+"""PUTs for one new segment: its announcement, log, indexes and manifest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureSettings(RewriteSettings):
+    """`fields` are those that REDACT replaces."""
+
+    action: EraseAction
+    fields: tuple[FieldPath, ...] = ()
+
+    @property
+    def rules(self) -> ErasureRules:
+        return ErasureRules(
+            now_ms=self.now_ms,
+            fetch_bytes=self.fetch_bytes,
+            action=self.action,
+            fields=self.fields,
+        )
+
+
+def settings_of(
+    options: SourceOptions,
+    *,
+    now_ms: TimestampMs,
+    action: EraseAction,
+    fields: tuple[FieldPath, ...] = (),
+    keep_old_ms: int = 0,
+    to_url: str | None = None,
+    to_storage: dict[str, str] | None = None,
+) -> ErasureSettings:
+    """Settings from the options of the source, and those of a copy's target
+    (`source_and_target`)."""
+    source, target = source_and_target(options, to_url, to_storage)
+    return ErasureSettings(
+        kind=RunKind.ERASURE,
+        source=source,
+        target=target,
+        now_ms=now_ms,
+        fetch_bytes=options.fetch_bytes,
+        keep_old_ms=keep_old_ms,
+        action=action,
+        fields=fields,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """The matching records, and their number in each piece that has some. `records` is persisted;
+    the caller unpersists it."""
+
+    records: DataFrame
+    counts: Mapping[int, int]
+
+    def matching(self, pieces: Sequence[Piece]) -> list[Piece]:
+        return [piece for piece in pieces if self.counts.get(piece.number)]
+
+    def count(self, pieces: Sequence[Piece]) -> int:
+        return sum(self.counts.get(piece.number, 0) for piece in pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """The counts of one partition. `matching` are the segments with matching `records`, `bytes` the
+    size of their logs. `changed` counts the rewritten segments, in a copy all of them;
+    `bytes_after` is the size of their new logs."""
+
+    partition: TopicIdPartition
+    segments: int
+    matching: int
+    records: int
+    bytes: int
+    unreachable: int
+    changed: int = 0
+    bytes_after: int = 0
+
+    def as_row(self) -> dict[str, Any]:
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            "segments": self.segments,
+            "matching": self.matching,
+            "records": self.records,
+            "bytes": self.bytes,
+            "unreachable": self.unreachable,
+            "changed": self.changed,
+            "bytes_after": self.bytes_after,
+        }
+
+
+def cost_of_scan(spark: SparkSession, plan: ErasurePlan, selector: Selector, fetch: int) -> Cost:
+    """The cost to find the matching records."""
+    return _cost(spark, plan.selected(selector), fetch)
+
+
+def cost_of_run(
+    spark: SparkSession,
+    plan: ErasurePlan,
+    matches: Matches,
+    selector: Selector,
+    settings: ErasureSettings,
+) -> Cost:
+    """The cost of a run with these matches: two more reads of the segments that are written (one
+    verifies the new ones), and of everything for the selection and for the proof."""
+    written = _worked_on(plan, matches, settings)
+    scanned = _cost(spark, plan.selected(selector), settings.fetch_bytes)
+    rewritten = _cost(spark, written, settings.fetch_bytes)
+    puts = Cost(puts=_STAGING_PUTS * len(written), heads=len(written), lists=2)
+    return scanned + scanned + rewritten + rewritten + puts
+
+
+def _cost(spark: SparkSession, pieces: Sequence[Piece], fetch_bytes: int) -> Cost:
+    sizes = [piece.segment.segment_size_in_bytes for piece in pieces]
+    gets = sum(-(-size // fetch_bytes) for size in sizes) + _INDEX_GETS * len(sizes)
+    return Cost(gets=gets, bytes_read=sum(sizes), tasks=parallel_tasks(spark))
+
+
+def find_matches(
+    spark: SparkSession, plan: ErasurePlan, selector: Selector, settings: ErasureSettings
+) -> Matches:
+    """Read the log and find the records on which the action would change something.
+
+    Raises PolicyViolationError if DROP selects a tombstone of a compacted topic, unless all records
+    of its key are selected, and for a value that REDACT cannot change.
+    """
+    scan = ScanSettings(
+        source=settings.source,
+        fetch_bytes=settings.fetch_bytes,
+        action=settings.action,
+        fields=settings.fields,
+        keeps_tombstones=settings.action is EraseAction.DROP
+        and bool(plan.compacted)
+        and not selector.names_whole_keys,
+    )
+    records = select_records(spark, plan.pieces, selector, scan)
+    return Matches(records, counts_of_pieces(records))
+
+
+def _worked_on(plan: ErasurePlan, matches: Matches, settings: ErasureSettings) -> list[Piece]:
+    if not settings.in_place:
+        return list(plan.pieces)
+    return [piece for piece in matches.matching(plan.pieces) if piece.is_cleaned]
+
+
+def erase(
+    spark: SparkSession,
+    plan: ErasurePlan,
+    matches: Matches,
+    selector: Selector,
+    settings: ErasureSettings,
+    progress: Callable[[str], None] = lambda text: None,
+) -> tuple[ErasureCertificate, list[PartitionReport]]:
+    """Stage the segments with matches, without the matching records. Then publish a copy, or leave
+    the journals of a run in place to the broker. The certificate says nothing of a proof yet, and
+    is stored.
+
+    After an error `recover` removes the staged segments.
+    """
+    check_target(plan.partitions, settings)
+    run = new_run()
+    worked_on = _worked_on(plan, matches, settings)
+    staged: list[StagedPiece] = []
+    if worked_on:
+        progress(f"writing {len(worked_on)} segments again")
+        journals = open_journals(settings.written)
+        started = begin_journals(journals, run, worked_on, settings)
+        staged = _stage_all(spark, worked_on, matches.records, run, settings)
+        progress("publishing")
+        end_staging(journals, started, staged, settings)
+    certificate = _certificate(run, plan, matches, selector, settings, staged)
+    put_certificate(settings, certificate)
+    return certificate, report(plan, matches, staged)
+
+
+def _stage_all(
+    spark: SparkSession,
+    pieces: Sequence[Piece],
+    records: DataFrame,
+    run: str,
+    settings: ErasureSettings,
+) -> list[StagedPiece]:
+    rules = settings.rules
+    tasks = TaskSettings(
+        run=run,
+        source=settings.source,
+        target=settings.written,
+        rules=rules,
+        in_place=settings.in_place,
+    )
+    by_number = {piece.number: piece for piece in pieces}
+
+    def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        stager = Stager(tasks)
+        for number, offsets in offsets_of_pieces(batches):
+            piece = by_number[number]
+            with task_folder("isotherm-erase-") as folder:
+                rewritten = erase_piece(
+                    stager.source, piece, offsets, rules, stager.new_id(piece), folder
+                )
+                row = stager.stage(piece, rewritten)
+            yield row
+
+    rows = offset_tasks(spark, pieces, records).mapInArrow(rewrite, STAGED_COLUMNS).collect()
+    return staged_pieces(pieces, rows)
+
+
+def report(
+    plan: ErasurePlan, matches: Matches, staged: Sequence[StagedPiece] = ()
+) -> list[PartitionReport]:
+    reports = []
+    for partition in plan.partitions:
+        pieces = plan.pieces_of(partition)
+        matching = matches.matching(pieces)
+        mine = [
+            each
+            for each in staged
+            if each.replacement is not None and each.piece.segment.topic_id_partition == partition
+        ]
+        reports.append(
+            PartitionReport(
+                partition,
+                segments=len(pieces),
+                matching=len(matching),
+                records=matches.count(pieces),
+                bytes=sum(piece.segment.segment_size_in_bytes for piece in matching),
+                unreachable=len(plan.unreachable[partition]),
+                changed=len(mine),
+                bytes_after=sum(each.bytes_written for each in mine),
+            )
+        )
+    return reports
+
+
+def _certificate(
+    run: str,
+    plan: ErasurePlan,
+    matches: Matches,
+    selector: Selector,
+    settings: ErasureSettings,
+    staged: Sequence[StagedPiece],
+) -> ErasureCertificate:
+    partitions = []
+    for partition in plan.partitions:
+        pieces = plan.pieces_of(partition)
+        reached = [piece for piece in pieces if piece.is_cleaned]
+        partitions.append(
+            ErasedPartition(
+                partition=partition,
+                start_offset=pieces[0].start_offset,
+                end_offset=pieces[-1].end_offset,
+                matched=matches.count(reached),
+                segments=tuple(
+                    _erased_segment(each)
+                    for each in staged
+                    if each.piece.segment.topic_id_partition == partition
+                    and each.replacement is not None
+                ),
+                unreachable=tuple(plan.unreachable[partition]),
+            )
+        )
+    return ErasureCertificate(
+        run=run,
+        action=settings.action.value,
+        fields=tuple(".".join(path) for path in settings.fields),
+        selector=selector.digest,
+        in_place=settings.in_place,
+        location=f"{settings.written.url} {settings.written.key_prefix or ''}".rstrip(),
+        time_ms=settings.now_ms,
+        partitions=tuple(partitions),
+    )
+
+
+def _erased_segment(staged: StagedPiece) -> ErasedSegment:
+    assert staged.replacement is not None, "of the others nothing is said"
+    old, new = staged.replacement.old, staged.replacement.new
+    return ErasedSegment(
+        start_offset=new.start_offset,
+        end_offset_inclusive=new.end_offset_inclusive,
+        old=uuid_to_text(old.segment_id.id),
+        new=uuid_to_text(new.segment_id.id),
+        old_size=old.segment_size_in_bytes,
+        new_size=new.segment_size_in_bytes,
+    )
+
+
+def prove(
+    spark: SparkSession,
+    options: SourceOptions,
+    settings: ErasureSettings,
+    selector: Selector,
+    certificate: ErasureCertificate,
+    now_ms: TimestampMs,
+) -> ErasureCertificate:
+    """Read everything below the end of the run again, and look for the old objects. The new
+    certificate is not stored. `settings` are those of the run, or of a later look into the bucket
+    that it wrote to.
+
+    Call after the publication: before that the old segments answer. Raises ConfigError for another
+    selector or action than those of the run.
+    """
+    _check_same(settings, selector, certificate)
+    if settings.target is not None:
+        options = replace(options, metadata="bucket", kafka_properties={}, storage_manager=None)
+        settings = replace(settings, source=settings.target, target=None)
+    plan = read_erasure_plan(options, settings, selector)
+    ends = covering(certificate.partitions)
+    below = [
+        piece
+        for piece in plan.pieces
+        if piece.start_offset < ends.get(piece.segment.topic_id_partition, 0)
+    ]
+    # Not `find_matches`: a tombstone is to be found like any record.
+    scan = ScanSettings(
+        source=settings.source,
+        fetch_bytes=settings.fetch_bytes,
+        action=settings.action,
+        fields=settings.fields,
+    )
+    records = select_records(spark, below, selector, scan)
+    matches = Matches(records, counts_of_pieces(records))
+    records.unpersist()
+    left = {
+        partition: matches.count(
+            [each for each in below if each.segment.topic_id_partition == partition]
+        )
+        for partition in ends
+    }
+    partitions = tuple(replace(each, left=left[each.partition]) for each in certificate.partitions)
+    return replace(certificate, partitions=partitions, proved_ms=now_ms)
+
+
+def _check_same(
+    settings: ErasureSettings, selector: Selector, certificate: ErasureCertificate
+) -> None:
+    if selector.digest != certificate.selector:
+        raise ConfigError(
+            "the records that are selected are not those of the certificate"
+            f" run={certificate.run} hint='give the same --keys, --where, --partitions, --from and"
+            " --until'"
+        )
+    fields = tuple(".".join(path) for path in settings.fields)
+    if (settings.action.value, fields) != (certificate.action, certificate.fields):
+        raise ConfigError(
+            f"the certificate is of another action run={certificate.run}"
+            f" action={certificate.action} fields={','.join(certificate.fields)}"
+        )
+
+
+def see_old_objects(
+    settings: ErasureSettings, certificate: ErasureCertificate, now_ms: TimestampMs
+) -> ErasureCertificate:
+    """Look for the objects of the old segments that were not seen to be gone, by HEAD requests. The
+    old segments of a copy are the source's, and stay."""
+    if not certificate.in_place:
+        return certificate
+    client, layout = open_for_reading(settings.written), settings.written.create_layout()
+
+    def seen(partition: TopicIdPartition, each: ErasedSegment) -> ErasedSegment:
+        if each.old_gone_ms is not None:
+            return each
+        segment_id = RemoteLogSegmentId(partition, uuid_from_text(each.old))
+        keys = layout.object_keys(place_of_segment(segment_id, each.start_offset))
+        return each if any(map(client.exists, keys)) else replace(each, old_gone_ms=now_ms)
+
+    partitions = tuple(
+        replace(erased, segments=tuple(seen(erased.partition, each) for each in erased.segments))
+        for erased in certificate.partitions
+    )
+    return replace(certificate, partitions=partitions)
+
+
+def old_objects_left(certificate: ErasureCertificate) -> int:
+    """The old segments whose objects were not seen to be gone."""
+    if not certificate.in_place:
+        return 0
+    return sum(
+        each.old_gone_ms is None for erased in certificate.partitions for each in erased.segments
+    )
+
+
+def open_certificates(settings: ErasureSettings) -> ErasureCertificates:
+    client = ObjectClient(settings.written, open_object_store(settings.written, create_folder=True))
+    return ErasureCertificates(client, settings.written.create_layout().root_directory)
+
+
+def put_certificate(settings: ErasureSettings, certificate: ErasureCertificate) -> str:
+    """Store the certificate in the bucket that the run wrote to. Returns its key."""
+    return open_certificates(settings).put(certificate)

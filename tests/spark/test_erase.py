@@ -1,0 +1,124 @@
+"""`erase` on Spark: records that must go, go, from a broker's topic and from copies of a bucket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from isotherm.cli.main import app
+from isotherm.remote.storage.inventory import open_for_reading
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
+from oracle.consumed_records import consume_all
+from tests.support.bucket_inventory import read_inventory
+
+TIMEOUT_S = 300
+TOPIC = "users"
+GONE = (b"user-7", b"user-13")
+
+
+@pytest.fixture
+def tiered(
+    spark: SparkSession, broker: EmbeddedBroker, await_manifests: Callable[..., None]
+) -> EmbeddedBroker:
+    """A topic with many users in four closed segments, data of an aborted transaction included."""
+    assert spark.getActiveSession() is not None
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for future in admin.create_topics([NewTopic(TOPIC, 1, 1, config=TIERED_TOPIC)]).values():
+        future.result(TIMEOUT_S)
+    produce(broker, range(2000))
+    aborting = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "aborts"}
+    )
+    aborting.init_transactions(TIMEOUT_S)
+    aborting.begin_transaction()
+    for key in (GONE[0], b"user-14"):
+        aborting.produce(TOPIC, key=key, value=b"of an aborted transaction: " + key)
+    assert aborting.flush(TIMEOUT_S) == 0
+    aborting.abort_transaction(TIMEOUT_S)
+    produce(broker, range(2000, 5000))
+    await_manifests(broker, TOPIC, 4)
+    return broker
+
+
+def produce(broker: EmbeddedBroker, numbers: range) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 20})
+    for number in numbers:
+        key = b"user-%d" % (number % 50)
+        value = json.dumps({"of": key.decode(), "n": number}).encode().ljust(900)
+        producer.produce(TOPIC, key=key, value=value)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def run(arguments: list[str], code: int = 0) -> str:
+    done = CliRunner().invoke(app, ["pipeline", "erase", *arguments, "--master", "local[2]"])
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.stdout
+
+
+def segments_of(settings: ObjectStoreSettings) -> dict[str, bytes]:
+    """The bytes of each segment in a bucket, by its id."""
+    storage = ObjectStoreRemoteStorageManager(settings)
+    inventory = read_inventory(open_for_reading(settings), settings.create_layout())
+    assert not inventory.uncommitted
+    assert not inventory.damaged
+    return {
+        str(segment.segment_id.id): bytes(storage.fetch_log_segment(segment, 0))
+        for segment in inventory.segments
+        if segment.topic_id_partition.topic == TOPIC
+    }
+
+
+def test_selected_records_are_nowhere_and_all_others_stay(
+    tiered: EmbeddedBroker, tmp_path: Path
+) -> None:
+    bucket = tiered.directory / "bucket"
+    keys = tmp_path / "gone.txt"
+    keys.write_bytes(b"\n".join(GONE) + b"\n")
+    before = list(consume_all(tiered.bootstrap_servers, TOPIC))
+    place = ["-b", tiered.bootstrap_servers, "--path", str(bucket), "-o", f"subscribe={TOPIC}"]
+    source = ObjectStoreSettings(url=bucket.as_uri())
+    tiered_before = segments_of(source)
+    held = sum(key in data for key in GONE for data in tiered_before.values())
+    assert held
+
+    (planned,) = json.loads(run([*place, "--keys", str(keys), "--json"]))["partitions"]
+    assert planned["matching"] == planned["segments"] >= 4
+    assert segments_of(source) == tiered_before
+    shown = run([*place, "--keys", str(keys), "--run", "--wait", "--keep-old-ms", "0", "--json"])
+    certificate: Any = json.loads(shown)
+
+    (erased,) = certificate["partitions"]
+    assert erased["matched"] == planned["records"]
+    assert erased["left"] == 0
+    assert all(each["oldGoneMs"] for each in erased["segments"])
+    assert GONE[0].decode() not in shown
+    end = erased["endOffset"]
+    kept = [record for record in before if record.key not in GONE or record.offset >= end]
+    assert list(consume_all(tiered.bootstrap_servers, TOPIC)) == kept
+    after = segments_of(source)
+    assert not after.keys() & tiered_before.keys()
+    # The second one is that of an aborted transaction, which no consumer shows.
+    assert any(b"of an aborted transaction: user-14" in data for data in after.values())
+    files = [path for path in bucket.rglob("*") if path.is_file()]
+    for key in GONE:
+        of_key = [data for data in after.values() if b'"of": "%s"' % key in data]
+        assert of_key == []
+        assert not any(b"transaction: %s" % key in path.read_bytes() for path in files)
+
+    verified = run([*place, "--keys", str(keys), "--verify", certificate["run"], "--json"])
+    assert json.loads(verified)["provedMs"] >= certificate["provedMs"]
+    keys.write_bytes(GONE[0])
+    refused = CliRunner().invoke(
+        app, ["pipeline", "erase", *place, "--keys", str(keys), "--verify", certificate["run"]]
+    )
+    assert "not those of the certificate" in str(refused.exception)
