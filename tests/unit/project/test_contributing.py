@@ -196,5 +196,5 @@ def test_page_of_a_job_is_in_the_navigation() -> None:
         for path in (ROOT / "src/isotherm/cli").glob("pipeline_*.py")
         if (ROOT / f"docs/pipeline/{path.stem.removeprefix('pipeline_')}.md").exists()
     }
-    assert len(jobs) == 9
+    assert len(jobs) == 10
     assert {job for job in jobs if f"- pipeline/{job}.md\n" not in navigation} == set()
