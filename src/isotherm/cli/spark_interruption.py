@@ -27,6 +27,8 @@ JAVA_END_S_MAX = 1.5
 """Java's time to delete its temporary files before it is killed."""
 
 
+SAY_S_MAX = 2.0
+"""Time to print one line on a busy machine, where the first line loads the library for it."""
 END_S_MAX = 2.7
 """Time after SIGINT in which a job ends in order. A library that swallows the interrupt, or a call
 that does not return, must not keep the user waiting."""
@@ -43,12 +45,14 @@ class Interruption:
 
     def __init__(self, line: str) -> None:
         self._line = line
-        self._saying = threading.Lock()
+        self._beginning = threading.Lock()
+        self._said = threading.Event()
         self._timer: threading.Timer | None = None
 
     def say(self) -> None:
-        if self._saying.acquire(blocking=False):
+        if self._beginning.acquire(blocking=False):
             error_console().print(self._line, soft_wrap=True)
+            self._said.set()
 
     def begin(self) -> None:
         if self._timer is None:
@@ -58,6 +62,8 @@ class Interruption:
 
     def _end(self) -> None:
         self.say()
+        # The main thread may have begun to say it: its line must not be lost.
+        self._said.wait(SAY_S_MAX)
         process = _java_process()
         if process is None:
             end_starting_java()

@@ -6,9 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from isotherm.cli import spark_interruption
 from isotherm.cli.pipeline_options import check_master, said_wait
 from isotherm.errors import ConfigError, SparkJobError
 from isotherm.testing.local_servers import free_ports
@@ -63,6 +65,39 @@ def test_interrupt_that_is_swallowed_ends_the_job_all_the_same() -> None:
         _, stderr = process.communicate(timeout=TIMEOUT_S)
     line = "isotherm: interrupted: nothing is written, the same command may be run again\n"
     assert (process.returncode, stderr) == (130, line)
+
+
+def test_timer_waits_for_the_line_that_the_main_thread_prints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printing, may_go_on = threading.Event(), threading.Event()
+    lines: list[str] = []
+    at_the_end: list[list[str]] = []
+
+    class SlowConsole:
+        def print(self, line: str, **_: object) -> None:
+            printing.set()
+            may_go_on.wait(TIMEOUT_S)
+            lines.append(line)
+
+    class Said(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            may_go_on.set()
+            return super().wait(TIMEOUT_S)
+
+    monkeypatch.setattr(spark_interruption, "error_console", SlowConsole)
+    monkeypatch.setattr(spark_interruption, "_java_process", lambda: None)
+    monkeypatch.setattr(spark_interruption, "end_starting_java", lambda: None)
+    monkeypatch.setattr(spark_interruption.os, "_exit", lambda _: at_the_end.append([*lines]))
+    interruption = spark_interruption.Interruption("interrupted")
+    interruption._said = Said()
+    saying = threading.Thread(target=interruption.say)
+    saying.start()
+    assert printing.wait(TIMEOUT_S)
+    interruption._end()
+    may_go_on.set()
+    saying.join()
+    assert at_the_end == [["interrupted"]]
 
 
 def test_master_that_takes_connections_and_says_nothing_is_named(
