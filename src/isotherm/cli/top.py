@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +21,14 @@ from isotherm.cli.options import (
     ClientOptions,
 )
 from isotherm.cli.output import console, human_size
-from isotherm.cli.topic_storage import Metrics, MetricsLogin, Price, age_text, problem_line
+from isotherm.cli.topic_storage import (
+    Metrics,
+    MetricsLogin,
+    Price,
+    age_text,
+    copying_text,
+    problem_line,
+)
 from isotherm.clock import SystemClock
 from isotherm.errors import BrokerUnreachableError
 from isotherm.storage_view.prices import DEFAULT_PRICE, PriceList, monthly_cost, price_list
@@ -144,6 +152,8 @@ def screen(
 
 
 def _summary(storage: ClusterStorage, price: float) -> Text:
+    from isotherm.storage_view.partition_storage import added
+
     sums = [each.sums for each in storage.topics.values()]
     total, remote = sum(each.total_bytes for each in sums), sum(each.remote_bytes for each in sums)
     missing = sum(each.missing_offsets for each in sums)
@@ -156,6 +166,9 @@ def _summary(storage: ClusterStorage, price: float) -> Text:
         (human_size(remote), "bold"),
         f" remote, ${monthly_cost(remote, price):.2f} a month",
     )
+    copying = added(sums)
+    if copying.copying_segments:
+        text.append(f", {copying_text(asdict(copying))}")
     if missing:
         text.append(f", {missing} offsets missing", "bold red")
     if lost:

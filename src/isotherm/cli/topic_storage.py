@@ -161,6 +161,8 @@ def _print_tables(found: TopicStorage, rows: list[Row], total: Row) -> None:
     print_rows(_SIZES, map(_size_cells, parts), as_json=False, title="\nbytes")
     print_rows(_LAGS, map(_lag_cells, parts), as_json=False, title="\nlag")
     for row in rows:
+        if row.get("copying_segments"):
+            console().print(f"\npartition {row['partition']}: {copying_text(row)}")
         if "error" in row:
             console().print(f"\npartition {row['partition']} is left out: {row['error']}")
     if not found.state.is_tiered:
@@ -191,6 +193,13 @@ def _lag_cells(row: Row) -> dict[str, Any]:
         "deletion_lag": human_size(row["deletion_lag_bytes"]),
         "deletion_lag_age": age_text(row["deletion_lag_s"]),
     }
+
+
+def copying_text(row: Row) -> str:
+    """Of a row or of its sums: the copies in progress, and the time since the oldest began."""
+    count = row["copying_segments"]
+    words = "1 segment is" if count == 1 else f"{count} segments are"
+    return f"{words} being copied, since {age_text(row['copying_s'])}"
 
 
 def age_text(seconds: float | None) -> Quantity:

@@ -55,6 +55,8 @@ class StorageSums:
     overlap_bytes     bytes of the local log that are also in finished segments
     total_bytes       bytes of the log, each offset once
     missing_offsets   offsets of the log that neither tier has
+    copying_s         the seconds since the oldest copy in progress began, None without one. The lag
+                      stays as it is while a copy runs, in brokers' metrics as well
     copy_lag_*        closed segments that are not in the remote tier yet, as Kafka's
                       RemoteCopyLagBytes; 0 if the topic is not tiered. No request tells where the
                       active segment begins, so up to `segment.bytes` count as active. `_s` is the
@@ -69,6 +71,7 @@ class StorageSums:
     total_bytes: int
     remote_segments: int
     copying_segments: int
+    copying_s: float | None
     deleting_segments: int
     missing_offsets: int
     copy_lag_offsets: int
@@ -107,6 +110,7 @@ def partition_sums(
         lag_offsets = round(lag_offsets * lag_bytes / uncopied)
     has_copies = is_tiered and len(end) > 0
     newest_ms = int(segments.max_timestamp_ms[finished].max()) if has_copies else None
+    copying = segments.in_state(_STATE.COPY_SEGMENT_STARTED)
     late = _deletion_lag(local, segments, retention, now_ms, distinct - overlap)
     return StorageSums(
         local_bytes=local.size_in_bytes,
@@ -114,7 +118,8 @@ def partition_sums(
         overlap_bytes=overlap,
         total_bytes=local.size_in_bytes + distinct - overlap,
         remote_segments=len(size),
-        copying_segments=int(segments.in_state(_STATE.COPY_SEGMENT_STARTED).sum()),
+        copying_segments=int(copying.sum()),
+        copying_s=_seconds_since(segments.event_timestamp_ms[copying], now_ms),
         deleting_segments=int(segments.in_state(_STATE.DELETE_SEGMENT_STARTED).sum()),
         missing_offsets=_missing_offsets(local, start, end) if is_tiered else 0,
         copy_lag_offsets=lag_offsets,
@@ -220,6 +225,10 @@ def _copy_lag_s(lag_offsets: int, newest_ms: int | None, now_ms: int) -> float |
     if not lag_offsets:
         return 0.0
     return None if newest_ms is None else max(0, now_ms - newest_ms) / 1000
+
+
+def _seconds_since(times_ms: Int64Array, now_ms: TimestampMs) -> float | None:
+    return max(0, now_ms - int(times_ms.min())) / 1000 if len(times_ms) else None
 
 
 def _deletion_lag(

@@ -8,6 +8,7 @@ from rich.console import Console, RenderableType
 
 from isotherm.cli.top import screen, tier_bar
 from isotherm.console.watched_cluster import Look
+from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.storage_view.prices import price_list
 from tests.support.scripted_cluster import ScriptedCluster, local_tier, remote_segment
 
@@ -37,6 +38,14 @@ def test_largest_topic_is_first_and_internal_ones_are_left_out() -> None:
     assert names == ["large", "small"]
     assert "4.0 MiB" in lines[-2]
     assert "4.0 MiB remote, $0.00 a month" in lines[0]
+
+
+def test_copies_in_progress_are_named_with_their_time() -> None:
+    assert "copied" not in printed(screen(Look(cluster().read(), None), ONE_DOLLAR))[0]
+    made, state = cluster(), RemoteLogSegmentState.COPY_SEGMENT_STARTED
+    made.add("begun", [remote_segment(9, 0, 9, state=state)], local_tier(0, 0, 20, 1000))
+    look = Look(made.read(), None)
+    assert ", 1 segment is being copied, since " in printed(screen(look, ONE_DOLLAR))[0]
 
 
 def test_bar_has_the_shares_of_the_tiers() -> None:

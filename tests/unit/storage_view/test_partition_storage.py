@@ -156,6 +156,19 @@ def test_copy_lag_is_the_age_of_the_newest_copied_record() -> None:
     assert sums_of([], local_tier(0, 0, 10), Retention()).copy_lag_s is None
 
 
+def test_copies_in_progress_run_since_the_oldest_of_them() -> None:
+    started = STATE.COPY_SEGMENT_STARTED
+    copied: Shape = (0, 10, STATE.COPY_SEGMENT_FINISHED, NOW_MS - 90_000)
+    begun: list[Shape] = [(10, 10, started, NOW_MS), (20, 10, started, NOW_MS)]
+    found = sums_of([copied, *begun], local_tier(0, 0, 30), Retention())
+    # The events of `metadata_of` are half a second old.
+    assert (found.copying_segments, found.copying_s) == (2, 0.5)
+    idle = sums_of([copied], local_tier(0, 0, 11), Retention())
+    assert (idle.copying_segments, idle.copying_s) == (0, None)
+    both = added([idle, found])
+    assert (both.copying_segments, both.copying_s) == (2, 0.5)
+
+
 def test_topic_that_is_not_tiered_has_no_lag() -> None:
     found = partition_sums(
         local_tier(5, 5, 20),

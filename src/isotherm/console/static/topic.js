@@ -146,14 +146,21 @@ function legend() {
     element("li", {}, element("span", { class: `swatch k-${kind}${lane ? " second" : ""}` }), words)));
 }
 
+function uncopied(sums) {
+  if (!sums.is_tiered) return "not tiered";
+  const parts = [`${count(sums.copy_lag_offsets)} offsets`];
+  if (sums.copy_lag_s) parts.push(`newest copy ${age(sums.copy_lag_s)} old`);
+  if (sums.copying_segments) parts.push(`${plural(sums.copying_segments, "segment")} being copied since ${age(sums.copying_s)}`);
+  return parts.join(" · ");
+}
+
 function topicSums(sums, throughput) {
   return element("dl", { class: "figures" },
     throughput.figures(sums),
     figure("In all", bytes(sums.total_bytes), "each byte once"),
     figure("Local", bytes(sums.local_bytes), `${bytes(sums.overlap_bytes)} also remote`),
     figure("Remote", bytes(sums.remote_bytes), plural(sums.remote_segments, "segment")),
-    figure("Not copied yet", bytes(sums.copy_lag_bytes), sums.is_tiered
-      ? `${count(sums.copy_lag_offsets)} offsets${sums.copy_lag_s ? ` · newest copy ${age(sums.copy_lag_s)} old` : ""}` : "not tiered"),
+    figure("Not copied yet", bytes(sums.copy_lag_bytes), uncopied(sums)),
     figure("Not deleted yet", bytes(sums.deletion_lag_bytes), `${plural(sums.deletion_lag_segments, "segment")} · ${age(sums.deletion_lag_s)}`),
     figure("Missing", count(sums.missing_offsets), "offsets in no tier", sums.missing_offsets > 0),
     figure("Cost a month", dollars(sums.cost_per_month), "list price of storage"));
