@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
@@ -90,6 +91,30 @@ def test_jobs_on_a_small_topic_start_few_tasks(
         run("replay", tiered, *AS_LARGE)
     # The first query folds each partition of the topic in a task of its own.
     assert counts[1] >= METADATA_PARTITIONS
+
+
+def test_table_of_a_small_topic_has_the_same_rows_from_one_task(
+    spark: SparkSession,
+    tiered: EmbeddedBroker,
+    await_manifests: Callable[[EmbeddedBroker, str, int], None],
+    tmp_path: Path,
+) -> None:
+    await_manifests(tiered, "flights", 3)
+    place = ["--path", str(tiered.directory / "bucket"), "-b", tiered.bootstrap_servers]
+    rows, counts = {}, {}
+    for name, more in (("small", []), ("large", ["-o", "targetBytesPerTask=16384", *AS_LARGE])):
+        to = ["--to", "parquet", "--warehouse", str(tmp_path / name)]
+        with counted(spark, f"table {name}") as counts[name]:
+            command = ["pipeline", "table", "flights", *place, *to, *more]
+            result = CliRunner().invoke(app, command, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        files = sorted((tmp_path / name).rglob("*.parquet"))
+        table = pa.concat_tables([pq.ParquetFile(file).read() for file in files])
+        rows[name] = table.sort_by([("partition", "ascending"), ("offset", "ascending")])
+    assert rows["small"].num_rows > 1000
+    assert rows["small"].equals(rows["large"])
+    assert counts["small"] <= [1, 1]
+    assert counts["large"][1] > 1
 
 
 # Each job, with the place of what it reads: the bucket, its metadata, or both.

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 
 from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
 from isotherm.cli.pipeline_bucket import print_cost
-from isotherm.cli.pipeline_options import SparkOptions, progress, spark_errors, spark_session
+from isotherm.cli.pipeline_options import (
+    SparkOptions,
+    job_session,
+    may_be_small,
+    progress,
+    spark_errors,
+    spark_session,
+)
 from isotherm.cli.stop_signals import stop_signals
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
@@ -110,11 +117,18 @@ class TableCommand:
         print_cost(run.cost, as_json=self._as_json)
 
     def run_once(self) -> None:
-        with self._spark_if_needed() as spark, progress("reading offsets") as show_step:
+        with ExitStack() as opened, progress("reading offsets") as show_step:
             started_s = self._clock.monotonic_s()
             run = self._runs.look()
             self._runs.complete(run)
-            done = self._runs.add(spark(), run, show_step) if run.plan.offsets else None
+            done = None
+            if run.plan.offsets:
+                is_small = run.is_small and may_be_small(self._spark_options)
+                session = opened.enter_context(
+                    spark_session(self._spark_options, is_small=is_small)
+                )
+                session = job_session(session, self._spark_options, is_small=is_small)
+                done = self._runs.add(session, run, show_step)
         self._print_run(run, done, self._clock.monotonic_s() - started_s)
         if self._upkeep.has_any and (run.exists or done is not None):
             with self._spark_if_needed() as spark:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 SMALL_INPUT_BYTES_MAX = 4 * 1024 * 1024
 """The most bytes of metadata that a job reads in the driver: some 25,000 events, which one process
 reads in less time than Spark needs to start a Python worker."""
+SMALL_LOG_BYTES_MAX = 64 * 1024 * 1024
+"""The most bytes of segments and of brokers' records that a job reads in the driver. A task has
+four times as many by default (`targetBytesPerTask`)."""
 SMALL_INPUT_ROWS_MAX = 10_000
 """The most rows, such as listed objects, that a job has in the driver."""
 

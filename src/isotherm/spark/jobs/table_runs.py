@@ -14,6 +14,7 @@ from isotherm.spark.driver.topic_plan import TopicPlan, TopicPlanner
 from isotherm.spark.jobs.cost import Cost, check_cost
 from isotherm.spark.jobs.table import TableRun, add_to_table, cost_of_table
 from isotherm.spark.options import SourceOptions
+from isotherm.spark.small_input import SMALL_LOG_BYTES_MAX
 from isotherm.spark.tables.schema_registry import RegistrySettings, check_registry
 from isotherm.spark.tables.topic_table import (
     LATEST,
@@ -38,6 +39,13 @@ class NextRun:
     cost: Cost
     identity: Identity
     exists: bool
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the driver reads the new records itself. A run of newest values also reads the
+        keys of the whole table, which may be large."""
+        is_newest = self.identity.mode == LATEST
+        return not is_newest and self.plan.size_in_bytes <= SMALL_LOG_BYTES_MAX
 
 
 def run_name() -> str:
