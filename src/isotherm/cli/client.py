@@ -89,12 +89,12 @@ def wait_for_all(futures: Mapping[str, Future[Any]], kind: str = "topic") -> Non
             raise BrokerUnreachableError(f"{words}{place}") from error
 
 
-def unknown_topic(topic: str, known: Iterable[str]) -> UnknownTopicOrPartitionError:
+def unknown_topic(topic: str, topics: Iterable[str]) -> UnknownTopicOrPartitionError:
     """The error for a topic that does not exist.
 
     Its hint is the existing topic with the most similar name.
     """
-    nearest = difflib.get_close_matches(topic, list(known), n=1)
+    nearest = difflib.get_close_matches(topic, list(topics), n=1)
     hint = f" nearest={nearest[0]}" if nearest else ""
     return UnknownTopicOrPartitionError(f"no such topic topic={topic}{hint}")
 
@@ -103,17 +103,17 @@ def partitions_of(client: AdminClient | Consumer, topic: str) -> list[TopicParti
     """The partitions of a topic. Raises UnknownTopicOrPartitionError, with the most similar name,
     if the topic does not exist."""
     metadata = client.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
-    found = metadata.topics.get(topic)
-    if found is None or found.error is not None or not found.partitions:
+    description = metadata.topics.get(topic)
+    if description is None or description.error is not None or not description.partitions:
         raise unknown_topic(topic, client.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
-    return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
+    return [TopicPartition(topic, partition) for partition in sorted(description.partitions)]
 
 
 def check_led(client: AdminClient | Consumer, topic: str, partitions: Collection[int]) -> None:
     """Raise NotLeaderOrFollowerError if a partition has no leader. Without this check the client
     would wait for one for ever."""
-    found = client.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions
-    offline = [each for each in sorted(partitions) if found[each].leader < 0]
+    described = client.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions
+    offline = [each for each in sorted(partitions) if described[each].leader < 0]
     if offline:
         raise NotLeaderOrFollowerError(
             f"partitions are offline: no broker leads them topic={topic} partitions={offline}"

@@ -260,12 +260,12 @@ def shown_arguments(bootstrap_server: str, client: ClientOptions) -> str:
 
 def _client_arguments(bootstrap_server: str, client: ClientOptions) -> list[str]:
     """The client options of the console as arguments for a command that it starts."""
-    found = ["-b", bootstrap_server]
+    arguments = ["-b", bootstrap_server]
     for each in client.client_property or ():
-        found += ["-X", each]
+        arguments += ["-X", each]
     if client.command_config is not None:
-        found += ["--command-config", str(client.command_config)]
-    return found
+        arguments += ["--command-config", str(client.command_config)]
+    return arguments
 
 
 def job_commands(
@@ -276,11 +276,11 @@ def job_commands(
     They need no options that the console does not have, and only read.
     """
     pipeline = [sys.executable, "-m", "isotherm.cli.main", "pipeline"]
-    found = {"audit": [*pipeline, "audit", *client, "--json"]}
+    commands = {"audit": [*pipeline, "audit", *client, "--json"]}
     if path is not None:
         store = [text for each in option or () for text in ("-o", each)]
-        found["sweep"] = [*pipeline, "sweep", "--path", path, *store, *client, "--json"]
-    return found
+        commands["sweep"] = [*pipeline, "sweep", "--path", path, *store, *client, "--json"]
+    return commands
 
 
 def _registered_values(

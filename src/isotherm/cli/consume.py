@@ -113,24 +113,24 @@ def consume(
             line_of = text_line(record_format, as_base64=as_base64, for_terminal=for_terminal)
         reader = consumer(bootstrap_server, settings)
         try:
-            wanted = [
-                Assignment(topic, found.partition, start)
-                for found in partitions_of(reader, topic)
-                if partition is None or found.partition == partition
+            starts = [
+                Assignment(topic, place.partition, start)
+                for place in partitions_of(reader, topic)
+                if partition is None or place.partition == partition
             ]
-            if not wanted:
+            if not starts:
                 count = len(partitions_of(reader, topic))
                 raise typer.BadParameter(
                     f"no partition {partition}: {topic} has 0 to {count - 1}",
                     param_hint="--partition",
                 )
-            check_led(reader, topic, [each.partition for each in wanted])
+            check_led(reader, topic, [each.partition for each in starts])
             if is_time:
-                wanted = reader.offsets_for_times(wanted, timeout=REQUEST_TIMEOUT_S)
+                starts = reader.offsets_for_times(starts, timeout=REQUEST_TIMEOUT_S)
             elif start >= 0:
-                wanted = [_within_log(reader, each) for each in wanted]
-            reader.assign(wanted)
-            _print_records(reader, wanted, max_records, follow, line_of, signals)
+                starts = [_within_log(reader, each) for each in starts]
+            reader.assign(starts)
+            _print_records(reader, starts, max_records, follow, line_of, signals)
         except KeyboardInterrupt:
             raise typer.Exit(signals.exit_code) from None
         finally:
@@ -162,19 +162,19 @@ def check_format(record_format: str) -> None:
         )
 
 
-def _within_log(reader: Consumer, wanted: Assignment) -> Assignment:
+def _within_log(reader: Consumer, assignment: Assignment) -> Assignment:
     """The start in a partition: the offset, or the nearest end of its log, which is told."""
-    first, end = reader.get_watermark_offsets(wanted, timeout=REQUEST_TIMEOUT_S)
-    start = nearest_offset(wanted.offset, first, end)
-    if start != wanted.offset:
+    first, end = reader.get_watermark_offsets(assignment, timeout=REQUEST_TIMEOUT_S)
+    start = nearest_offset(assignment.offset, first, end)
+    if start != assignment.offset:
         where = "its end" if start == end else "its log start"
         error_console().print(
             f"isotherm: the partition does not have the offset and is read from {where}"
-            f" topic={wanted.topic} partition={wanted.partition} offset={wanted.offset}"
+            f" topic={assignment.topic} partition={assignment.partition} offset={assignment.offset}"
             f" log_start={first} end={end}",
             soft_wrap=True,
         )
-    return Assignment(wanted.topic, wanted.partition, start)
+    return Assignment(assignment.topic, assignment.partition, start)
 
 
 def nearest_offset(offset: Offset, first: Offset, end: Offset) -> Offset:

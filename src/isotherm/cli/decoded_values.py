@@ -68,10 +68,10 @@ _DECODER_OF_TOPIC = {
 }
 
 
-def decoder_for(wanted: str | None, directory_name: str) -> ValueDecoder:
+def decoder_for(decoder: str | None, directory_name: str) -> ValueDecoder:
     """The requested decoder, or the one for the topic in the name of the partition's folder."""
     topic = directory_name.rpartition("-")[0]
-    return VALUE_DECODERS[wanted or _DECODER_OF_TOPIC.get(topic, "text")]
+    return VALUE_DECODERS[decoder or _DECODER_OF_TOPIC.get(topic, "text")]
 
 
 def describe_event(event: RemoteLogMetadataEvent) -> dict[str, Any]:

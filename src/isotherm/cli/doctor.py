@@ -181,8 +181,8 @@ def _examine(
         except (IsothermError, OSError) as error:
             yield _failed(name, error)
         except ModuleNotFoundError as error:
-            found = f"not checked: {error.name} is not installed"
-            yield Finding(name, Outcome.WARNING, found, _INSTALL_BROKER)
+            problem = f"not checked: {error.name} is not installed"
+            yield Finding(name, Outcome.WARNING, problem, _INSTALL_BROKER)
 
 
 # ---- the broker
@@ -194,8 +194,8 @@ def check_open_files(limit: int) -> Iterator[Finding]:
         yield Finding("open files", Outcome.OK, shown)
     else:
         advice = f"ulimit -n {OPEN_FILES_MIN} (or LimitNOFILE= of the systemd unit)"
-        found = f"{shown}: a file for each partition and connection"
-        yield Finding("open files", Outcome.WARNING, found, advice)
+        problem = f"{shown}: a file for each partition and connection"
+        yield Finding("open files", Outcome.WARNING, problem, advice)
 
 
 def check_broker_packages() -> Iterator[Finding]:
@@ -205,8 +205,8 @@ def check_broker_packages() -> Iterator[Finding]:
         if extra in (TIER, BROKER) and importlib.util.find_spec(module) is None
     ]
     if missing:
-        found = f"no broker runs here: without {', '.join(missing)}"
-        yield Finding("broker's packages", Outcome.WARNING, found, _INSTALL_BROKER)
+        problem = f"no broker runs here: without {', '.join(missing)}"
+        yield Finding("broker's packages", Outcome.WARNING, problem, _INSTALL_BROKER)
     else:
         yield Finding("broker's packages", Outcome.OK, "installed")
 
@@ -215,8 +215,8 @@ def check_kernels(*, is_compiled: bool) -> Iterator[Finding]:
     if is_compiled:
         yield Finding("kernels", Outcome.OK, "compiled")
     else:
-        found = "not compiled: the first records are slow"
-        yield Finding("kernels", Outcome.WARNING, found, f"{sys.executable} -m isotherm.kernels")
+        problem = "not compiled: the first records are slow"
+        yield Finding("kernels", Outcome.WARNING, problem, f"{sys.executable} -m isotherm.kernels")
 
 
 def check_log_dirs(log_dirs: Iterable[Path]) -> Iterator[Finding]:
@@ -254,8 +254,8 @@ def check_listeners(config: BrokerConfig) -> Iterator[Finding]:
             _bind(listener.host, listener.port)
         except OSError as error:
             if runs and error.errno == errno.EADDRINUSE:
-                found = "in use; a broker with these log directories runs"
-                yield Finding(check, Outcome.OK, found)
+                result = "in use; a broker with these log directories runs"
+                yield Finding(check, Outcome.OK, result)
                 continue
             advice = f"which process has it? ss -ltnp 'sport = :{listener.port}'"
             reason = error.strerror or str(error)
@@ -267,12 +267,12 @@ def check_listeners(config: BrokerConfig) -> Iterator[Finding]:
 def check_remote_tier(config: BrokerConfig, clock: Clock) -> Iterator[Finding]:
     remote = config.remote
     if not remote.remote_log_storage_system_enable:
-        found = "off: remote.log.storage.system.enable=false"
-        yield Finding("remote tier", Outcome.OK, found)
+        result = "off: remote.log.storage.system.enable=false"
+        yield Finding("remote tier", Outcome.OK, result)
         return
     if remote.remote_log_storage_manager_class_name != NATIVE_STORAGE_MANAGER:
-        found = f"{remote.remote_log_storage_manager_class_name} is not checked"
-        yield Finding("remote tier", Outcome.OK, found)
+        result = f"{remote.remote_log_storage_manager_class_name} is not checked"
+        yield Finding("remote tier", Outcome.OK, result)
         return
     from isotherm.remote.storage.settings import ObjectStoreSettings
 
@@ -299,8 +299,8 @@ def bucket_advice(error: IsothermError) -> str:
     if not isinstance(cause, RemoteStorageError):
         return "correct the key it names"
     reason = cause.reason
-    found = (advice for words, advice in _BUCKET_ADVICE.items() if words in reason)
-    return next(found, "the store's own log may say more")
+    advices = (advice for words, advice in _BUCKET_ADVICE.items() if words in reason)
+    return next(advices, "the store's own log may say more")
 
 
 def check_clock(offset_ms: int) -> Iterator[Finding]:
@@ -341,14 +341,14 @@ def _check_pyspark() -> Iterator[Finding]:
 
 def _for_spark(check: str, requirement: Callable[[], str]) -> Iterator[Finding]:
     """Check a requirement of Spark. A failure is only a warning, because a broker does not need
-    Spark. `requirement` returns what it found, or raises."""
+    Spark. `requirement` returns a text about what is installed, or raises."""
     try:
-        found = requirement()
+        result = requirement()
     except IsothermError as error:
         problem, _, advice = str(error).partition(": ")
         yield Finding(check, Outcome.WARNING, problem, advice or "only Spark needs it")
     else:
-        yield Finding(check, Outcome.OK, found)
+        yield Finding(check, Outcome.OK, result)
 
 
 def _check_broker(broker: _Broker) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 The first records are decoded one by one, because that takes less time than loading the kernels, and
 a short topic needs no kernels at all. After that kernels decode whole runs, and Python makes rows
-only of the wanted records. These are chosen by topic id; the first record with an id has the
+only of the topic's records. These are chosen by topic id; the first record with an id has the
 topic's name. Rare forms, tombstones, deletions of partitions and undecodable records are always
 decoded one by one.
 """
@@ -76,15 +76,15 @@ class EventRows:
         events = run.events
         names = self._names_of(run)
         is_odd = events["kind"] == ODD
-        wanted = np.ones(len(events), np.bool_)
+        is_chosen = np.ones(len(events), np.bool_)
         if self._topic is not None:
-            wanted = np.array([name == self._topic for name in names], np.bool_) | is_odd
+            is_chosen = np.array([name == self._topic for name in names], np.bool_) | is_odd
         is_segment = (events["kind"] == ADD) | (events["kind"] == PUT)
         # The records whose fields are all in the columns. They need no decoding in Python.
         is_plain = (is_segment & (events["epochs_count"] == 1)) | (
             (events["kind"] == UPDATE) & (events["leader"] == NO_LEADER_EPOCH)
         )
-        numbers = np.flatnonzero(wanted)
+        numbers = np.flatnonzero(is_chosen)
         plain = self._plain_rows(columns, run, numbers[is_plain[numbers]], names)
         for number in numbers.tolist():
             if is_plain[number]:
@@ -208,6 +208,6 @@ def _epochs(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> list[
     if len(starts) == 0:
         return []
     places = starts[:, np.newaxis] + np.arange(_EPOCH.itemsize)
-    found = np.ascontiguousarray(data[places]).view(_EPOCH)[:, 0]
-    pairs = zip(found["epoch"].tolist(), found["start_offset"].tolist(), strict=True)
+    epochs = np.ascontiguousarray(data[places]).view(_EPOCH)[:, 0]
+    pairs = zip(epochs["epoch"].tolist(), epochs["start_offset"].tolist(), strict=True)
     return [{str(epoch): start} for epoch, start in pairs]

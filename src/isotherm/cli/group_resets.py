@@ -192,20 +192,20 @@ def _new_offsets(
     admin: AdminClient, target: Target, committed: Mapping[Place, Offset], places: Sequence[Place]
 ) -> dict[Place, Offset]:
     bounds = _bounds(admin, places)
-    wanted: Mapping[Place, Offset]
+    offsets: Mapping[Place, Offset]
     if target.from_file is not None:
-        wanted = target.from_file
+        offsets = target.from_file
     elif target.time_ms is not None:
-        wanted = _at_time(admin, bounds, target.time_ms)
+        offsets = _at_time(admin, bounds, target.time_ms)
     elif target.back_ms is not None:
-        wanted = _at_time(admin, bounds, SystemClock().now_ms() - target.back_ms)
+        offsets = _at_time(admin, bounds, SystemClock().now_ms() - target.back_ms)
     elif target.shift_by is not None:
-        wanted = shifted(committed, places, target.shift_by)
+        offsets = shifted(committed, places, target.shift_by)
     elif target.to_offset is not None:
-        wanted = dict.fromkeys(places, target.to_offset)
+        offsets = dict.fromkeys(places, target.to_offset)
     else:
-        wanted = {p: b.earliest if target.to_earliest else b.latest for p, b in bounds.items()}
-    return {place: bounds[place].nearest(wanted[place]) for place in places}
+        offsets = {p: b.earliest if target.to_earliest else b.latest for p, b in bounds.items()}
+    return {place: bounds[place].nearest(offsets[place]) for place in places}
 
 
 def _commit(admin: AdminClient, group: str, offsets: Mapping[Place, Offset]) -> None:
@@ -220,7 +220,7 @@ def _commit(admin: AdminClient, group: str, offsets: Mapping[Place, Offset]) -> 
 def read_offsets(path: Path) -> dict[Place, Offset]:
     """The lines `topic,partition,offset` of a file, as kafka-consumer-groups --export prints them.
     Raises ConfigError, which names the line."""
-    found: dict[Place, Offset] = {}
+    offsets: dict[Place, Offset] = {}
     try:
         lines = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
     except (OSError, UnicodeDecodeError) as error:
@@ -231,14 +231,14 @@ def read_offsets(path: Path) -> dict[Place, Offset]:
         try:
             topic, partition, offset = line
             # Kafka quotes each field.
-            found[topic, int(partition)] = int(offset)
+            offsets[topic, int(partition)] = int(offset)
         except ValueError:
             raise ConfigError(
                 f"not topic,partition,offset path={path} line={number} value={','.join(line)!r}"
             ) from None
-    if not found:
+    if not offsets:
         raise ConfigError(f"the file names no offsets path={path}")
-    return found
+    return offsets
 
 
 def duration_ms(text: str) -> int:
@@ -267,8 +267,8 @@ def committed_offsets(admin: AdminClient, group: str) -> dict[Place, Offset]:
     """The group's committed offsets by partition. Empty for an unknown group."""
     request = ConsumerGroupTopicPartitions(group)
     answered = admin.list_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT_S)
-    found = answered[group].result(REQUEST_TIMEOUT_S).topic_partitions
-    return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+    answers = answered[group].result(REQUEST_TIMEOUT_S).topic_partitions
+    return {(each.topic, each.partition): each.offset for each in answers if each.offset >= 0}
 
 
 def _check_inactive(admin: AdminClient, group: str) -> bool:
@@ -306,10 +306,10 @@ def _places(admin: AdminClient, topics: Iterable[str]) -> set[Place]:
 
 def _bounds(admin: AdminClient, places: Sequence[Place]) -> dict[Place, Bounds]:
     for topic in sorted({topic for topic, _ in places}):
-        known = {each.partition for each in partitions_of(admin, topic)}
+        existing = {each.partition for each in partitions_of(admin, topic)}
         chosen = {number for name, number in places if name == topic}
-        if not chosen <= known:
-            missing = sorted(chosen - known)
+        if not chosen <= existing:
+            missing = sorted(chosen - existing)
             raise ConfigError(f"no such partitions topic={topic} partitions={missing}")
         check_led(admin, topic, chosen)
     earliest = _listed(admin, places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
@@ -321,9 +321,9 @@ def _at_time(
     admin: AdminClient, bounds: Mapping[Place, Bounds], time_ms: TimestampMs
 ) -> dict[Place, Offset]:
     spec = OffsetSpec.for_timestamp(time_ms)
-    found = _listed(admin, list(bounds), spec)
+    offsets = _listed(admin, list(bounds), spec)
     # Without a record of that time or a later one the answer is -1.
-    return {p: found[p] if found[p] >= 0 else bounds[p].latest for p in bounds}
+    return {p: offsets[p] if offsets[p] >= 0 else bounds[p].latest for p in bounds}
 
 
 def _listed(admin: AdminClient, places: Sequence[Place], spec: OffsetSpec) -> dict[Place, Offset]:

@@ -42,12 +42,12 @@ def list_groups(
     """List the groups with their state and protocol."""
     with one_line_errors(bootstrap_server):
         admin = admin_client(bootstrap_server, client.properties)
-        found = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result()
-        for error in found.errors or ():
+        listing = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result()
+        for error in listing.errors or ():
             raise error
     rows = [
         {"group": each.group_id, "state": each.state.name.lower(), "type": each.type.name.lower()}
-        for each in sorted(found.valid, key=lambda each: each.group_id)
+        for each in sorted(listing.valid, key=lambda each: each.group_id)
     ]
     print_rows(["group", "state", "type"], rows, as_json=as_json)
 
@@ -106,10 +106,10 @@ def group_rows(
 def _members(admin: AdminClient, group: str) -> dict[Place, tuple[str, str]]:
     """The client id and host of the member that each partition is assigned to."""
     described = admin.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)
-    found = described[group].result(REQUEST_TIMEOUT_S)
+    description = described[group].result(REQUEST_TIMEOUT_S)
     return {
         (assigned.topic, assigned.partition): (member.client_id, member.host)
-        for member in found.members
+        for member in description.members
         for assigned in member.assignment.topic_partitions
     }
 
@@ -120,18 +120,18 @@ def _ends(admin: AdminClient, places: Iterable[Place]) -> dict[Place, Offset]:
     Partitions that do not exist are left out: a group may outlive its topic.
     """
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    wanted = {TopicPartition(*place): latest for place in places}
-    if not wanted:
+    requests = {TopicPartition(*place): latest for place in places}
+    if not requests:
         return {}
     topics = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
-    known = {
+    existing = {
         place: spec
-        for place, spec in wanted.items()
+        for place, spec in requests.items()
         if place.topic in topics and place.partition in topics[place.topic].partitions
     }
-    if not known:
+    if not existing:
         return {}
-    answered = admin.list_offsets(known, request_timeout=REQUEST_TIMEOUT_S)
+    answered = admin.list_offsets(existing, request_timeout=REQUEST_TIMEOUT_S)
     return {
         (place.topic, place.partition): future.result(REQUEST_TIMEOUT_S).offset
         for place, future in answered.items()

@@ -224,17 +224,17 @@ class _Commands(TyperGroup):
             return None
         group = typer.Typer(**SETTINGS)
         try:
-            found = COMMANDS[cmd_name]()
+            command = COMMANDS[cmd_name]()
         except ModuleNotFoundError as error:
             missing = missing_extra(error, _EXTRAS.get(cmd_name))
             if missing is None:
                 raise
             group.command(name=cmd_name, **_ANY_ARGUMENTS)(_not_installed(missing))
             return typer.main.get_group(group).commands[cmd_name]
-        if isinstance(found, typer.Typer):
-            group.add_typer(found, name=cmd_name)
+        if isinstance(command, typer.Typer):
+            group.add_typer(command, name=cmd_name)
         else:
-            group.command(name=cmd_name)(found)
+            group.command(name=cmd_name)(command)
         return typer.main.get_group(group).commands[cmd_name]
 
 
@@ -245,8 +245,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"isotherm {__version__}")
         raise typer.Exit
 

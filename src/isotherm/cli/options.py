@@ -108,9 +108,11 @@ def client_settings(command_config: Path | None, pairs: list[str] | None) -> Pro
     of_file = {} if command_config is None else read_client_properties(command_config)
     of_file.pop("bootstrap.servers", None)
     places = [] if command_config is None else [f"file={command_config}"]
-    found = Properties({**of_file, **given}, " ".join([*places, *(["option=-X"] if given else [])]))
-    _check_names(found)
-    return found
+    if given:
+        places = [*places, "option=-X"]
+    properties = Properties({**of_file, **given}, " ".join(places))
+    _check_names(properties)
+    return properties
 
 
 def _check_names(properties: Properties) -> None:

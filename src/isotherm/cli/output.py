@@ -141,8 +141,8 @@ def duration(seconds: float) -> Quantity:
     """0.25 -> '250 ms', 90 -> '1.5 min'."""
     if abs(seconds) < 1:
         return Quantity(f"{seconds * 1000:.3g} ms")
-    found = next((each for each in _DURATIONS if abs(seconds) >= each[0]), (1, "s"))
-    return Quantity(f"{seconds / found[0]:.1f}".removesuffix(".0") + f" {found[1]}")
+    unit_s, unit = next((each for each in _DURATIONS if abs(seconds) >= each[0]), (1, "s"))
+    return Quantity(f"{seconds / unit_s:.1f}".removesuffix(".0") + f" {unit}")
 
 
 _SETTLED_ROWS = 200
@@ -195,7 +195,7 @@ def json_text(value: Mapping[str, Any]) -> str:
     # `json.dump` would write token by token, in Python code.
     text = json.dumps(value, default=str, ensure_ascii=False)
     # JSON itself escapes only those below a space.
-    return _LATER_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _LATER_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 _PIPE_WIDTH = 1_000_000

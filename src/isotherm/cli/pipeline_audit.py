@@ -249,9 +249,9 @@ def _retentions(
         if not resources:
             return {}
         answers = admin.describe_configs(resources)
-        found = {each.name: answers[each].result(REQUEST_TIMEOUT_S) for each in resources}
+        configs = {each.name: answers[each].result(REQUEST_TIMEOUT_S) for each in resources}
     return {
         name: Retention(int(config["retention.ms"].value), int(config["retention.bytes"].value))
-        for name, config in found.items()
+        for name, config in configs.items()
         if config["remote.storage.enable"].value == "true"
     }

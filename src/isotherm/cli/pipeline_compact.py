@@ -144,12 +144,10 @@ def compact(
         check_store(settings.target, writes=run)
     if recover:
         with progress("checking for interrupted compactions"):
-            found = rewrite_run.unfinished_runs(
+            runs = rewrite_run.unfinished_runs(
                 settings, lambda partition: options.selects_topic(partition.topic)
             )
-            steps = (
-                rewrite_run.recover(settings, found) if run else rewrite_run.plan_recovery(found)
-            )
+            steps = rewrite_run.recover(settings, runs) if run else rewrite_run.plan_recovery(runs)
         _print_recovery(steps, run=run, as_json=as_json)
         return
     with progress("reading metadata"):

@@ -305,8 +305,8 @@ def tasks_of_running_stages() -> tuple[int, int]:
     except Py4JError:
         # Spark is being stopped.
         return 0, 0
-    known = [stage for stage in stages if stage is not None]
-    return sum(each.numCompletedTasks for each in known), sum(each.numTasks for each in known)
+    active = [stage for stage in stages if stage is not None]
+    return sum(each.numCompletedTasks for each in active), sum(each.numTasks for each in active)
 
 
 def print_frame(

@@ -194,7 +194,7 @@ def rebuild(
                 kept, spark, options, store, begun, only_id, max_bytes, show_step, as_json=as_json
             )
             kept.callback(rebuilt.close)
-            found = _print_plan(rebuilt, [] if run else new_dirs, as_json=as_json)
+            has_findings = _print_plan(rebuilt, [] if run else new_dirs, as_json=as_json)
         segments = rebuilt.segments
         if ids and isinstance(store, ObjectStoreSettings):
             segments = mapped(segments, store, ids)
@@ -219,7 +219,7 @@ def rebuild(
             _tell_written(count, as_json=as_json)
         elif not as_json:
             console().print("Nothing is written without --run.")
-    if found:
+    if has_findings:
         raise typer.Exit(EXIT_FOUND)
 
 

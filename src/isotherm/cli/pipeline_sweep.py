@@ -257,8 +257,8 @@ def _finish_listing(
     if begun.bucket is not None:
         return finish_listing(spark, store, begun.bucket, as_json=as_json), at_ms
     assert inventory is not None, "all other listings have begun"
-    found = read_inventory_manifest(store, inventory)
-    return list_from_inventory(spark, store, found), found.created_ms
+    manifest = read_inventory_manifest(store, inventory)
+    return list_from_inventory(spark, store, manifest), manifest.created_ms
 
 
 def _print_cost_of_sizes(
@@ -331,11 +331,11 @@ def _left_over(report: SweepReport, prices: PriceList) -> dict[str, Any]:
 
     deletable = report.findings.where("is_deletable")
     ((number, size),) = deletable.agg(sql.count(sql.lit(1)), sql.sum("size")).collect()
-    found = int(size or 0)
+    size_in_bytes = int(size or 0)
     return {
         "orphaned_objects": int(number),
-        "orphaned_bytes": found,
-        "cost_per_month": round(monthly_cost(found, prices.mean_price(found)), 12),
+        "orphaned_bytes": size_in_bytes,
+        "cost_per_month": round(monthly_cost(size_in_bytes, prices.mean_price(size_in_bytes)), 12),
     }
 
 

@@ -238,7 +238,7 @@ def table(
     decoded = formats(key, value, registered, needs_key=mode == LATEST, unwraps=unwrap != NOTHING)
     place = TablePlace(to, warehouse, table_name, catalog, parse_pairs(to_option))
     target = open_table(topic, place, writes=True)
-    wanted = Identity(
+    identity = Identity(
         topic=topic,
         topic_id="",
         value_format=value,
@@ -250,7 +250,7 @@ def table(
     upkeep = upkeep_settings(
         to, options, compacts=compact, expire=expire_snapshots, retention=retention
     )
-    with closing(TableRuns(options, target, wanted, decoded, registered, max_bytes)) as runs:
+    with closing(TableRuns(options, target, identity, decoded, registered, max_bytes)) as runs:
         command = TableCommand(target, runs, upkeep, spark_options, as_json=as_json)
         if follow:
             command.follow(FollowSettings(interval, retry_timeout), upkeep_every)

@@ -120,12 +120,12 @@ def verify(
         if against is not None:
             target = store_settings(against, option)
             # Read this before the history, so that records projected in between are not compared.
-            found, point = projected_segments(spark, target), projected_point(target, log)
+            projected, point = projected_segments(spark, target), projected_point(target, log)
         else:
-            found, point = kept.enter_context(replay(spark, other)).segments, AsOf()
+            projected, point = kept.enter_context(replay(spark, other)).segments, AsOf()
         history = kept.enter_context(replay(spark, log, as_of=point))
         with progress("reading both sides"):
-            differences = kept_rows(compare(history.segments, found))
+            differences = kept_rows(compare(history.segments, projected))
             count = differences.count()
             findings = [row.asDict() for row in history.findings.collect()]
         if count or as_json:

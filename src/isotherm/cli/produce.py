@@ -132,8 +132,8 @@ def _check_all_acknowledged(delivery: LineDelivery, signals: HeldSignals, topic:
 def separator_bytes(text: str) -> bytes:
     """The bytes of a separator. Raises BadParameter for an empty one, and for an unknown escape."""
 
-    def unescaped(found: re.Match[bytes]) -> bytes:
-        name = found[1]
+    def unescaped(escape: re.Match[bytes]) -> bytes:
+        name = escape[1]
         if len(name) > 1:
             return bytes([int(name[1:], 16)])
         if name not in _ESCAPED:
@@ -218,8 +218,8 @@ class LineDelivery:
             if separator is None:
                 key, value = None, text
             else:
-                key, found, value = text.partition(separator)
-                if not found:
+                key, separator_found, value = text.partition(separator)
+                if not separator_found:
                     self._refusals.append(_Refusal(self.lines, "the line has no key separator"))
                     continue
             self._send(self._client, self.lines, key, value, self._delivered)

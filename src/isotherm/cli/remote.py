@@ -77,12 +77,12 @@ def segments(
     extra = client.properties
     with open_metadata_topic(bootstrap_server, extra) as metadata_topic:
         caches = fold_metadata_topic(metadata_topic, lambda partition: partition.topic == topic)
-    found = [metadata for cache in caches.values() for metadata in cache.segments()]
+    segments = [metadata for cache in caches.values() for metadata in cache.segments()]
     names = named_layout(layout, key_prefix)
-    rows = [_segment_row(metadata, names) for metadata in sorted(found, key=_by_position)]
+    rows = [_segment_row(metadata, names) for metadata in sorted(segments, key=_by_position)]
     holes = _hole_rows(caches.values())
     rows = sorted(rows + holes, key=lambda row: (row["partition"], row["start_offset"]))
-    rows += _local_rows(bootstrap_server, extra, topic, found)
+    rows += _local_rows(bootstrap_server, extra, topic, segments)
     if not as_json:
         rows = [{**row, "objects": _joined_names(row.get("objects", []))} for row in rows]
     print_stream(_SEGMENT_COLUMNS, rows, as_json=as_json)
@@ -94,9 +94,11 @@ def segments(
             err=True,
         )
     if not as_json:
-        size = sum(metadata.segment_size_in_bytes for metadata in found if _is_finished(metadata))
-        console().print(f"\n{len(found)} segments, {human_size(size)} readable in the remote tier")
-        if not found:
+        size = sum(each.segment_size_in_bytes for each in segments if _is_finished(each))
+        console().print(
+            f"\n{len(segments)} segments, {human_size(size)} readable in the remote tier"
+        )
+        if not segments:
             with one_line_errors(bootstrap_server):
                 console().print(_why_none(admin_client(bootstrap_server, extra), topic))
 
@@ -179,13 +181,13 @@ def _local_rows(
     bootstrap_server: str,
     extra: dict[str, str],
     topic: str,
-    found: list[RemoteLogSegmentMetadata],
+    segments: list[RemoteLogSegmentMetadata],
 ) -> list[Row]:
     """One row per partition for the offsets after the last one in the remote tier, which only a
     broker has.
     """
     copied_up_to: dict[int, int] = {}
-    for metadata in filter(_is_finished, found):
+    for metadata in filter(_is_finished, segments):
         partition = metadata.topic_id_partition.partition
         end = metadata.end_offset_inclusive
         copied_up_to[partition] = max(end, copied_up_to.get(partition, -1))

@@ -1,7 +1,7 @@
 """`isotherm remote events`: prints the records of the metadata topic while they are read.
 
 A record is printed as soon as it is read and not kept, so memory is bounded by one read, whatever
-the size of the topic. Records that are not wanted are not decoded.
+the size of the topic. Records of other topics are not decoded.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def _starts(
     """The first offset of each metadata partition that was appended at `since_ms` or later."""
     reader = consumer(bootstrap_server, extra)
     try:
-        asked = [TopicPartition(name, number, since_ms) for number in range(partition_count)]
-        answers = reader.offsets_for_times(asked, timeout=REQUEST_TIMEOUT_S)
+        times = [TopicPartition(name, number, since_ms) for number in range(partition_count)]
+        answers = reader.offsets_for_times(times, timeout=REQUEST_TIMEOUT_S)
         # If there is no such record, start at the end.
         return {
             each.partition: reader.get_watermark_offsets(each, timeout=REQUEST_TIMEOUT_S)[1]

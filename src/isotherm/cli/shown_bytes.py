@@ -50,4 +50,4 @@ def _encoded(data: bytes | None, as_base64: bool) -> tuple[str | None, str | Non
 def terminal_text(data: bytes) -> str:
     r"""The bytes as text for a person: \xNN for what is not UTF-8, and for control characters."""
     text = data.decode("utf-8", errors="backslashreplace")
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

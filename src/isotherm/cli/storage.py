@@ -102,15 +102,15 @@ def info(config: _ConfigFile) -> None:
     from isotherm.log.fs import OsFileSystem
 
     try:
-        found = storage_info(OsFileSystem(), _read(config).log_dirs)
+        report = storage_info(OsFileSystem(), _read(config).log_dirs)
     except OSError as error:
         raise LogDirFailedError("a log directory cannot be read") from error
-    _print_list("Found log directory:", "Found log directories:", found.directories)
-    if found.metadata is not None:
-        texts = ", ".join(f"{name}={text}" for name, text in found.metadata.items())
+    _print_list("Found log directory:", "Found log directories:", report.directories)
+    if report.metadata is not None:
+        texts = ", ".join(f"{name}={text}" for name, text in report.metadata.items())
         typer.echo(f"Found metadata: {{{texts}}}\n")
-    _print_list("Found problem:", "Found problems:", found.problems)
-    if found.problems:
+    _print_list("Found problem:", "Found problems:", report.problems)
+    if report.problems:
         raise typer.Exit(1)
 
 

@@ -62,13 +62,13 @@ def upkeep_settings(
             "only brokers know the log start option=--retention value=follow"
             " hint='--bootstrap-server'"
         )
-    wanted = {
+    upkeep = {
         "--compact": compacts,
         "--expire-snapshots": expire is not None,
         "--retention": follows,
     }
-    for option, is_wanted in wanted.items():
-        if is_wanted:
+    for option, is_given in upkeep.items():
+        if is_given:
             check_upkeep(option, to)
     return UpkeepSettings(
         compacts,
@@ -78,13 +78,13 @@ def upkeep_settings(
 
 
 def _age_ms(text: str) -> int:
-    found = _AGE.fullmatch(text)
-    if found is None:
+    age = _AGE.fullmatch(text)
+    if age is None:
         raise ConfigError(
             f"not a duration option=--expire-snapshots value={text} hint='a number with d, h, m or"
             " s: 7d'"
         )
-    return int(found[1]) * _UNITS_MS[found[2]]
+    return int(age[1]) * _UNITS_MS[age[2]]
 
 
 class TableCommand:

@@ -135,8 +135,8 @@ def screen(
 
     assert look.content is not None
     price = prices.mean_price(look.content.remote_bytes)
-    found = [each for each in look.content.topics.values() if not each.state.name.startswith("__")]
-    found.sort(key=lambda each: (-each.sums.total_bytes, each.state.name))
+    topics = [each for each in look.content.topics.values() if not each.state.name.startswith("__")]
+    topics.sort(key=lambda each: (-each.sums.total_bytes, each.state.name))
     parts: list[RenderableType] = [_summary(look.content, price)]
     if look.error is not None:
         parts.append(Text(f"the cluster does not answer; old numbers: {look.error}", "bold red"))
@@ -144,8 +144,8 @@ def screen(
     parts += [Text(problem_line(each), "bold red") for each in problems[:_PROBLEMS_MAX]]
     if len(problems) > _PROBLEMS_MAX:
         parts.append(Text(f"{len(problems) - _PROBLEMS_MAX} more problems", "bold red"))
-    parts.append(_topics(found[:rows_max], price, is_narrow=width < _WIDTH_OF_ALL_COLUMNS))
-    left_out = len(found) - len(found[:rows_max])
+    parts.append(_topics(topics[:rows_max], price, is_narrow=width < _WIDTH_OF_ALL_COLUMNS))
+    left_out = len(topics) - len(topics[:rows_max])
     if left_out:
         parts.append(Text(f"{left_out} more, which are smaller; --once prints all", "dim"))
     return Group(*parts)

@@ -119,12 +119,12 @@ def describe_storage(
         if topic not in storage.topics:
             raise unknown_topic(topic, reader.topic_names())
         look = watched.look()
-    found = storage.topics[topic]
-    mean_price = prices.mean_price(found.sums.remote_bytes)
-    rows = [{"topic": topic, **partition_row(each, mean_price)} for each in found.partitions]
-    total = topic_row(found, mean_price)
+    stored = storage.topics[topic]
+    mean_price = prices.mean_price(stored.sums.remote_bytes)
+    rows = [{"topic": topic, **partition_row(each, mean_price)} for each in stored.partitions]
+    total = topic_row(stored, mean_price)
     signs = {} if look is None else look.copy_signs
-    problems = topic_problems(found, storage.read_at_ms, signs)
+    problems = topic_problems(stored, storage.read_at_ms, signs)
     if as_json:
         for row in rows:
             print_json(row)
@@ -135,7 +135,7 @@ def describe_storage(
     if look is not None:
         for silent in look.errors["unanswered"]:
             console().print(f"no metrics from {silent['url']}: {silent['reason']}\n")
-    _print_tables(found, rows, total)
+    _print_tables(stored, rows, total)
 
 
 def problem_line(problem: Row) -> str:
@@ -146,7 +146,7 @@ def problem_line(problem: Row) -> str:
     return f"{', '.join(each for each in parts if each)}: {problem['text']}"
 
 
-def _print_tables(found: TopicStorage, rows: list[Row], total: Row) -> None:
+def _print_tables(stored: TopicStorage, rows: list[Row], total: Row) -> None:
     parts = [*rows, {**total, "partition": "all"}] if len(rows) > 1 else rows
     offsets = [
         {
@@ -165,7 +165,7 @@ def _print_tables(found: TopicStorage, rows: list[Row], total: Row) -> None:
             console().print(f"\npartition {row['partition']}: {copying_text(row)}")
         if "error" in row:
             console().print(f"\npartition {row['partition']} is left out: {row['error']}")
-    if not found.state.is_tiered:
+    if not stored.state.is_tiered:
         console().print("\nthe topic is not tiered: remote.storage.enable=false")
 
 

@@ -103,10 +103,10 @@ def list_topics(
     """List the topics with their number of partitions."""
     with one_line_errors(bootstrap_server):
         admin = admin_client(bootstrap_server, client.properties)
-        found = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        topics = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
     rows = [
         {"topic": name, "partitions": len(topic.partitions)}
-        for name, topic in sorted(found.items())
+        for name, topic in sorted(topics.items())
     ]
     print_rows(["topic", "partitions"], rows, as_json=as_json)
 
@@ -211,15 +211,15 @@ def _partition_rows(
         partitions = partitions_of(reader, name)
         check_led(reader, name, [each.partition for each in partitions])
         placed = reader.list_topics(name, timeout=REQUEST_TIMEOUT_S).topics[name].partitions
-        for found in partitions:
-            low, high = reader.get_watermark_offsets(found, timeout=REQUEST_TIMEOUT_S)
+        for partition in partitions:
+            low, high = reader.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT_S)
             rows.append(
                 {
                     "topic": name,
-                    "partition": found.partition,
-                    "leader": placed[found.partition].leader,
-                    "replicas": list(placed[found.partition].replicas),
-                    "isr": list(placed[found.partition].isrs),
+                    "partition": partition.partition,
+                    "leader": placed[partition.partition].leader,
+                    "replicas": list(placed[partition.partition].replicas),
+                    "isr": list(placed[partition.partition].isrs),
                     "earliest_offset": low,
                     "latest_offset": high,
                     # Transaction markers and compaction leave offsets without a record.
@@ -237,12 +237,12 @@ def _check_known(admin: AdminClient, name: str, keys: list[str]) -> None:
     resource = ConfigResource(ResourceType.TOPIC, name)
     described = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
     try:
-        known = described[resource].result(REQUEST_TIMEOUT_S)
+        config = described[resource].result(REQUEST_TIMEOUT_S)
     except KafkaException:
         return  # who may change a topic need not have the right to describe it
     for key in keys:
-        if key not in known:
-            nearest = difflib.get_close_matches(key, list(known), n=1)
+        if key not in config:
+            nearest = difflib.get_close_matches(key, list(config), n=1)
             hint = f" nearest={nearest[0]}" if nearest else ""
             raise RejectedError(f"the topic has no such key key={key} topic={name}{hint}")
 

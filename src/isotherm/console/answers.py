@@ -161,8 +161,8 @@ def past_tier_maps(
 def history_reach(histories: Histories | None, now_ms: TimestampMs) -> Row:
     """The range of times for `at`: as far back as events are kept, but at most a day. `since_ms` is
     null without events."""
-    known = () if histories is None else histories.by_partition.values()
-    first = [each.first_ms for each in known if each.first_ms is not None]
+    by_partition = () if histories is None else histories.by_partition.values()
+    first = [each.first_ms for each in by_partition if each.first_ms is not None]
     return {
         "kept_in": None if histories is None else histories.topic,
         "since_ms": max(now_ms - HISTORY_MS, min(first)) if first else None,
@@ -187,9 +187,9 @@ def _past_tier_map(
         last_tiered_offset=last_tiered_offset(past),
     )
     first, end = _reach(partition.state.local, _spans_of(partition, at_ms))
-    known = history.offsets()
-    if known is not None:
-        first, end = min(first, known[0]), max(end, known[1])
+    kept = history.offsets()
+    if kept is not None:
+        first, end = min(first, kept[0]), max(end, kept[1])
     row = _tier_map(then, tier_spans(local, past, at_ms), columns, window, (first, end))
     return {**row, "unknown_segments": unknown}
 
@@ -311,8 +311,8 @@ def _group_row(group: GroupState, rows: Sequence[Row], reading: GroupReading) ->
         return max(ages, default=None) if behind else 0.0
 
     def total(name: str) -> float | None:
-        known = [each[name] for each in rows if each[name] is not None]
-        return sum(known) if known else None
+        values = [each[name] for each in rows if each[name] is not None]
+        return sum(values) if values else None
 
     remote = sorted({each["topic"] for each in rows if each["reads_from"] is ReadsFrom.REMOTE})
     return {

@@ -324,11 +324,11 @@ class _Pages:
         first = number(request, "partition", 0)
         count = number(request, "partitions", PARTITIONS_MAX, most=PARTITIONS_MAX, least=1)
 
-        def known(storage: ClusterStorage) -> Row:
+        def reach(storage: ClusterStorage) -> Row:
             chosen = named_topic(storage, request).partitions[first : first + count]
             return history_reach(self._histories(storage, chosen), storage.read_at_ms)
 
-        return self._answer(known)
+        return self._answer(reach)
 
     def _histories(
         self, storage: ClusterStorage, partitions: Sequence[PartitionStorage]
@@ -346,14 +346,14 @@ class _Pages:
 
     def group(self, request: Request) -> Response:
         name = request.path_params["group"]
-        found = next((each for each in self._groups() if each.group_id == name), None)
-        if found is None:
+        group = next((each for each in self._groups() if each.group_id == name), None)
+        if group is None:
             raise HTTPException(NOT_FOUND, f"no such group: {name}")
         reading = group_reading(self._cluster, self._settings.metrics)
-        members = members_row(self._cluster.members(found))
+        members = members_row(self._cluster.members(group))
 
         def detail(storage: ClusterStorage) -> Row:
-            row = group_detail(found, storage, reading)
+            row = group_detail(group, storage, reading)
             return {**row, **members, "by_topic": topic_lags(row["by_partition"])}
 
         return self._answer(detail)
@@ -367,12 +367,12 @@ class _Pages:
     def segment(self, request: Request) -> Response:
         def facts(storage: ClusterStorage) -> Row:
             partition = _partition(storage, request)
-            found = self._cluster.segment_metadata(partition, _segment_id(request).bytes)
-            if found is None:
+            segment = self._cluster.segment_metadata(partition, _segment_id(request).bytes)
+            if segment is None:
                 raise HTTPException(
                     NOT_FOUND, "no such segment: it may have been deleted meanwhile"
                 )
-            return segment_facts(found, self._settings.layout)
+            return segment_facts(segment, self._settings.layout)
 
         return self._answer(facts)
 

@@ -50,20 +50,20 @@ class BrokerPages:
     def broker(self, request: Request) -> Response:
         storage, error = newest_storage(self._cluster)
         name = request.path_params["broker"]
-        found = next((each for each in storage.brokers if str(each.broker_id) == name), None)
-        if found is None:
+        broker = next((each for each in storage.brokers if str(each.broker_id) == name), None)
+        if broker is None:
             raise HTTPException(NOT_FOUND, f"no such broker: {name}")
         metrics = self._metrics.look()
         content = {
             **broker_row(
-                found, storage, Placement.of(storage), self._cluster.releases().content or {}
+                broker, storage, Placement.of(storage), self._cluster.releases().content or {}
             ),
             **(
-                {"settings": None, "settings_error": found.error}
-                if found.error is not None
-                else settings_row(self._cluster.broker_settings(found))
+                {"settings": None, "settings_error": broker.error}
+                if broker.error is not None
+                else settings_row(self._cluster.broker_settings(broker))
             ),
-            "errors": None if metrics is None else broker_errors(found, storage, metrics.errors),
+            "errors": None if metrics is None else broker_errors(broker, storage, metrics.errors),
         }
         return reply(storage, error, content)
 

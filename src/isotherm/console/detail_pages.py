@@ -81,11 +81,11 @@ def settings_row(look: Look[list[Setting]]) -> Row:
 def members_row(look: Look[GroupMembers]) -> Row:
     """The first MEMBERS_MAX members, null if they could never be read; `members_error` is the
     reason if they cannot be read now."""
-    found = look.content
+    group = look.content
     return {
-        "assignor": None if found is None else found.assignor,
-        "members_total": None if found is None else len(found.members),
-        "members": None if found is None else [_member_row(m) for m in found.members[:MEMBERS_MAX]],
+        "assignor": None if group is None else group.assignor,
+        "members_total": None if group is None else len(group.members),
+        "members": None if group is None else [_member_row(m) for m in group.members[:MEMBERS_MAX]],
         "members_error": look.error,
     }
 

@@ -54,12 +54,12 @@ class _JobPages:
     def report(self, request: Request) -> Response:
         name = request.path_params["name"]
         try:
-            found = self._reports.report(name)
+            report = self._reports.report(name)
         except OSError as error:
             raise HTTPException(_UNREADABLE, f"the report cannot be read: {error}") from error
-        if found is None:
+        if report is None:
             raise HTTPException(404, f"no such report: {name}")
-        return JSONResponse(found)
+        return JSONResponse(report)
 
     def start(self, request: Request) -> Response:
         assert self._runner is not None

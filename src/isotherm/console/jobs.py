@@ -52,17 +52,17 @@ class JobReports:
         """The newest reports, at most REPORTS_MAX, without their findings. Raises OSError."""
         if self._folder is None:
             return []
-        found = [
+        reports = [
             (status.st_mtime_ns, status.st_size, path)
             for path in self._folder.iterdir()
             if _NAME.fullmatch(path.name)
             for status in [path.stat()]
         ]
-        found.sort(reverse=True)
-        known, fresh = self._summaries, {}
-        for modified_ns, size, path in found[:REPORTS_MAX]:
+        reports.sort(reverse=True)
+        before, fresh = self._summaries, {}
+        for modified_ns, size, path in reports[:REPORTS_MAX]:
             key = (path.name, modified_ns, size)
-            fresh[key] = known.get(key) or _summary(path, modified_ns, size, _read(path)[0])
+            fresh[key] = before.get(key) or _summary(path, modified_ns, size, _read(path)[0])
         self._summaries = fresh
         return list(fresh.values())
 

@@ -164,22 +164,22 @@ class RecordPages:
         storage, _ = newest_storage(self._cluster)
         topic = named_topic(storage, request)
         search = self._search(request, topic)
-        wanted = number(
+        records_max = number(
             request, "records", DOWNLOAD_RECORDS_MAX, least=1, most=DOWNLOAD_RECORDS_MAX
         )
         if not self._downloads.acquire(blocking=False):
             raise _busy(f"{DOWNLOADS_AT_ONCE} downloads are in progress: try again")
         name = re.sub(r"[^A-Za-z0-9._-]", "_", topic.state.name)
         headers = {"content-disposition": f'attachment; filename="{name}.jsonl"'}
-        lines = self._lines(storage, topic, search, wanted)
+        lines = self._lines(storage, topic, search, records_max)
         return _Stream(lines, self._downloads.release, "application/x-ndjson", headers)
 
     async def _lines(
-        self, storage: ClusterStorage, topic: TopicStorage, search: TopicSearch, wanted: int
+        self, storage: ClusterStorage, topic: TopicStorage, search: TopicSearch, records_max: int
     ) -> AsyncIterator[str]:
         ranges, records, fetched, reason = list(search.ranges), 0, 0, None
         while ranges and reason is None:
-            limit = min(FOUND_MAX, wanted - records)
+            limit = min(FOUND_MAX, records_max - records)
             part = replace(search, ranges=[ranges[0]], found_max=limit)
             try:
                 (step,) = await run_in_threadpool(self._browser.topic_step, storage, topic, part)
@@ -197,7 +197,7 @@ class RecordPages:
             else:
                 ranges[0] = step.left
             if reason is None and ranges:
-                if records == wanted:
+                if records == records_max:
                     reason = f"{records} records are the most of a download"
                 elif fetched >= DOWNLOAD_FETCHED_BYTES_MAX:
                     reason = f"{fetched} bytes were read, the most of a download"
@@ -230,8 +230,8 @@ def _event(name: str, content: Row) -> str:
 
 
 def _json_lines(topic: str, step: RangeStep) -> Iterator[str]:
-    for found in step.step.found:
-        record = found.record
+    for match in step.step.found:
+        record = match.record
         headers = []
         for name, content in record.headers:
             shown, encoding = _encoded(content)
@@ -265,11 +265,11 @@ def _encoded(data: bytes | None) -> tuple[str | None, str | None]:
 def _ranges(request: Request, topic: TopicStorage) -> list[OffsetRange]:
     """The parameter `ranges`; all partitions without it, at most PARTITIONS_MAX."""
     partitions = {each.state.partition.partition for each in topic.partitions}
-    asked = text(request, "ranges")
-    if not asked:
+    ranges_text = text(request, "ranges")
+    if not ranges_text:
         return [OffsetRange(each) for each in sorted(partitions)[:PARTITIONS_MAX]]
     ranges = []
-    for each in asked.split(","):
+    for each in ranges_text.split(","):
         match = _RANGE.fullmatch(each)
         if match is None:
             raise HTTPException(

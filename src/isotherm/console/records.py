@@ -134,13 +134,13 @@ class RecordBrowser:
     def _topic_step(
         self, storage: ClusterStorage, topic: TopicStorage, search: TopicSearch, *, is_live: bool
     ) -> list[RangeStep]:
-        limits, steps, found = StepLimits(), [], 0
+        limits, steps, found_count = StepLimits(), [], 0
         partitions = {each.state.partition.partition: each for each in topic.partitions}
         for each in search.ranges:
             partition = partitions.get(each.partition)
             if partition is None:
                 continue
-            room = min(search.found_max, FOUND_AT_ONCE_MAX - found)
+            room = min(search.found_max, FOUND_AT_ONCE_MAX - found_count)
             if limits.is_used_up or room <= 0:
                 steps.append(RangeStep(partition, each, each, ScanStep((), 0, 0, ())))
                 continue
@@ -151,7 +151,7 @@ class RecordBrowser:
                 step = self._range_step(storage, partition, whole, search, room, limits)
             except IsothermError as error:
                 step = RangeStep(partition, each, each, ScanStep((), 0, 0, ()), str(error))
-            found += len(step.step.found)
+            found_count += len(step.step.found)
             steps.append(step)
         return steps
 
@@ -181,18 +181,18 @@ class RecordBrowser:
         self,
         storage: ClusterStorage,
         partition: PartitionStorage,
-        asked: OffsetRange,
+        offsets: OffsetRange,
         search: TopicSearch,
         limits: StepLimits,
     ) -> OffsetRange:
         local, address = _leader(storage, partition)
-        if asked.first is not None and asked.end is not None:
-            first, end = asked.first, asked.end
+        if offsets.first is not None and offsets.end is not None:
+            first, end = offsets.first, offsets.end
         else:
             place = partition.state.partition.topic_partition
             first = next(
                 each
-                for each in (asked.first, search.first, local.log_start_offset)
+                for each in (offsets.first, search.first, local.log_start_offset)
                 if each is not None
             )
             end = local.high_watermark if search.end is None else search.end
@@ -206,7 +206,7 @@ class RecordBrowser:
                 end = end if after is None else min(end, after)
         # The log may have moved since the page was told its offsets.
         first = max(first, local.log_start_offset)
-        return OffsetRange(asked.partition, first, max(first, min(end, local.high_watermark)))
+        return OffsetRange(offsets.partition, first, max(first, min(end, local.high_watermark)))
 
     def _fetch(
         self, storage: ClusterStorage, partition: PartitionStorage, *, prefers_bucket: bool
@@ -242,11 +242,13 @@ class RecordBrowser:
             "cost": _cost([fetched for each in steps for fetched in each.step.fetched]),
         }
 
-    def _record_rows(self, partition: PartitionStorage, found: Sequence[FoundRecord]) -> list[Row]:
+    def _record_rows(
+        self, partition: PartitionStorage, records: Sequence[FoundRecord]
+    ) -> list[Row]:
         segments = _FinishedSegments(partition)
-        rows = [_record_row(each, segments) for each in found]
+        rows = [_record_row(each, segments) for each in records]
         if self._registered is not None:
-            values = [part for each in found for part in _named_parts(each.record)]
+            values = [part for each in records for part in _named_parts(each.record)]
             contents = [part for row in rows for part in (row["key"], row["value"])]
             for content, read in zip(contents, self._registered.read_all(values), strict=True):
                 if read is not None:
@@ -300,10 +302,10 @@ def _cost(fetched: Sequence[Fetched]) -> list[Row]:
     ]
 
 
-def _record_row(found: FoundRecord, segments: _FinishedSegments) -> Row:
+def _record_row(match: FoundRecord, segments: _FinishedSegments) -> Row:
     """The row of a record. `segment` is the remote segment that has it, even if it was read from
     the local tier."""
-    record, batch = found.record, found.batch
+    record, batch = match.record, match.batch
     segment = segments.id_of(record.offset)
     return {
         "offset": record.offset,
@@ -311,7 +313,7 @@ def _record_row(found: FoundRecord, segments: _FinishedSegments) -> Row:
         "key": _bytes_row(record.key),
         "value": _bytes_row(record.value),
         "headers": [{"name": name, "value": _bytes_row(value)} for name, value in record.headers],
-        "tier": found.tier,
+        "tier": match.tier,
         "segment": None if segment is None else id_texts([segment])[0],
         "batch": {
             "base_offset": batch.base_offset,

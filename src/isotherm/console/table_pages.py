@@ -74,16 +74,16 @@ class TablePages:
         name = request.path_params["table"]
         listed = None if self._reader is None else self._tables.look()
         tables = () if listed is None else listed.content or ()
-        found = next((each for each in tables if each.name == name), None)
-        if found is None:
+        table = next((each for each in tables if each.name == name), None)
+        if table is None:
             reason = None if listed is None else listed.error
             if reason is not None:
                 raise HTTPException(UNAVAILABLE, reason)
             raise HTTPException(NOT_FOUND, f"no such table: {name}")
         content = {
-            **table_row(found, storage),
-            "by_partition": partition_rows(found, storage),
-            **self._dead_letters_row(found),
+            **table_row(table, storage),
+            "by_partition": partition_rows(table, storage),
+            **self._dead_letters_row(table),
         }
         return reply(storage, error, content)
 

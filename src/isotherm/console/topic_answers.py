@@ -147,13 +147,13 @@ def _hold_rows(topic: TopicStorage, now_ms: TimestampMs, signs: Signs) -> list[R
     """The sums over all partitions by cause, each with the partition that has the most bytes of
     it. Problems come first, then the largest sum.
     """
-    found: dict[HoldCause, list[tuple[Hold, int]]] = defaultdict(list)
+    holds: dict[HoldCause, list[tuple[Hold, int]]] = defaultdict(list)
     seen = signs.get(topic.state.name)
     for each, of_partition in zip(topic.partitions, _shared(seen, topic), strict=True):
         for hold in _holds(topic, each, now_ms, of_partition):
-            found[hold.cause].append((hold, each.state.partition.partition))
+            holds[hold.cause].append((hold, each.state.partition.partition))
     rows = []
-    for cause, held in found.items():
+    for cause, held in holds.items():
         worst, partition = max(held, key=lambda one: one[0].size_in_bytes)
         since = [hold.since_ms for hold, _ in held if hold.since_ms is not None]
         rows.append(
@@ -236,8 +236,8 @@ def _forecast_row(topic: TopicStorage, price: float, now_ms: TimestampMs) -> Row
 
 
 def _sum(numbers: Iterable[float | None]) -> int | None:
-    found = list(numbers)
-    return None if None in found else round(sum(each for each in found if each is not None))
+    values = list(numbers)
+    return None if None in values else round(sum(each for each in values if each is not None))
 
 
 def _leftover_rows(topic: TopicStorage, storage: ClusterStorage) -> list[Row]:

@@ -233,9 +233,9 @@ class WatchedCluster:
             self._storage.renew()
         storage = self._storage.last.content
         assert storage is not None
-        found = self._opened().read_groups(storage.brokers)
-        self.progress.note(found, self._clock.now_ms())
+        groups = self._opened().read_groups(storage.brokers)
+        self.progress.note(groups, self._clock.now_ms())
         # Only an end that is read after a commit tells whether the commit is beyond it. If this
         # read fails, the commits before stay, which are older than the ends that are known.
         self._storage.renew()
-        return found
+        return groups

@@ -182,9 +182,9 @@ def choose_records(slots, batches, places, hashes, latest_offset, now, expiry):
             place.is_kept = 0
             invalid_count += 1
             continue
-        found = _find_slot(slots, hashes[2 * index], hashes[2 * index + 1])
+        slot = _find_slot(slots, hashes[2 * index], hashes[2 * index + 1])
         # Below zero: the map has no record of the key, so none is newer.
-        is_newest = found < 0 or place.offset + 1 >= slots[found].next_offset
+        is_newest = slot < 0 or place.offset + 1 >= slots[slot].next_offset
         has_expired = place.value_size < 0 and now >= expiry[place.batch]
         place.is_kept = is_newest and not has_expired
     return invalid_count

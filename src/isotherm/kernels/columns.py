@@ -51,7 +51,7 @@ def decode_records(
     data): Arrow offsets with the first set to 0, an Arrow bitmap with all bits set, and the bytes.
     `headers_positions` gets the position of each record's headers, or -1 - position if they lie in
     `unpacked`. The arrays have the sizes that counts and payload sizes in `batches` require. Empty
-    ends or positions mean that the column is not wanted.
+    ends or positions leave the column out.
 
     Returns the row and the index of a damaged record (-1 and -1 for none; the index is -1 if the
     batch's max timestamp differs from its records'), the number of decoded records, the bytes of

@@ -306,9 +306,11 @@ def look_through(data, offsets, depth_sure, depth_max, is_form_free, flags, text
             elif byte == _MINUS or _ZERO <= byte <= _NINE:
                 start = position
                 position, is_negative, form, count, digits, exponent = _number(data, position, end)
-                found = _flags_of_number(is_negative, form, count, digits, exponent, is_form_free)
-                flag |= found & ~_COPIED
-                if found & _COPIED:
+                number_flags = _flags_of_number(
+                    is_negative, form, count, digits, exponent, is_form_free
+                )
+                flag |= number_flags & ~_COPIED
+                if number_flags & _COPIED:
                     for index in range(start, position):
                         texts[text_end] = _byte(data, index)
                         text_end += 1
@@ -332,8 +334,8 @@ def read_numbers(data, offsets, digits, exponents):
     multiplied with.
     """
     for row in range(len(offsets) - 1):
-        _, _, _, _, found, exponent = _number(data, offsets[row], offsets[row + 1])
-        digits[row] = np.int64(found)
+        _, _, _, _, value, exponent = _number(data, offsets[row], offsets[row + 1])
+        digits[row] = np.int64(value)
         exponents[row] = exponent
 
 

@@ -315,12 +315,12 @@ def _is_own(path: Path, *, as_parent: bool = False) -> bool:
     In a folder with the sticky bit, like /tmp, others can create entries, but not replace those of
     this user. So such a parent does no harm. Raises OSError.
     """
-    found = path.lstat()
-    if found.st_uid not in (0, os.getuid()):
+    status = path.lstat()
+    if status.st_uid not in (0, os.getuid()):
         return False
-    if stat.S_ISLNK(found.st_mode) or (as_parent and found.st_mode & stat.S_ISVTX):
+    if stat.S_ISLNK(status.st_mode) or (as_parent and status.st_mode & stat.S_ISVTX):
         return True
-    return not found.st_mode & _WRITABLE_BY_OTHERS
+    return not status.st_mode & _WRITABLE_BY_OTHERS
 
 
 @functools.cache

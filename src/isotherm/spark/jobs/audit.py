@@ -180,7 +180,7 @@ class Audit:
             .when((state == FINISHED.name) & (sql.col("end_offset") <= sql.col("reach")), COVERED)
         )
         columns = ["segment_id", "start_offset", "end_offset", "state", "event_timestamp_ms"]
-        known = counted.withColumn("cause", cause).where("cause is not null")
+        with_cause = counted.withColumn("cause", cause).where("cause is not null")
         unknown = self._lives.where("start_offset is null").select(
             *_OWNER,
             "segment_id",
@@ -191,7 +191,7 @@ class Audit:
             sql.lit(None).cast("int").alias("size_in_bytes"),
             sql.lit(UNKNOWN_START).alias("cause"),
         )
-        rows = known.select(*_OWNER, *columns, "size_in_bytes", "cause")
+        rows = with_cause.select(*_OWNER, *columns, "size_in_bytes", "cause")
         return rows.unionByName(unknown).orderBy("cause", *_OWNER, "start_offset")
 
     def coverage(self) -> DataFrame:
@@ -318,13 +318,13 @@ class Audit:
         """The columns of `growth`, and whether a record of the day has a key."""
         state = sql.col("state")
 
-        def times(wanted: RemoteLogSegmentState) -> Any:
-            is_one = (state == wanted.value) & sql.col("segment_id").isNotNull()
+        def times(reached: RemoteLogSegmentState) -> Any:
+            is_one = (state == reached.value) & sql.col("segment_id").isNotNull()
             return sql.sum(is_one.cast("long"))
 
-        known = self._lives.where("finished_ms is not null and start_offset is not null")
+        finished = self._lives.where("finished_ms is not null and start_offset is not null")
         events = self.events.join(
-            known.select(*_SEGMENT, sql.lit(1).alias("was_live")), list(_SEGMENT), "left"
+            finished.select(*_SEGMENT, sql.lit(1).alias("was_live")), list(_SEGMENT), "left"
         )
         day = sql.to_date(sql.timestamp_millis("timestamp_ms"))
         daily = events.groupBy(day.alias("day")).agg(
@@ -354,8 +354,8 @@ class Audit:
         """
         state, time = sql.col("state"), sql.col("event_timestamp_ms")
         moments = [
-            sql.min(sql.when(state == wanted.value, time)).alias(name)
-            for wanted, name in (
+            sql.min(sql.when(state == reached.value, time)).alias(name)
+            for reached, name in (
                 (STARTED, "started_ms"),
                 (FINISHED, "finished_ms"),
                 (DELETE_STARTED, "deletion_ms"),

@@ -168,12 +168,12 @@ def kept_segments(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -
 def findings_of(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -> pa.Table:
     """The findings about the segments of one partition, as rows."""
     segments = _segments(group)
-    found: list[Finding] = list(history_findings(segments))
+    findings: list[Finding] = list(history_findings(segments))
     error = _contradiction(segments, store)
     if error is not None:
         problem = Problem(FindingKind.WRONG_EPOCH, f"the partition is left out cause='{error}'")
-        found.append(segment_finding(error.read.segment, problem))
-    return pa.Table.from_pylist([each._asdict() for each in found], FINDINGS)
+        findings.append(segment_finding(error.read.segment, problem))
+    return pa.Table.from_pylist([each._asdict() for each in findings], FINDINGS)
 
 
 def _contradiction(

@@ -81,7 +81,7 @@ def segments_finished_last(audit: MetadataLog) -> frozenset[str]:
         slices = audit.slices()
     except UnknownTopicOrPartitionError:
         return frozenset()
-    found = set()
+    segment_ids = set()
     for each in slices:
         # Of a dump only the last file is read.
         tail = each.since(max((file.base_offset for file in each.files), default=each.start_offset))
@@ -95,8 +95,8 @@ def segments_finished_last(audit: MetadataLog) -> frozenset[str]:
                 value = run.columns.value[-1].as_py()
         segment_id = _finished_segment(value) if value else None
         if segment_id is not None:
-            found.add(segment_id)
-    return frozenset(found)
+            segment_ids.add(segment_id)
+    return frozenset(segment_ids)
 
 
 def _finished_segment(value: bytes) -> str | None:

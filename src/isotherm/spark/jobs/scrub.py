@@ -189,15 +189,15 @@ def _with_previous(segments: DataFrame) -> DataFrame:
 
     def pair(group: pa.Table) -> pa.Table:
         batches = group.combine_chunks().to_batches()
-        found = [segment for batch in batches for segment in segments_of(batch)]
-        before = previous_segments(found)
-        beside = overlapping_segments(found)
+        segments = [segment for batch in batches for segment in segments_of(batch)]
+        before = previous_segments(segments)
+        beside = overlapping_segments(segments)
         rows = [
             segment_row(each)
             | {"previous": None, "overlapping": [*map(segment_row, beside[each.segment_id.id])]}
-            for each in found
+            for each in segments
         ]
-        for row, each in zip(rows, found, strict=True):
+        for row, each in zip(rows, segments, strict=True):
             if each.segment_id.id in before:
                 row["previous"] = segment_row(before[each.segment_id.id])
         return pa.Table.from_pylist(rows, schema=_PAIRED)
@@ -224,12 +224,12 @@ def overlapping_segments(
     segment id, for all finished segments of one partition. At most _OVERLAPPING_MAX for each."""
     ordered = sorted(segments, key=lambda each: (each.start_offset, each.segment_id.id.bytes))
     reaching: list[RemoteLogSegmentMetadata] = []
-    found = {}
+    beside = {}
     for each in ordered:
         reaching = [one for one in reaching if one.end_offset_inclusive >= each.start_offset]
-        found[each.segment_id.id] = reaching[-_OVERLAPPING_MAX:]
+        beside[each.segment_id.id] = reaching[-_OVERLAPPING_MAX:]
         reaching.append(each)
-    return found
+    return beside
 
 
 def _finished(segments: DataFrame) -> DataFrame:
@@ -240,12 +240,12 @@ def check_histories(segments: DataFrame) -> DataFrame:
     """The findings of `history_findings` for all partitions. They need metadata alone."""
 
     def check(group: pa.Table) -> pa.Table:
-        found = [
+        findings = [
             each._asdict()
             for batch in group.combine_chunks().to_batches()
             for each in history_findings(list(segments_of(batch)))
         ]
-        return pa.Table.from_pylist(found, schema=FINDINGS)
+        return pa.Table.from_pylist(findings, schema=FINDINGS)
 
     return map_groups(_finished(segments), _OF_PARTITION, check, FINDINGS)
 

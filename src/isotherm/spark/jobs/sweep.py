@@ -164,19 +164,19 @@ def sweep(
     listing = listing if is_small(listing.sparkSession) else listing.persist()
     # Each kind of finding reads the join, so it is computed only once.
     joined = kept(listing.join(expected_objects(segments, store), "key", "full_outer"))
-    known = joined.where(sql.col("expected_segment_id").isNotNull())
+    expected = joined.where(sql.col("expected_segment_id").isNotNull())
     strangers = joined.where(sql.col("expected_segment_id").isNull())
     commit_suffix = _layout_of(store).commit_suffix
-    found = _of_known(known, settings).unionByName(
+    rows = _of_expected(expected, settings).unionByName(
         _of_strangers(strangers, segments, settings, completeness, commit_suffix)
     )
-    found = found.unionByName(_missing(known, store, settings))
+    rows = rows.unionByName(_missing(expected, store, settings))
     if isinstance(store, ObjectStoreSettings):
-        found = found.unionByName(_wrong_sizes(known, store))
+        rows = rows.unionByName(_wrong_sizes(expected, store))
     if settings.spared:
         is_spared = sql.coalesce(sql.col("segment_id").isin(list(settings.spared)), sql.lit(False))
-        found = found.where(~is_spared)
-    findings = kept(found.select(*FINDING_COLUMNS))
+        rows = rows.where(~is_spared)
+    findings = kept(rows.select(*FINDING_COLUMNS))
     objects = listing.count()
     if deleted is not None and not findings.where(sql.col("kind").isin(*_NOT_KNOWN)).isEmpty():
         findings = kept(_named_deleted(findings, deleted()))
@@ -210,7 +210,7 @@ def spared_segments(store: ObjectStoreSettings) -> tuple[str, ...]:
 
 def _named_deleted(findings: DataFrame, deleted: DataFrame) -> DataFrame:
     # The history has the deletion, so the metadata does not lag behind such a segment.
-    known = deleted.withColumn("was_deleted", sql.lit(True))
+    gone = deleted.withColumn("was_deleted", sql.lit(True))
     is_deleted = sql.col("was_deleted") & sql.col("kind").isin(*_NOT_KNOWN)
     changes: dict[str, Column] = {
         "detail": sql.when(is_deleted, sql.lit("the metadata has its deletion")).otherwise(
@@ -218,7 +218,7 @@ def _named_deleted(findings: DataFrame, deleted: DataFrame) -> DataFrame:
         ),
         "is_deletable": sql.when(is_deleted, sql.lit(True)).otherwise(sql.col("is_deletable")),
     }
-    joined = findings.join(known, "segment_id", "left").withColumns(changes)
+    joined = findings.join(gone, "segment_id", "left").withColumns(changes)
     kind = sql.when(is_deleted, _kind("DELETED_BUT_PRESENT")).otherwise(sql.col("kind"))
     return joined.withColumn("kind", kind).select(*FINDING_COLUMNS)
 
@@ -244,8 +244,8 @@ def expected_objects(segments: DataFrame, store: ObjectStoreSettings | SourceOpt
 
 def _keys_of(segment: RemoteLogSegmentMetadata, layout: Layout | UsersLayout) -> Sequence[str]:
     """Custom metadata that cannot be read names no place: the objects are looked for where the
-    layout has them without. The segment is known, so wherever else they lie they are not deletable.
-    """
+    layout has them without. The metadata has
+    the segment, so wherever else they lie they are not deletable."""
     try:
         return layout.object_keys(segment)
     except UnreadableDataError:
@@ -268,8 +268,8 @@ def _expected_row(row: Mapping[str, Any], key: str) -> dict[str, Any]:
     }
 
 
-def _of_known(known: DataFrame, settings: SweepSettings) -> DataFrame:
-    """Objects at the key of a known segment that should not exist, or should be deleted by now."""
+def _of_expected(expected: DataFrame, settings: SweepSettings) -> DataFrame:
+    """Objects at the key of a segment of the metadata that should not exist, or should be gone."""
     state = sql.col("state")
     kind = (
         sql.when(state == RemoteLogSegmentState.COPY_SEGMENT_STARTED.name, _kind("FAILED_COPY"))
@@ -284,9 +284,11 @@ def _of_known(known: DataFrame, settings: SweepSettings) -> DataFrame:
     )
     # The state's own age, too: an old object may belong to a deletion that has just begun.
     is_old = sql.col("event_timestamp_ms") <= settings.at_ms - settings.age_ms
-    present = known.where(sql.col("size").isNotNull() & _is_old(settings) & is_old)
+    present = expected.where(sql.col("size").isNotNull() & _is_old(settings) & is_old)
     detail = sql.format_string("metadata says %s since %s", "state", "event_timestamp_ms")
-    return _found(present.withColumn("kind", kind), detail).where(sql.col("kind").isNotNull())
+    return _finding_rows(present.withColumn("kind", kind), detail).where(
+        sql.col("kind").isNotNull()
+    )
 
 
 def _of_strangers(
@@ -296,8 +298,8 @@ def _of_strangers(
     completeness: Completeness,
     commit_suffix: str | None,
 ) -> DataFrame:
-    """Objects that belong to no known segment, and objects that are not at their segment's key. The
-    first kind that matches counts."""
+    """Objects that belong to no segment of the metadata, and objects that are not at their
+    segment's key. The first kind that matches counts."""
     spark = segments.sparkSession
     # Distinct: a join with several rows would repeat a finding.
     ids = segments.select(sql.col("segment_id"), sql.lit(True).alias("is_known")).distinct()
@@ -348,7 +350,7 @@ def _of_strangers(
             FindingKind.UNKNOWN_SEGMENT: "a whole segment without metadata",
         }
     )
-    return _found(
+    return _finding_rows(
         placed.withColumn("kind", kind).where(~is_young),
         detail,
         takes_unknown_topics=settings.takes_unknown_topics,
@@ -356,7 +358,7 @@ def _of_strangers(
 
 
 def _missing(
-    known: DataFrame, store: ObjectStoreSettings | SourceOptions, settings: SweepSettings
+    expected: DataFrame, store: ObjectStoreSettings | SourceOptions, settings: SweepSettings
 ) -> DataFrame:
     """Objects of finished segments that neither the listing nor a second request finds. The second
     one is needed because a listing may be old (an S3 Inventory)."""
@@ -374,12 +376,12 @@ def _missing(
     is_finished = sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
     # The listing lacks segments that were copied after it began.
     is_older = sql.col("event_timestamp_ms") < settings.at_ms
-    candidates = known.where(
+    candidates = expected.where(
         sql.col("size").isNull() & is_finished & is_older & sql.col("is_required")
     )
     absent = map_batches(candidates, ask, to_arrow_schema(candidates.schema))
     kind = absent.withColumn("kind", _kind("MISSING_OBJECT"))
-    return _found(kind, sql.lit("object of a finished segment is missing"))
+    return _finding_rows(kind, sql.lit("object of a finished segment is missing"))
 
 
 def asks_manifests(store: ObjectStoreSettings) -> bool:
@@ -409,7 +411,7 @@ def cost_of_sizes(listing: DataFrame, segments: DataFrame, store: ObjectStoreSet
     return Cost(gets=int(count), bytes_read=int(size), tasks=tasks)
 
 
-def _wrong_sizes(known: DataFrame, store: ObjectStoreSettings) -> DataFrame:
+def _wrong_sizes(expected: DataFrame, store: ObjectStoreSettings) -> DataFrame:
     """Logs whose size is not that in their manifest, and manifests without a usable size."""
     is_finished = sql.col("state") == RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
     doubtful = is_finished & sql.col("size").isNotNull() & sql.col("log_size").isNotNull()
@@ -420,13 +422,13 @@ def _wrong_sizes(known: DataFrame, store: ObjectStoreSettings) -> DataFrame:
         client, suffix = open_for_reading(store), store.create_layout().commit_suffix
         for batch in batches:
             rows = [_sized(client, suffix, row) for row in batch.to_pylist()]
-            found = [row for row in rows if row is not None]
-            yield pa.RecordBatch.from_pylist(found, schema=pa.schema(_SIZED_FIELDS))
+            wrong = [row for row in rows if row is not None]
+            yield pa.RecordBatch.from_pylist(wrong, schema=pa.schema(_SIZED_FIELDS))
 
     columns = [name for name in _SIZED_FIELDS if name not in ("kind", "detail")]
-    asked = known.where(doubtful).select(*columns)
-    sized = map_batches(asked, ask, pa.schema(_SIZED_FIELDS))
-    return _found(sized, sql.col("detail"))
+    doubtful_rows = expected.where(doubtful).select(*columns)
+    sized = map_batches(doubtful_rows, ask, pa.schema(_SIZED_FIELDS))
+    return _finding_rows(sized, sql.col("detail"))
 
 
 def _sized(client: ObjectClient, suffix: str | None, row: dict[str, Any]) -> dict[str, Any] | None:
@@ -448,7 +450,9 @@ def _sized(client: ObjectClient, suffix: str | None, row: dict[str, Any]) -> dic
     return row | {"kind": FindingKind.WRONG_SIZE.value, "detail": detail}
 
 
-def _found(rows: DataFrame, detail: Column, *, takes_unknown_topics: bool = False) -> DataFrame:
+def _finding_rows(
+    rows: DataFrame, detail: Column, *, takes_unknown_topics: bool = False
+) -> DataFrame:
     deletable = [kind.value for kind in _DELETABLE]
     if takes_unknown_topics:
         deletable.append(FindingKind.UNKNOWN_TOPIC.value)
@@ -485,10 +489,10 @@ def _refusals(
 def _belonging(
     in_bucket: Collection[str], in_metadata: Collection[str], cluster: Mapping[str, str] | None
 ) -> Sequence[str]:
-    known = set(in_metadata) | set(cluster or ())
-    if in_bucket and not known & set(in_bucket):
+    topic_ids = set(in_metadata) | set(cluster or ())
+    if in_bucket and not topic_ids & set(in_bucket):
         problem = "bucket and metadata do not belong together: they share no topic id"
-        return [f"{problem} topic_ids_in_bucket={len(in_bucket)} topic_ids_known={len(known)}"]
+        return [f"{problem} topic_ids_in_bucket={len(in_bucket)} topic_ids_known={len(topic_ids)}"]
     return []
 
 

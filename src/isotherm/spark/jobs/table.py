@@ -90,12 +90,12 @@ class TableRun:
 @dataclass(frozen=True)
 class _Work:
     """The work of every task of a round. If `places` is None, a task only looks for fields in its
-    first batches. `fixed` has the types of existing columns, `known` also those found so far."""
+    first batches. `fixed` has the types of existing columns, `types` also those of new fields."""
 
     options: SourceOptions
     formats: KeyValue[ValueFormat]
     fixed: DecodedTypes
-    known: DecodedTypes
+    types: DecodedTypes
     run: str
     newest: bool
     places: FilePlaces | None = None
@@ -103,7 +103,7 @@ class _Work:
 
 class _Written(NamedTuple):
     """The files of a round's tasks, and the reasons of its dead letters. `grown` has the types of
-    tasks that found new fields instead, by task number."""
+    tasks that met new fields instead, by task number."""
 
     rows: Sequence[PutFile]
     dead: Sequence[PutFile]
@@ -145,7 +145,7 @@ def add_to_table(
     work = _Work(options, formats, fixed, fixed, run, newest)
     if any(each is None for each in fixed):
         show_step("finding the fields")
-        work = replace(work, known=_union(fixed, _run_tasks(spark, work, every).grown))
+        work = replace(work, types=_union(fixed, _run_tasks(spark, work, every).grown))
     rows: list[PutFile] = []
     dead: list[PutFile] = []
     tombstones: list[PutFile] = []
@@ -161,7 +161,7 @@ def add_to_table(
         tombstones += written.tombstones
         reasons += written.reasons
         left = {number: every[number] for number in written.grown}
-        work = replace(work, known=_union(work.known, written.grown))
+        work = replace(work, types=_union(work.types, written.grown))
     merged = _Merged(rows)
     if newest and (rows or tombstones):
         show_step("leaving out superseded rows")
@@ -190,9 +190,9 @@ def cost_of_table(plan: TopicPlan, options: SourceOptions) -> Cost:
 
 def _placed(work: _Work, table: TopicTable) -> _Work:
     """Give the table all columns of `types`, and return the work that writes files with them."""
-    places = table.places(KeyValue(*map(unmarked, work.known)))
+    places = table.places(KeyValue(*map(unmarked, work.types)))
     types = table.types()
-    return replace(work, places=places, fixed=types, known=types)
+    return replace(work, places=places, fixed=types, types=types)
 
 
 def _commit(
@@ -240,13 +240,13 @@ def _merge(
     )
 
 
-def _union(known: DecodedTypes, types_by_task: Mapping[int, DecodedTypes]) -> DecodedTypes:
-    """Merge the types that tasks found, in the order of tasks, which is that of partitions and
+def _union(types: DecodedTypes, types_by_task: Mapping[int, DecodedTypes]) -> DecodedTypes:
+    """Merge the types that tasks inferred, in the order of tasks, which is that of partitions and
     offsets. So the same topic always gives the same columns."""
     return reduce(
-        lambda before, number: merged_types(before, types_by_task[number], known),
+        lambda before, number: merged_types(before, types_by_task[number], types),
         sorted(types_by_task),
-        known,
+        types,
     )
 
 
@@ -280,7 +280,7 @@ def _types(schema: bytes) -> DecodedTypes:
 def _run_task(work: _Work, number: int, task: TaskPartition) -> Iterator[dict[str, Any]]:
     """Run one task, in an executor. Yields rows of _REPORT: the files that were put, or the types
     with the fields that the columns lack."""
-    decoders = decoders_of(work.formats, work.fixed, work.known)
+    decoders = decoders_of(work.formats, work.fixed, work.types)
     put: list[tuple[str, PutFile]] = []
     reasons: Counter[str] = Counter()
     with closing(_batches(work.options, task)) as batches:

@@ -54,21 +54,21 @@ def run_name() -> str:
 
 
 class TableRuns:
-    """`wanted` is the identity that the table must have; `look` fills in its topic_id. A run that
+    """`identity` is the one that the table must have; `look` fills in its topic_id. A run that
     would read more than `max_bytes` is refused. Not thread-safe."""
 
     def __init__(
         self,
         options: SourceOptions,
         table: TopicTable,
-        wanted: Identity,
+        identity: Identity,
         formats: KeyValue[ValueFormat],
         registry: RegistrySettings | None,
         max_bytes: int | None,
     ) -> None:
         self._options = options
         self._table = table
-        self._wanted = wanted
+        self._identity = identity
         self._formats = formats
         self._registry = registry
         self._max_bytes = max_bytes
@@ -83,9 +83,9 @@ class TableRuns:
         """
         identity = self._table.identity()
         if identity is not None:
-            check_options(identity, self._wanted, self._table.name)
+            check_options(identity, self._identity, self._table.name)
         plan = self._plan(identity)
-        expected = replace(self._wanted, topic_id=plan.topic_id)
+        expected = replace(self._identity, topic_id=plan.topic_id)
         cost = cost_of_table(plan, self._options)
         check_cost(cost, self._max_bytes)
         # Before Spark starts, and only if there is something to decode.
@@ -122,7 +122,7 @@ class TableRuns:
     def _plan(self, identity: Identity | None) -> TopicPlan:
         def check_id(topic_id: str) -> None:
             if identity is not None:
-                check_topic(identity, self._wanted.topic, topic_id, self._table.name)
+                check_topic(identity, self._identity.topic, topic_id, self._table.name)
 
         if self._planner is None:
             self._planner = TopicPlanner(self._options)

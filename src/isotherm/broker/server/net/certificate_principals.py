@@ -41,13 +41,13 @@ class PrincipalMapper:
         self._rules: list[_Rule | None] = []
         position = 0
         while position < len(rules.strip()):
-            found = _RULE.match(rules, position)
-            if found is None:
+            rule = _RULE.match(rules, position)
+            if rule is None:
                 raise ConfigError(
                     f"a rule is DEFAULT or RULE:PATTERN/NAME/ key={_RULES_KEY} value={rules}"
                 )
-            self._rules.append(_parsed_rule(found))
-            position = found.end()
+            self._rules.append(_parsed_rule(rule))
+            position = rule.end()
 
     def principal(self, certificate: bytes | None) -> Principal | None:
         """The principal of a certificate in DER; ANONYMOUS without one. None, which refuses the
@@ -66,9 +66,9 @@ class PrincipalMapper:
         return None
 
 
-def _parsed_rule(found: re.Match[str]) -> _Rule | None:
-    if found[1] is None:
+def _parsed_rule(rule: re.Match[str]) -> _Rule | None:
+    if rule[1] is None:
         return None
-    pattern = rule_pattern(found[1], _RULES_KEY)
-    name = literal_unknown_groups(found[2], pattern.groups)
-    return _Rule(pattern, rule_replacement(name, pattern.groups, _RULES_KEY), found[3])
+    pattern = rule_pattern(rule[1], _RULES_KEY)
+    name = literal_unknown_groups(rule[2], pattern.groups)
+    return _Rule(pattern, rule_replacement(name, pattern.groups, _RULES_KEY), rule[3])

@@ -254,8 +254,8 @@ class Connection(asyncio.BufferedProtocol):
     def certificate(self) -> bytes | None:
         """The client's certificate in DER; None without TLS or if the client sent none."""
         tls = self._transport.get_extra_info("ssl_object")
-        found: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
-        return found
+        certificate: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
+        return certificate
 
     # ---- called by the transport
 
@@ -564,14 +564,14 @@ class Connection(asyncio.BufferedProtocol):
         answer: Answer = ()
         pending, failure = None, None
         try:
-            found = step()
+            result = step()
         except IsothermError as error:
             failure = str(error)
         else:
-            if isinstance(found, PendingAnswer):
-                pending = found
+            if isinstance(result, PendingAnswer):
+                pending = result
             else:
-                answer = found
+                answer = result
         if pending is not None or self._unanswered:
             unanswered = _Unanswered(frame, pending, answer, failure)
             self._unanswered.append(unanswered)
@@ -622,15 +622,15 @@ class Connection(asyncio.BufferedProtocol):
                     if future.cancelled():
                         # A skipped answer would pair every later answer with the wrong request.
                         raise RejectedError("a request was cancelled")
-                    found = first.pending.answer()
+                    result = first.pending.answer()
                 except IsothermError as error:
                     first.pending, first.failure = None, str(error)
                 else:
-                    if isinstance(found, PendingAnswer):
-                        first.pending = found
+                    if isinstance(result, PendingAnswer):
+                        first.pending = result
                         self._await(first)
                         return
-                    first.pending, first.answer = None, found
+                    first.pending, first.answer = None, result
             self._unanswered.pop(0)
             if first.failure is not None:
                 self._close_with(first.failure)

@@ -193,10 +193,10 @@ class MetricsEndpoint:
     def _login(self, request: bytes, client_address: str) -> LoginResult:
         if self._credentials is None:
             return LoginResult(is_granted=True)
-        found = _AUTHORIZATION.search(request)
-        if found is None:
+        header = _AUTHORIZATION.search(request)
+        if header is None:
             return LoginResult(is_granted=False)
-        return self._logins.attempt(found[1], self._credentials, client_address)
+        return self._logins.attempt(header[1], self._credentials, client_address)
 
 
 def _login_refusal(login: LoginResult) -> _Response:
@@ -227,10 +227,10 @@ def _is_own_host(request: bytes, names: frozenset[str]) -> bool:
     hosts = _HOST.findall(request)
     if _ANY_HOST in names or not hosts:
         return True
-    found = _HOST_AND_PORT.fullmatch(hosts[0].decode("latin-1"))
-    if len(hosts) > 1 or found is None:
+    address = _HOST_AND_PORT.fullmatch(hosts[0].decode("latin-1"))
+    if len(hosts) > 1 or address is None:
         return False
-    host = (found["ipv6"] or found["host"]).lower()
+    host = (address["ipv6"] or address["host"]).lower()
     return host in names or _is_ip_address(host)
 
 
@@ -243,13 +243,15 @@ def _is_ip_address(host: str) -> bool:
 
 
 def _parse_address(text: str) -> _Address:
-    found = _ADDRESS.fullmatch(text)
-    if found is None:
+    address = _ADDRESS.fullmatch(text)
+    if address is None:
         raise ConfigError(
             f"cannot listen: expected PORT, HOST:PORT or https://HOST:PORT key=prometheus.listener"
             f" value={text}"
         )
-    return _Address(found["scheme"] == "https", found["host"] or "localhost", int(found["port"]))
+    return _Address(
+        address["scheme"] == "https", address["host"] or "localhost", int(address["port"])
+    )
 
 
 def _read_credentials(config: BrokerConfig) -> Mapping[bytes, bytes] | None:
