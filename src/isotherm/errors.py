@@ -185,6 +185,10 @@ class FencedLeaderEpochError(FencedError):
     """The request carries an older leader epoch than the broker's."""
 
 
+class FencedStateEpochError(FencedError):
+    """The state of a share partition has begun anew since the epoch of the request."""
+
+
 class UnknownLeaderEpochError(FencedError):
     """The request carries a newer leader epoch than the broker's."""
 

@@ -140,6 +140,7 @@ REQUESTS: Mapping[ApiKey, Sequence[Mapping[str, Any]]] = {
     ApiKey.FIND_COORDINATOR: [
         *_each("key", _GROUPS, key_type=0, coordinator_keys=list(_GROUPS)),
         *_each("key", _IDS, key_type=1, coordinator_keys=list(_IDS)),
+        {"key": "g:x:0", "key_type": 2, "coordinator_keys": ["g:x:0"]},
     ],
     ApiKey.JOIN_GROUP: _each("group_id", _GROUPS, session_timeout=1, protocol_type="consumer"),
     ApiKey.HEARTBEAT: _each("group_id", _GROUPS, member_id="m"),
@@ -209,6 +210,17 @@ REQUESTS: Mapping[ApiKey, Sequence[Mapping[str, Any]]] = {
             ]
         }
     ],
+    # Without a group nothing is done, on any broker.
+    **{
+        key: [{"group_id": "", "topics": [{"topic_id": "id:known", "partitions": [{}]}]}]
+        for key in (
+            ApiKey.INITIALIZE_SHARE_GROUP_STATE,
+            ApiKey.READ_SHARE_GROUP_STATE,
+            ApiKey.WRITE_SHARE_GROUP_STATE,
+            ApiKey.DELETE_SHARE_GROUP_STATE,
+            ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+        )
+    },
     ApiKey.TXN_OFFSET_COMMIT: [
         {
             "transactional_id": transactional_id,
@@ -386,7 +398,8 @@ NOT_ASKED = frozenset(
         ApiKey.SASL_AUTHENTICATE,
         ApiKey.SASL_HANDSHAKE,
         *(key for key in ApiKey if "DELEGATION_TOKEN" in key.name),
-        *(key for key in ApiKey if "SHARE_" in key.name or key.name.startswith("STREAMS_")),
+        *(key for key in ApiKey if key.name.startswith(("SHARE_", "STREAMS_"))),
+        *(key for key in ApiKey if key.name.endswith("_SHARE_GROUP_OFFSETS")),
     }
 )
 

@@ -38,9 +38,11 @@ FIRST_FLEXIBLE_API_VERSIONS = 3
 SETTINGS = {"auto.create.topics.enable": "false", "transaction.state.log.num.partitions": "1"}
 # Kafka knows these keys, on its controllers.
 CONTROLLERS_KEYS = frozenset({52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 82})
+SHARE_PARTITION = "g:AAAAAAAAAAAAAAAAAAAAAQ:0"
 MAKE_INTERNAL_TOPICS: list[tuple[int, int, dict[str, Any]]] = [
     (ApiKey.FIND_COORDINATOR, 6, {"key_type": 0, "coordinator_keys": ["g"]}),
     (ApiKey.FIND_COORDINATOR, 6, {"key_type": 1, "coordinator_keys": ["t"]}),
+    (ApiKey.FIND_COORDINATOR, 6, {"key_type": 2, "coordinator_keys": [SHARE_PARTITION]}),
     (ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ["nobody"]}),
     (ApiKey.DESCRIBE_GROUPS, 5, {"groups": ["nobody"]}),
 ]
@@ -74,7 +76,6 @@ DIFFERENT: Mapping[str, str] = {
     "produce no such codec": "UNKNOWN_SERVER_ERROR explains nothing, and clients send it again",
     "produce compressed garbage": "UNKNOWN_SERVER_ERROR explains nothing, and clients send it"
     " again",
-    "share coordinator": "there is none, and asking again does not help",
     "produce negative count": "the header is damaged whatever the records are",
 }
 

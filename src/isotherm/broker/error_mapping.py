@@ -32,6 +32,7 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.NotControllerError: ErrorCode.not_controller,
     # Fenced.
     errors.FencedLeaderEpochError: ErrorCode.fenced_leader_epoch,
+    errors.FencedStateEpochError: ErrorCode.fenced_state_epoch,
     errors.UnknownLeaderEpochError: ErrorCode.unknown_leader_epoch,
     errors.InvalidProducerEpochError: ErrorCode.invalid_producer_epoch,
     errors.ProducerFencedError: ErrorCode.producer_fenced,

@@ -27,6 +27,7 @@ from isotherm.broker.cluster.embedded_cluster import EmbeddedCluster
 from isotherm.broker.coordinators.coordinator_elections import (
     TransactionPeers,
     open_group_coordinator,
+    open_share_coordinator,
     open_transaction_coordinator,
 )
 from isotherm.broker.coordinators.coordinator_metrics import CoordinatorMetrics
@@ -303,6 +304,9 @@ class BrokerNode:
             cluster.new_producer_id(control_executor),
             clock=self._clock,
         )
+        share_coordinator = open_share_coordinator(
+            self._config, cluster.metadata, replica_manager, create_topic, self._clock
+        )
         self.metrics.registry.register(
             CoordinatorMetrics(group_coordinator.shards, transaction_coordinator)
         )
@@ -323,6 +327,7 @@ class BrokerNode:
             answers=self._server.answers,
             group_coordinator=group_coordinator,
             transaction_coordinator=transaction_coordinator,
+            share_coordinator=share_coordinator,
             transaction_markers=transaction_markers,
             remote_admission=self._transaction_peers.admission,
             remote_log_manager=remote_log_manager,
@@ -488,6 +493,7 @@ class BrokerNode:
         purgatory.expire_all()
         await self.services.transaction_coordinator.stop()
         await self.services.group_coordinator.stop()
+        await self.services.share_coordinator.stop()
         await self._transaction_peers.stop()
         await server.stop(DRAIN_TIMEOUT_S)
 

@@ -19,6 +19,7 @@ from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.replication import ReplicationConfig
 from isotherm.config.security import SecurityConfig
+from isotherm.config.share_coordinator import ShareCoordinatorConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
@@ -31,6 +32,7 @@ _GROUPS: list[tuple[str, str, type]] = [
     ("remote", "Remote tier (broker level)", RemoteLogManagerConfig),
     ("groups", "Consumer groups (broker level)", GroupConfig),
     ("transactions", "Transactions (broker level)", TransactionConfig),
+    ("share-coordinator", "Share coordinator (broker level)", ShareCoordinatorConfig),
     ("replication", "Replication (broker level)", ReplicationConfig),
     ("cleaner", "Log cleaner (broker level)", CleanerConfig),
     ("quorum", "Membership in a cluster of Kafka controllers (broker level)", QuorumConfig),

@@ -49,6 +49,7 @@ from isotherm.config.quorum import QuorumConfig
 from isotherm.config.remote import RemoteLogManagerConfig
 from isotherm.config.replication import ReplicationConfig
 from isotherm.config.security import LISTENER_LIMITS, LISTENER_PREFIX, SecurityConfig
+from isotherm.config.share_coordinator import ShareCoordinatorConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import ConfigError
@@ -375,6 +376,7 @@ class BrokerConfig:
     remote: RemoteLogManagerConfig = field(default_factory=RemoteLogManagerConfig)
     groups: GroupConfig = field(default_factory=GroupConfig)
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
+    share_coordinator: ShareCoordinatorConfig = field(default_factory=ShareCoordinatorConfig)
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
     cleaner: CleanerConfig = field(default_factory=CleanerConfig)
     quorum: QuorumConfig = field(default_factory=QuorumConfig)

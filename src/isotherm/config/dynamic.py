@@ -27,6 +27,7 @@ from isotherm.config.security import (
     split_key_material,
     split_listener_limit,
 )
+from isotherm.config.share_coordinator import ShareCoordinatorConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import ConfigError
@@ -79,6 +80,7 @@ CONFIG_GROUPS: Mapping[str, type] = {
     "remote": RemoteLogManagerConfig,
     "groups": GroupConfig,
     "transactions": TransactionConfig,
+    "share_coordinator": ShareCoordinatorConfig,
     "replication": ReplicationConfig,
     "cleaner": CleanerConfig,
     "quorum": QuorumConfig,

@@ -28,6 +28,7 @@ from isotherm.config.security import (
     split_listener,
     split_listener_limit,
 )
+from isotherm.config.share_coordinator import ShareCoordinatorConfig
 from isotherm.config.topic import TopicConfig
 from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import ConfigError
@@ -47,6 +48,7 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
     remote = _take_remote(remaining)
     groups = GroupConfig(**_take_fields(GroupConfig, remaining))
     transactions = TransactionConfig(**_take_fields(TransactionConfig, remaining))
+    share_coordinator = ShareCoordinatorConfig(**_take_fields(ShareCoordinatorConfig, remaining))
     replication = ReplicationConfig(**_take_fields(ReplicationConfig, remaining))
     cleaner = CleanerConfig(**_take_fields(CleanerConfig, remaining))
     own_roles = DISTINCT_LIST.parse(remaining.get("process.roles", ",".join(COMBINED)))
@@ -74,6 +76,7 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
         remote=remote,
         groups=groups,
         transactions=transactions,
+        share_coordinator=share_coordinator,
         replication=replication,
         cleaner=cleaner,
         quorum=quorum,
@@ -171,6 +174,7 @@ def broker_key_names() -> list[str]:
         RemoteLogManagerConfig,
         GroupConfig,
         TransactionConfig,
+        ShareCoordinatorConfig,
         ReplicationConfig,
         CleanerConfig,
         QuorumConfig,

@@ -121,6 +121,7 @@ class Parts:
                 answers=AnswerMemory(-1, (), self.clock.monotonic_s, lambda _: None),
                 group_coordinator=cast("Any", None),
                 transaction_coordinator=cast("Any", None),
+                share_coordinator=cast("Any", None),
                 transaction_markers=cast("Any", None),
                 remote_log_manager=cast("Any", SimpleNamespace(readers=self.remote)),
                 control_executor=self.control,

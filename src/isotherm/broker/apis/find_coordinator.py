@@ -22,6 +22,8 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
 from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC
+from isotherm.broker.coordinators.shares.share_state_log import SHARE_STATE_TOPIC
+from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
 from isotherm.broker.coordinators.transactions.transaction_log import TRANSACTION_STATE_TOPIC
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.endpoint import Endpoint
@@ -30,27 +32,38 @@ from isotherm.broker.server.requests.access_checks import Check, Denial, TypeBy
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api
+from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.types import BrokerId
 
 if TYPE_CHECKING:
     from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
+    from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
     from isotherm.broker.coordinators.transactions.transaction_coordinator import (
         TransactionCoordinator,
     )
 
 FIRST_KEY_TYPE_VERSION = 1
 FIRST_BATCHED_VERSION = 4
-GROUP, TRANSACTION = 0, 1
-TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTION_STATE_TOPIC}
+FIRST_SHARE_VERSION = 6
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+TOPICS = {
+    GROUP: OFFSETS_TOPIC,
+    TRANSACTION: TRANSACTION_STATE_TOPIC,
+    SHARE: SHARE_STATE_TOPIC,
+}
+
+_NO_NODE: dict[str, Any] = {"error_message": None, "node_id": NO_LEADER, "host": "", "port": -1}
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     version = context.header.api_version
     key_type = request.key_type if version >= FIRST_KEY_TYPE_VERSION else GROUP
-    if key_type not in (GROUP, TRANSACTION):
+    if key_type not in TOPICS or (key_type == SHARE and version < FIRST_SHARE_VERSION):
         message = f"unknown coordinator type key_type={key_type}"
         return API.refuse(context, request, ErrorCode.invalid_request, message)
+    if key_type == SHARE:
+        return await _share_coordinators(context, request)
     await _ensure_topic(context, key_type)
     if version < FIRST_BATCHED_VERSION:
         return context.response(_fields(context, TOPICS[key_type], request.key))
@@ -60,15 +73,44 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return context.response({"coordinators": coordinators})
 
 
+async def _share_coordinators(context: RequestContext, request: Any) -> Any:
+    authorizer = context.services.authorizer
+    if authorizer and not authorizer.allows_cluster(context, Operation.CLUSTER_ACTION):
+        return API.refuse(context, request, ErrorCode.cluster_authorization_failed)
+    keys = [_share_key(text) for text in request.coordinator_keys]
+    if any(keys):
+        await _ensure_topic(context, SHARE)
+    coordinators = [
+        {"key": text, **_share_fields(context, key)}
+        for text, key in zip(request.coordinator_keys, keys, strict=True)
+    ]
+    return context.response({"coordinators": coordinators})
+
+
+def _share_key(text: str) -> str | None:
+    try:
+        return SharePartitionKey.parse(text).coordinator_key
+    except InvalidRequestError:
+        return None
+
+
+def _share_fields(context: RequestContext, key: str | None) -> dict[str, Any]:
+    if key is None:
+        return _NO_NODE | {"error_code": ErrorCode.invalid_request}
+    return _fields(context, SHARE_STATE_TOPIC, key)
+
+
 async def _ensure_topic(context: RequestContext, key_type: int) -> None:
     """Ask the cluster's controller to create a missing topic; see `TopicCreator`."""
     services = context.services
     if services.embedded_controller is not None or TOPICS[key_type] in _topics(context):
         return
-    coordinator: GroupCoordinator | TransactionCoordinator = services.group_coordinator
-    if key_type == TRANSACTION:
-        coordinator = services.transaction_coordinator
-    await coordinator.ensure_topic()
+    coordinators: Mapping[int, GroupCoordinator | TransactionCoordinator | ShareCoordinator] = {
+        GROUP: services.group_coordinator,
+        TRANSACTION: services.transaction_coordinator,
+        SHARE: services.share_coordinator,
+    }
+    await coordinators[key_type].ensure_topic()
 
 
 def _topics(context: RequestContext) -> Mapping[str, TopicImage]:
@@ -79,13 +121,7 @@ def _fields(context: RequestContext, topic_name: str, key: str) -> dict[str, Any
     node_id = _coordinator_of(context, topic_name, key)
     endpoint = _endpoint(context, node_id)
     if endpoint is None:
-        return {
-            "error_code": ErrorCode.coordinator_not_available,
-            "error_message": None,
-            "node_id": NO_LEADER,
-            "host": "",
-            "port": -1,
-        }
+        return _NO_NODE | {"error_code": ErrorCode.coordinator_not_available}
     return {
         "error_code": ErrorCode.none,
         "error_message": None,

@@ -2,7 +2,7 @@
 
 Versions  SaslHandshake (17) 0-1 · SaslAuthenticate (36) 0-2 · CreateDelegationToken (38) 1-3 ·
           RenewDelegationToken (39), ExpireDelegationToken (40) 1-2 · DescribeDelegationToken (41)
-          1-3 · AddRaftVoter (80) 0-1 · RemoveRaftVoter (81) 0 · share groups (76-79, 83-87, 90-92)
+          1-3 · AddRaftVoter (80) 0-1 · RemoveRaftVoter (81) 0 · share groups (76-79, 90-92)
           and streams groups (88, 89) in Kafka's versions
 Behaviour Refused with the error code of a Kafka broker that has the feature turned off: no SASL and
           no delegation tokens on a PLAINTEXT listener, share.version=0, streams.version=0,
@@ -90,7 +90,6 @@ def _no_streams_groups(key: ApiKey, items: Sequence[Items] = (), **fixed: Any) -
 
 _GROUP_IDS = (Items(("group_ids",), ("groups",), named="group_id"),)
 _GROUPS = (Items(("groups",), ("groups",)),)
-_STATE = (Items(("topics", "partitions"), ("results", "partitions")),)
 
 APIS: Sequence[Api] = (
     _no_sasl(ApiKey.SASL_HANDSHAKE, 1),
@@ -105,13 +104,6 @@ APIS: Sequence[Api] = (
     _no_share_groups(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, _GROUP_IDS, authorized_operations=0),
     _no_share_groups(ApiKey.SHARE_FETCH, 1, 2),
     _no_share_groups(ApiKey.SHARE_ACKNOWLEDGE, 1, 2),
-    _no_share_groups(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, 0, _STATE),
-    _no_share_groups(ApiKey.READ_SHARE_GROUP_STATE, 0, 0, _STATE),
-    _no_share_groups(ApiKey.WRITE_SHARE_GROUP_STATE, 0, 1, _STATE),
-    _no_share_groups(ApiKey.DELETE_SHARE_GROUP_STATE, 0, 0, _STATE),
-    _no_share_groups(
-        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, 0, 1, _STATE, delivery_complete_count=0
-    ),
     _no_share_groups(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, _GROUPS),
     _no_share_groups(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0),
     _no_share_groups(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0),

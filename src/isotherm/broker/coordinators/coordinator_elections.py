@@ -1,8 +1,8 @@
-"""Creates the group and transaction coordinators, and elects them for partitions.
+"""Creates the group, transaction and share coordinators, and elects them for partitions.
 
-Both are elected for the partitions of their topic that this broker leads, and resign from the
+They are elected for the partitions of their topic that this broker leads, and resign from the
 others (Kafka: BrokerMetadataPublisher.updateCoordinator). With the embedded controller this broker
-leads every partition, so both are elected for all of them at the start.
+leads every partition, so they are elected for all of them at the start.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, Protocol
 from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic
 from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
 from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC, OffsetsTopic
+from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
+from isotherm.broker.coordinators.shares.share_state_log import SHARE_STATE_TOPIC, ShareStateLog
 from isotherm.broker.coordinators.transactions.marker_sender import (
     MARKERS_PER_REQUEST_MAX,
     QUEUED_MARKERS_MAX,
@@ -223,6 +225,51 @@ def open_transaction_coordinator(
         new_producer_id=new_producer_id,
     )
     follow_leadership(metadata, TRANSACTION_STATE_TOPIC, coordinator)
+    return coordinator
+
+
+def share_state_topic(config: BrokerConfig) -> InternalTopic:
+    """The settings of `__share_group_state`, as in Kafka's
+    ShareCoordinatorService.shareGroupStateTopicConfigs.
+    """
+    shares = config.share_coordinator
+    return InternalTopic(
+        name=SHARE_STATE_TOPIC,
+        partitions=shares.share_coordinator_state_topic_num_partitions,
+        replication_factor=shares.share_coordinator_state_topic_replication_factor,
+        configs={
+            "cleanup.policy": "delete",
+            "compression.type": "producer",
+            "retention.ms": "-1",
+            "segment.bytes": str(shares.share_coordinator_state_topic_segment_bytes),
+        },
+        replica_configs={
+            "min.insync.replicas": str(shares.share_coordinator_state_topic_min_isr),
+        },
+    )
+
+
+def open_share_coordinator(
+    config: BrokerConfig,
+    metadata: ClusterMetadata,
+    replica_manager: ReplicaManager,
+    create_topic: TopicCreator,
+    clock: Clock,
+) -> ShareCoordinator:
+    """The share coordinator. It loads its partitions of `__share_group_state` now and whenever it
+    is elected."""
+    loop = asyncio.get_running_loop()
+    topic = CoordinatorTopic(metadata, replica_manager, create_topic, share_state_topic(config))
+    log = ShareStateLog(config.share_coordinator, topic, clock)
+    coordinator = ShareCoordinator(config.share_coordinator, log, metadata, clock)
+
+    def follow(change: MetadataChange) -> None:
+        if change.deleted:
+            deleted = {topic.topic_id for topic in change.deleted}
+            loop.call_soon_threadsafe(coordinator.topics_deleted, deleted)
+
+    follow_leadership(metadata, SHARE_STATE_TOPIC, coordinator)
+    metadata.add_listener(follow)
     return coordinator
 
 

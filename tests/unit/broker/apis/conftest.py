@@ -111,6 +111,7 @@ class Broker:
             answers=cast("Any", None),
             group_coordinator=cast("Any", None),
             transaction_coordinator=cast("Any", NoTransactions(self.controller)),
+            share_coordinator=cast("Any", None),
             transaction_markers=cast("Any", None),
             remote_log_manager=None,
             control_executor=self._executor,

@@ -57,6 +57,17 @@ def test_unknown_key_type_is_an_invalid_request(broker, key_type):
     assert many.coordinators[0].error_code is ErrorCode.invalid_request
 
 
+def test_this_broker_coordinates_every_share_partition(broker):
+    share_partition = "g:AAAAAAAAAAAAAAAAAAAAAQ:0"
+    response = broker.call(
+        ApiKey.FIND_COORDINATOR, 6, coordinator_keys=(share_partition, "g"), key_type=2
+    )
+    assert [(c.key, c.error_code, c.node_id) for c in response.coordinators] == [
+        (share_partition, ErrorCode.none, 1),
+        ("g", ErrorCode.invalid_request, -1),
+    ]
+
+
 def test_coordinator_is_not_available_by_a_listener_that_is_not_advertised(broker):
     response = broker.call(
         ApiKey.FIND_COORDINATOR, 6, coordinator_keys=("a",), key_type=0, listener="HIDDEN"
@@ -90,6 +101,7 @@ class Member:
             metadata=SimpleNamespace(image=image),
             group_coordinator=SimpleNamespace(ensure_topic=self._ensure("groups")),
             transaction_coordinator=SimpleNamespace(ensure_topic=self._ensure("transactions")),
+            share_coordinator=SimpleNamespace(ensure_topic=self._ensure("shares")),
         )
 
     def _ensure(self, name):

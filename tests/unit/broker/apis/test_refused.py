@@ -3,8 +3,6 @@ response."""
 
 from __future__ import annotations
 
-import uuid
-
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -13,13 +11,10 @@ from isotherm.broker.apis.api_register import APIS, SERVED
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import blank_entity
 
-STATE = {"topics": [{"topic_id": uuid.UUID(int=7), "partitions": [{}, {}]}]}
-STATE_KEYS = range(ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY + 1)
 ASKED = {
     ApiKey.SHARE_GROUP_DESCRIBE: {"group_ids": ["a", "b"]},
     ApiKey.STREAMS_GROUP_DESCRIBE: {"group_ids": ["a", "b"]},
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: {"groups": [{"group_id": "a"}, {"group_id": "b"}]},
-    **dict.fromkeys(STATE_KEYS, STATE),
 }
 
 

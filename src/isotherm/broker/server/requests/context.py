@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
+from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
 from isotherm.broker.coordinators.transactions.remote_admission import RemoteAdmission
 from isotherm.broker.coordinators.transactions.transaction_coordinator import (
     TransactionCoordinator,
@@ -93,6 +94,7 @@ class BrokerServices:
     answers: AnswerMemory[Any]
     group_coordinator: GroupCoordinator
     transaction_coordinator: TransactionCoordinator
+    share_coordinator: ShareCoordinator
     transaction_markers: TransactionMarkers
     remote_admission: RemoteAdmission | None = None
     remote_log_manager: RemoteLogManager | None

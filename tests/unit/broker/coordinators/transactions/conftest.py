@@ -174,6 +174,7 @@ class Broker:
             answers=cast("Any", None),
             group_coordinator=cast("Any", self.groups),
             transaction_coordinator=self.coordinator,
+            share_coordinator=cast("Any", None),
             transaction_markers=self.markers,
             remote_log_manager=None,
             control_executor=executor,

@@ -1,0 +1,40 @@
+"""InitializeShareGroupState (key 83).
+
+Versions  0
+Behaviour Begins the state of share partitions, or begins it anew under a higher state epoch. Sent
+          by group coordinators. With the embedded controller it creates `__share_group_state`.
+Not done  -
+KIPs      932
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isotherm.broker.apis.share_state_answers import (
+    ACCESS,
+    ITEMS,
+    PartitionAnswer,
+    answer_partitions,
+)
+from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api
+from isotherm.protocol.api_keys import ApiKey, VersionRange
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    coordinator = context.services.share_coordinator
+    if context.services.embedded_controller is not None:
+        await coordinator.ensure_topic()
+
+    def initialize(key: SharePartitionKey, entry: Any) -> PartitionAnswer:
+        shard = coordinator.initialize(key, entry.state_epoch, entry.start_offset)
+        return PartitionAnswer(shard, {})
+
+    return await answer_partitions(context, request, initialize, {})
+
+
+API = Api(
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE, VersionRange(0, 0), handle, access=ACCESS, items=ITEMS
+)

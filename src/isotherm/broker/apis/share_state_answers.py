@@ -1,0 +1,105 @@
+"""What the APIs of share groups' state have in common: an answer for each share partition.
+
+They are sent by brokers, and Kafka serves them at every level of `share.version`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.coordinators.shares.share_shard import ShareShard
+from isotherm.broker.coordinators.shares.share_state_records import NO_TOPIC_ID, SharePartitionKey
+from isotherm.broker.coordinators.shares.state_batches import StateBatch
+from isotherm.broker.error_mapping import error_code, error_message
+from isotherm.broker.loop_turns import AnswerTurns
+from isotherm.broker.metadata.access.acls import Operation
+from isotherm.broker.server.requests.access_checks import on_cluster
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Access
+from isotherm.errors import IsothermError
+
+ACCESS = Access(
+    [
+        on_cluster(
+            Operation.CLUSTER_ACTION,
+            covers=["group_id", "topics/topic_id"],
+            shows=["results/topic_id"],
+        )
+    ]
+)
+ITEMS = (Items(("topics", "partitions"), ("results", "partitions")),)
+
+
+class PartitionAnswer(NamedTuple):
+    """`shard` has to commit what it appended before the answer is sent."""
+
+    shard: ShareShard
+    fields: Mapping[str, Any]
+
+
+async def answer_partitions(
+    context: RequestContext,
+    request: Any,
+    ask: Callable[[SharePartitionKey, Any], PartitionAnswer],
+    failed: Mapping[str, Any],
+) -> Any:
+    """The response with the answer of `ask` for each partition's entry of the request.
+
+    `ask` may raise IsothermError. A partition with an error has the fields `failed`. As in Kafka,
+    a request without a group, or with a topic without partitions, gets no answers, and a partition
+    that is named twice gets one.
+    """
+    if not request.group_id or not all(topic.partitions for topic in request.topics):
+        return context.response({"results": ()})
+    turns = AnswerTurns()
+    results: dict[uuid.UUID, dict[int, PartitionAnswer | IsothermError]] = {}
+    for topic in request.topics:
+        topic_id = topic.topic_id or NO_TOPIC_ID
+        answers = results.setdefault(topic_id, {})
+        for entry in topic.partitions:
+            await turns.take()
+            key = SharePartitionKey(request.group_id, topic_id, entry.partition)
+            try:
+                answers[entry.partition] = ask(key, entry)
+            except IsothermError as error:
+                answers[entry.partition] = error
+    return context.response(
+        {
+            "results": [
+                {
+                    "topic_id": topic_id,
+                    "partitions": [
+                        {"partition": partition, **await _fields(context, answer, failed)}
+                        for partition, answer in sorted(answers.items(), key=lambda each: each[0])
+                    ],
+                }
+                for topic_id, answers in results.items()
+            ]
+        }
+    )
+
+
+async def _fields(
+    context: RequestContext, answer: PartitionAnswer | IsothermError, failed: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    if isinstance(answer, PartitionAnswer):
+        try:
+            await answer.shard.wait_committed(context.services.share_coordinator.commit_timeout_s)
+        except IsothermError as error:
+            answer = error
+        else:
+            return {"error_code": ErrorCode.none, "error_message": None, **answer.fields}
+    return {"error_code": error_code(answer), "error_message": error_message(answer), **failed}
+
+
+def batches_of(entries: Any) -> tuple[StateBatch, ...]:
+    """The state batches of a request."""
+    return tuple(
+        StateBatch(each.first_offset, each.last_offset, each.delivery_count, each.delivery_state)
+        for each in entries
+    )

@@ -1,0 +1,261 @@
+"""The coordinator of the state of share partitions (Kafka: ShareCoordinatorService).
+
+`share_state` decides what is written. This module appends the decision to `__share_group_state` and
+keeps it in memory, in one step of the event loop. A caller answers once the shard that a method
+returns has committed what it appended (`CoordinatorShard.wait_committed`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Collection
+
+from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
+from isotherm.broker.coordinators.coordinator_shards import CoordinatorShards
+from isotherm.broker.coordinators.shares.share_shard import ShareShard
+from isotherm.broker.coordinators.shares.share_state import (
+    StateWrite,
+    initialized,
+    is_rewritten,
+    read_by_leader,
+    rewritten,
+    written,
+)
+from isotherm.broker.coordinators.shares.share_state_log import RECORDS_PER_BATCH, ShareStateLog
+from isotherm.broker.coordinators.shares.share_state_records import (
+    SharePartitionKey,
+    ShareSnapshot,
+    ShareStateRecord,
+    ShareUpdate,
+)
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.clock import Clock
+from isotherm.config.share_coordinator import ShareCoordinatorConfig
+from isotherm.errors import (
+    InvalidRequestError,
+    IsothermError,
+    NotCoordinatorError,
+    UnknownTopicOrPartitionError,
+)
+from isotherm.remote.outages import log_failure
+from isotherm.types import LeaderEpoch, Offset, TimestampMs
+
+logger = logging.getLogger(__name__)
+
+
+class ShareCoordinator:
+    """Event loop thread only. Call `stop` at the end."""
+
+    def __init__(
+        self,
+        config: ShareCoordinatorConfig,
+        log: ShareStateLog,
+        metadata: ClusterMetadata,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._metadata = metadata
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._creating = asyncio.Lock()
+        self._shards = CoordinatorShards[ShareShard](
+            log.partitions.name,
+            fold=log.fold,
+            new_shard=self._new_shard,
+            opened=self._on_opened,
+        )
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._repeat(
+            "records are not pruned",
+            config.share_coordinator_state_topic_prune_interval_ms,
+            self._log.prune,
+        )
+        self._repeat(
+            "snapshots are not renewed",
+            config.share_coordinator_cold_partition_snapshot_interval_ms,
+            self._renew_snapshots,
+        )
+
+    # ---- leadership (coordinators.Elected)
+
+    def on_election(self, index: int, leader_epoch: LeaderEpoch) -> None:
+        """Load a partition of `__share_group_state` that this broker now leads."""
+        self._shards.on_election(index, leader_epoch)
+
+    def on_resignation(self, index: int, leader_epoch: LeaderEpoch | None) -> None:
+        """Drop a partition that this broker no longer leads, or, if `leader_epoch` is None, no
+        longer hosts.
+        """
+        self._shards.on_resignation(index, leader_epoch)
+
+    async def wait_until_loaded(self) -> None:
+        """Return when no partition is being loaded."""
+        await self._shards.wait_until_loaded()
+
+    async def stop(self) -> None:
+        """Close the shards and stop the timers. The log keeps its records."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        await self._shards.stop()
+
+    def _new_shard(self, index: int) -> ShareShard | None:
+        return self._log.new_shard(index) if self._log.partitions.is_empty(index) else None
+
+    def _on_opened(self, shard: ShareShard) -> None:
+        self._log.partitions.note_loaded(shard)
+
+    # ---- look-ups
+
+    async def ensure_topic(self) -> None:
+        """Create the topic unless it exists; see `TopicCreator`."""
+        # The lock makes concurrent requests wait for one creation, and for the election after it:
+        # the metadata has the topic a little before its shards are elected.
+        if self._log.partitions.partition_count is None or self._creating.locked():
+            async with self._creating:
+                await self._log.partitions.ensure()
+
+    def _shard_of(self, key: SharePartitionKey) -> ShareShard:
+        """Raises what `CoordinatorShards.at` raises."""
+        count = self._log.partitions.partition_count
+        if count is None:
+            raise NotCoordinatorError("this broker has no share group's state")
+        return self._shards.at(coordinator_partition(key.coordinator_key, count))
+
+    def _check_exists(self, key: SharePartitionKey) -> None:
+        topic = self._metadata.image.topics_by_id.get(key.topic_id)
+        if topic is None or key.partition >= len(topic.partitions):
+            raise UnknownTopicOrPartitionError(
+                f"there is no such partition topic_id={key.topic_id} partition={key.partition}"
+            )
+
+    # ---- requests. Each raises IsothermError without a change.
+
+    def initialize(
+        self, key: SharePartitionKey, state_epoch: int, start_offset: Offset
+    ) -> ShareShard:
+        """Begin the state of a share partition, or begin it anew."""
+        shard = self._shard_of(key)
+        _check_number(key)
+        state = shard.states.get(key)
+        value = initialized(state, state_epoch, start_offset, self._clock.now_ms())
+        self._check_exists(key)
+        self._append(shard, key, value)
+        return shard
+
+    def write(self, key: SharePartitionKey, write: StateWrite) -> ShareShard:
+        """Change the state of a share partition."""
+        shard = self._shard_of(key)
+        _check_number(key)
+        state = shard.states.get(key)
+        value = written(state, write, self._clock.now_ms(), self._updates_per_snapshot)
+        self._check_exists(key)
+        self._append(shard, key, value)
+        return shard
+
+    def read(self, key: SharePartitionKey, leader_epoch: int) -> tuple[ShareShard, ShareSnapshot]:
+        """The state for a leader of the partition; leaders of older epochs are fenced."""
+        shard = self._shard_of(key)
+        _check_number(key)
+        state, fence = read_by_leader(
+            shard.states.get(key), leader_epoch, self._clock.now_ms(), self._updates_per_snapshot
+        )
+        self._check_exists(key)
+        if fence is not None:
+            self._append(shard, key, fence)
+        return shard, state
+
+    def read_summary(self, key: SharePartitionKey) -> tuple[ShareShard, ShareSnapshot | None]:
+        """The state of a share partition, for a reader that is not its leader. None if there is
+        none yet."""
+        shard = self._shard_of(key)
+        _check_number(key)
+        self._check_exists(key)
+        state = shard.states.get(key)
+        return shard, None if state is None else state.snapshot
+
+    def delete(self, key: SharePartitionKey) -> ShareShard:
+        """Forget the state of a share partition. No effect if there is none."""
+        shard = self._shard_of(key)
+        _check_number(key)
+        self._check_exists(key)
+        if key in shard.states:
+            self._log.append(shard, [ShareStateRecord(key, None)])
+        return shard
+
+    @property
+    def commit_timeout_s(self) -> float:
+        """How long an answer waits for the replicas."""
+        return self._config.share_coordinator_write_timeout_ms / 1000
+
+    def topics_deleted(self, topic_ids: Collection[uuid.UUID]) -> None:
+        """Forget the states of deleted topics' partitions."""
+        for shard in self._shards.active():
+            keys = [key for key in shard.states if key.topic_id in topic_ids]
+            try:
+                self._append_all(shard, [ShareStateRecord(key, None) for key in keys])
+            except IsothermError as error:
+                log_failure(
+                    logger,
+                    error,
+                    f"share groups' states of deleted topics are not deleted"
+                    f" partition={shard.index}",
+                )
+
+    @property
+    def _updates_per_snapshot(self) -> int:
+        return self._config.share_coordinator_snapshot_update_records_per_snapshot
+
+    def _append(
+        self, shard: ShareShard, key: SharePartitionKey, value: ShareSnapshot | ShareUpdate
+    ) -> None:
+        self._log.append(shard, [ShareStateRecord(key, value)])
+
+    def _append_all(self, shard: ShareShard, records: list[ShareStateRecord]) -> None:
+        for start in range(0, len(records), RECORDS_PER_BATCH):
+            self._log.append(shard, records[start : start + RECORDS_PER_BATCH])
+
+    # ---- time
+
+    def _repeat(
+        self, failure: str, interval_ms: TimestampMs, task: Callable[[ShareShard], None]
+    ) -> None:
+        """Run `task` for each shard, and again every `interval_ms`."""
+
+        def run() -> None:
+            for shard in self._shards.active():
+                try:
+                    task(shard)
+                except IsothermError as error:
+                    log_failure(
+                        logger,
+                        error,
+                        f"{failure} partition={self._log.partitions.name}-{shard.index}",
+                    )
+            self._repeat(failure, interval_ms, task)
+
+        self._timers[failure] = self._loop.call_later(interval_ms / 1000, run)
+
+    def _renew_snapshots(self, shard: ShareShard) -> None:
+        """Write old snapshots again, unless each of the shard's was renewed before and nothing has
+        changed since."""
+        if all(is_rewritten(state) for state in shard.states.values()):
+            return
+        now_ms = self._clock.now_ms()
+        age_ms = self._config.share_coordinator_cold_partition_snapshot_interval_ms
+        self._append_all(
+            shard,
+            [
+                ShareStateRecord(key, rewritten(state, now_ms))
+                for key, state in shard.states.items()
+                if now_ms - state.snapshot.write_timestamp_ms >= age_ms
+            ],
+        )
+
+
+def _check_number(key: SharePartitionKey) -> None:
+    if key.partition < 0:
+        raise InvalidRequestError(f"a partition is not negative partition={key.partition}")
