@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isotherm.cli.consume import start_time_ms
 from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import AsJson, ClientOptions, parse_pairs
 from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
@@ -26,6 +25,7 @@ from isotherm.cli.pipeline_options import (
     source_texts,
     spark_session,
 )
+from isotherm.cli.point_in_time import time_ms
 from isotherm.clock import Clock, SystemClock
 from isotherm.errors import ConfigError, RequestTimedOutError
 
@@ -420,7 +420,7 @@ def _place(text: str | None) -> tuple[int | None, int | None]:
         return None, None
     if text.isascii() and text.isdigit():
         return int(text), None
-    return None, start_time_ms(text)
+    return None, time_ms(text)
 
 
 def _numbers(text: str | None) -> frozenset[int] | None:
