@@ -33,15 +33,18 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SWITCH_INTERVAL_S = 0.0005
 
 
-def run(read_config: Callable[[], BrokerConfig]) -> int:
+def run(
+    read_config: Callable[[], BrokerConfig],
+    make_node: Callable[[BrokerConfig], BrokerNode] = BrokerNode,
+) -> int:
     """Serve until a stop signal or a failure, and return the exit status.
 
-    `read_config` is called at the start and at every SIGHUP. Raises ConfigError.
+    `read_config` is called at the start and at every SIGHUP, `make_node` once. Raises ConfigError.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     shorten_slices()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(read_config))
+        return runner.run(_serve(read_config, make_node))
 
 
 def exit_at_once(status: int) -> None:
@@ -55,10 +58,12 @@ def exit_at_once(status: int) -> None:
     os._exit(status)
 
 
-async def _serve(read_config: Callable[[], BrokerConfig]) -> int:
+async def _serve(
+    read_config: Callable[[], BrokerConfig], make_node: Callable[[BrokerConfig], BrokerNode]
+) -> int:
     stopping = asyncio.Event()
     _stop_on_signal(stopping.set)
-    node = BrokerNode(read_config())
+    node = make_node(read_config())
     started = asyncio.Event()
     _reload_on_signal(node, read_config, started)
     stop = asyncio.ensure_future(stopping.wait())

@@ -48,6 +48,12 @@ def _serve() -> Command:
     return serve
 
 
+def _replica() -> Command:
+    from isotherm.cli.replica import replica
+
+    return replica
+
+
 def _topics() -> Command:
     from isotherm.cli.topics import app as topics
 
@@ -122,6 +128,7 @@ def _doctor() -> Command:
 
 COMMANDS: dict[str, Callable[[], Command]] = {
     "serve": _serve,
+    "replica": _replica,
     "topics": _topics,
     "groups": _groups,
     "produce": _produce,
@@ -141,6 +148,7 @@ COMMANDS: dict[str, Callable[[], Command]] = {
 # commands.
 _EXTRAS = {
     "serve": BROKER,
+    "replica": BROKER,
     "config": BROKER,
     "storage": BROKER,
     "dump-log": TIER,

@@ -89,7 +89,7 @@ def serve(
     if print_config:
         _print_settings(settings(), as_json=as_json)
         return
-    lines = _start_logging(log_level, log_lines_per_s)
+    lines = start_logging(log_level, log_lines_per_s)
     close_to_others()
     # The import of a broker takes half a second, so other commands do not do it. Garbage
     # collections would take a tenth of that and free nothing, because modules stay.
@@ -159,7 +159,7 @@ def _shown(name: str, value: str) -> str:
     return HIDDEN if is_secret(name) and value else without_passwords(value)
 
 
-def _start_logging(level: str, lines_per_s: float) -> LineLimit:
+def start_logging(level: str, lines_per_s: float) -> LineLimit:
     if level.upper() not in logging.getLevelNamesMapping():
         raise typer.BadParameter(f"no such level: {level}", param_hint="--log-level")
     handler: logging.Handler

@@ -131,10 +131,13 @@ class EmbeddedBroker:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self._serve(started))
 
+    def _make_node(self) -> BrokerNode:
+        return BrokerNode(self.config, Surroundings(fs=self.fs or OsFileSystem()))
+
     async def _serve(self, started: Future[None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        self.node = BrokerNode(self.config, Surroundings(fs=self.fs or OsFileSystem()))
+        self.node = self._make_node()
         try:
             await self.node.start()
         except BaseException as error:  # noqa: BLE001 - raised in the thread that starts it

@@ -312,6 +312,12 @@ class FetchReader(NamedTuple):
         response = _response(partition, request)
         if max_bytes == 0 and not min_one_message:
             return PartitionRead(response)
+        # Only in the log of a read replica: others copy what lies below the last stable offset.
+        if (
+            self.isolation is FetchIsolation.TXN_COMMITTED
+            and request.fetch_offset >= response.last_stable_offset
+        ):
+            return PartitionRead(response)
         remote = ReadRequest(
             partition.log,
             partition.topic_id_partition,

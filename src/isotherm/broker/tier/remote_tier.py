@@ -125,7 +125,7 @@ def open_remote_tier(
         broker_id=config.node_id,
         storage=storage,
         metadata=metadata,
-        index_cache=_open_index_cache(config, storage, metadata, surroundings),
+        index_cache=open_index_cache(config, storage, metadata, surroundings),
         pending_deletions=PendingDeletions(config.log_dirs[0], fs),
         leader_epoch_of=lambda partition: _leader_epoch(cluster_metadata, partition),
         is_tiered=lambda partition: _is_tiered(cluster_metadata, partition),
@@ -280,7 +280,7 @@ def _publish_counters(metrics: Metrics) -> None:
         metrics.counter(TASK_ERRORS, TASK_ERRORS_TEXT, ("task",)).labels(task=task)
 
 
-def _open_index_cache(
+def open_index_cache(
     config: BrokerConfig,
     storage: RemoteStorageManager,
     metadata: RemoteLogMetadataManager,

@@ -247,7 +247,11 @@ class RemoteLogReader:
         if metadata is None:
             return None
         epoch_end = epoch_end_offset(request.lineage, entry.epoch, request.log.log_end_offset)
-        return SegmentSpan(metadata, min(metadata.end_offset_inclusive + 1, epoch_end))
+        end_offset = min(metadata.end_offset_inclusive + 1, epoch_end)
+        if request.isolation is FetchIsolation.TXN_COMMITTED:
+            # In the log of a read replica, a transaction may end behind the remote tier.
+            end_offset = min(end_offset, request.log.last_stable_offset)
+        return SegmentSpan(metadata, end_offset) if offset < end_offset else None
 
     def _past_end(
         self,

@@ -1,0 +1,246 @@
+"""The cluster of a read replica: partitions whose history lies in the bucket, and nothing else.
+
+    bucket_cluster.py     the manifests say what there is; groups are kept here
+    upstream_cluster.py   a running cluster says it; groups stay there
+
+The replica leads each partition with a history. The partition's log is empty and begins where the
+history ends, like that of a follower that has joined (KIP-405). So the fetch path reads every
+offset from the remote tier, and knows the end. The logs lie in a scratch folder and are made anew
+at each start (docs/decisions/0272).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from isotherm.broker.apis.read_only import read_only_apis
+from isotherm.broker.coordinators.coordinator_elections import (
+    TransactionPeers,
+    no_transaction_peers,
+)
+from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
+from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.image import (
+    BrokerImage,
+    ConfigResource,
+    MetadataImage,
+    TopicImage,
+)
+from isotherm.broker.metadata.internal_topics import InternalTopic, TopicCreator
+from isotherm.broker.metadata.metadata_records import TOPIC_RESOURCE
+from isotherm.broker.metadata.quorum.quorum_metadata import QuorumMetadata
+from isotherm.broker.partitions.partition import Partition
+from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.partitions.replica_roles import NoFetchers
+from isotherm.broker.partitions.replication.cluster_view import ClusterView
+from isotherm.broker.server.requests.context import TopicCreationRequests
+from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.surroundings import Surroundings
+from isotherm.broker.tier.remote_tier import OwnMetadata
+from isotherm.broker.tier.tiered_history import TieredHistory
+from isotherm.config.broker import BrokerConfig
+from isotherm.errors import PolicyViolationError
+from isotherm.log.log_manager import LogManager
+from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.storage.api import RemoteStorageManager
+from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.types import BrokerId, ProducerId, TopicIdPartition
+
+# Settings of each topic with a history. The replica deletes nothing of it.
+HISTORY_SETTINGS: Mapping[str, str] = {
+    "remote.storage.enable": "true",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+}
+
+
+class ReplicaCluster:
+    """Implements ClusterSide. A subclass has the metadata and, in `open_tier`, the tier."""
+
+    embedded_controller = None
+    inter_broker_listener = ""
+    partitions_removed_last: ClassVar[Sequence[TopicIdPartition]] = ()
+    cluster_id: str
+    storage: RemoteStorageManager
+    tier_metadata: RemoteLogMetadataManager
+
+    def __init__(self, config: BrokerConfig, surroundings: Surroundings) -> None:
+        """Opens nothing yet. `config.log_dirs` is an empty scratch folder."""
+        self._config = config
+        self._surroundings = surroundings
+        self.metadata = QuorumMetadata(config, MetadataImage())
+        self.log_manager = LogManager(
+            config.log_dirs,
+            config=config,
+            topic_config_for=self.metadata.topic_config,
+            clock=surroundings.clock,
+            fs=surroundings.fs,
+            rng=surroundings.rng,
+        )
+
+    def open(self) -> None:
+        """Open the tier and the scratch folder. Raises IsothermError with the cause."""
+        self.log_manager.startup()
+        try:
+            self.open_tier()
+        except BaseException:
+            self.close()
+            raise
+
+    def open_tier(self) -> None:
+        """Set `cluster_id`, `storage` and `tier_metadata`, and publish the first image."""
+        raise NotImplementedError
+
+    def begin_histories(self, replica_manager: ReplicaManager) -> None:
+        """Give each partition its history. Later changes of the tier are followed from here on."""
+        raise NotImplementedError
+
+    def give_up(self) -> None:
+        """Do nothing: each wait of the start has a time-out."""
+
+    def register(self, endpoints: Sequence[Endpoint]) -> None:
+        own = self._own_broker(endpoints)
+        image = self.metadata.image
+        self.publish(brokers={**image.brokers, own.broker_id: own})
+
+    def publish(
+        self,
+        *,
+        topics: Iterable[TopicImage] | None = None,
+        configs: Mapping[str, Mapping[str, str]] | None = None,
+        brokers: Mapping[BrokerId, BrokerImage] | None = None,
+    ) -> None:
+        """Publish an image in which what is given replaces what was. `configs` are the settings by
+        topic. Control thread only, once requests are served."""
+        self.metadata.publish(
+            next_image(self.metadata.image, topics=topics, configs=configs, brokers=brokers)
+        )
+
+    def _own_broker(self, endpoints: Sequence[Endpoint]) -> BrokerImage:
+        return BrokerImage(
+            self._config.node_id,
+            0,
+            None,
+            self._config.broker_rack,
+            fenced=False,
+            endpoints=tuple(endpoints),
+        )
+
+    def view(self) -> ClusterView:
+        return _ReplicaView(self._config.node_id, self._surroundings, self.metadata)
+
+    def open_fetchers(self, replica_manager: ReplicaManager) -> NoFetchers:
+        return NoFetchers()
+
+    def follow_tier(self, tier: RemoteTierAccess) -> None:
+        """Do nothing: no partition is followed on another broker."""
+
+    def own_metadata(
+        self, replica_manager: ReplicaManager, control_executor: ThreadPoolExecutor
+    ) -> OwnMetadata:
+        raise AssertionError("a replica has no metadata topic of its own")
+
+    def topic_creator(self, control_executor: ThreadPoolExecutor) -> TopicCreator:
+        async def create(topic: InternalTopic) -> None:
+            if topic.name not in self.metadata.image.topics_by_name:
+                raise PolicyViolationError(f"a read replica creates no topic topic={topic.name}")
+
+        return create
+
+    def new_producer_id(
+        self, control_executor: ThreadPoolExecutor
+    ) -> Callable[[], Awaitable[ProducerId]]:
+        async def refuse() -> ProducerId:
+            raise PolicyViolationError("a read replica gives no producer ids")
+
+        return refuse
+
+    def transaction_peers(self, markers: TransactionMarkers) -> TransactionPeers:
+        return no_transaction_peers(self.metadata, markers)
+
+    def apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
+        return read_only_apis(apis)
+
+    def auto_creation(self) -> TopicCreationRequests | None:
+        return None
+
+    async def record_credential(
+        self, control_executor: ThreadPoolExecutor, upsertion: ScramUpsertion
+    ) -> Refused | None:
+        raise PolicyViolationError("a read replica keeps no credentials")
+
+    async def begin(self, control_executor: ThreadPoolExecutor) -> None:
+        """Do nothing: the replica is a member of no cluster."""
+
+    async def leave(self) -> None:
+        """Do nothing: the replica is a member of no cluster."""
+
+    def end_changes(self) -> None:
+        """After the return no listener of the metadata is called."""
+
+    def note_log_dir_failure(self, path: Path) -> None:
+        """Do nothing: the scratch folder is the only one, and the node fails without it."""
+
+    def close(self) -> None:
+        self.log_manager.shutdown()
+
+
+def begin_history(partition: Partition, history: TieredHistory) -> None:
+    """Let the partition's log begin where `history` ends, and tell waiting requests."""
+    log = partition.log
+    log.truncate_fully_and_start_at(
+        history.end_offset,
+        log_start_offset=history.log_start_offset,
+        leader_epochs=history.leader_epochs,
+        producers=history.producers,
+    )
+    log.update_highest_offset_in_remote_storage(history.end_offset - 1)
+    partition.note_replicated(0)
+
+
+def next_image(
+    image: MetadataImage,
+    *,
+    topics: Iterable[TopicImage] | None = None,
+    configs: Mapping[str, Mapping[str, str]] | None = None,
+    brokers: Mapping[BrokerId, BrokerImage] | None = None,
+) -> MetadataImage:
+    """The image after `image`. Topics that are equal to those before stay the same objects."""
+    image = replace(image, end_offset=image.end_offset + 1)
+    if brokers is not None and brokers != image.brokers:
+        image = replace(image, brokers=dict(brokers))
+    if topics is not None:
+        kept = {each.topic_id: each for each in topics}
+        kept = {
+            topic_id: before if (before := image.topics_by_id.get(topic_id)) == each else each
+            for topic_id, each in kept.items()
+        }
+        image = replace(
+            image,
+            topics_by_id=kept,
+            topics_by_name={each.name: each for each in kept.values()},
+        )
+    if configs is not None:
+        texts = {ConfigResource(TOPIC_RESOURCE, name): each for name, each in configs.items()}
+        image = replace(image, configs=texts)
+    return image
+
+
+class _ReplicaView(ClusterView):
+    def __init__(
+        self, broker_id: BrokerId, surroundings: Surroundings, metadata: QuorumMetadata
+    ) -> None:
+        super().__init__(broker_id, surroundings.clock)
+        self._metadata = metadata
+
+    def find_broker(self, broker_id: BrokerId) -> BrokerImage | None:
+        return self._metadata.image.brokers.get(broker_id)
+
+    def find_topic(self, topic: str | uuid.UUID) -> TopicImage | None:
+        return self._metadata.image.topic(topic)

@@ -1,0 +1,127 @@
+"""`isotherm replica`: serve the tiered history of topics to Kafka clients."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isotherm.cli.line_limit import LINES_PER_S
+from isotherm.cli.serve import ConfigFile, Overrides, start_logging
+from isotherm.config.broker import BrokerConfig
+from isotherm.config.layers import (
+    environment_properties,
+    layer_settings,
+    parse_override,
+    read_properties,
+)
+from isotherm.config.secret_files import close_to_others
+from isotherm.config.server_properties import parse_broker_config
+
+# Above the ids that operators give to brokers, and that Kafka generates.
+NODE_ID = 1_000_000
+LISTENER = "PLAINTEXT://localhost:9192"
+
+
+def replica(
+    path: Annotated[
+        str,
+        typer.Option(
+            "--path",
+            metavar="URL",
+            help="The remote tier: s3://bucket/prefix, gs://, az://, file:///folder or a folder.",
+        ),
+    ],
+    listener: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--listener",
+            metavar="NAME://HOST:PORT",
+            help=f"Where clients connect. May be given many times. [default: {LISTENER}]",
+        ),
+    ] = None,
+    node_id: Annotated[
+        int, typer.Option("--node-id", min=0, help="The id of the replica. No broker has it.")
+    ] = NODE_ID,
+    config: ConfigFile = None,
+    override: Overrides = None,
+    log_level: Annotated[
+        str, typer.Option("--log-level", help="debug, info, warning or error.")
+    ] = "info",
+) -> None:
+    """Serve the tiered history of topics to any Kafka client, from the bucket.
+
+    The bucket's manifests say what there is: its cluster may be gone. Nothing is written to the
+    bucket. Groups and their offsets last as long as the replica. Settings have the names of a
+    broker's, such as -o rsm.config.s3.endpoint.url=http://localhost:9000. For example:
+
+    isotherm replica --path s3://bucket/kafka --listener PLAINTEXT://localhost:9192
+    """
+    lines = start_logging(log_level, LINES_PER_S)
+    close_to_others()
+    # As in `isotherm serve`.
+    gc.disable()
+    from isotherm.broker.process import exit_at_once, run
+    from isotherm.broker.read_replica import ReplicaNode
+
+    gc.freeze()
+    gc.enable()
+    scratch = Path(tempfile.mkdtemp(prefix="isotherm-replica-"))
+
+    def read_config() -> BrokerConfig:
+        given = _given_settings(config, override)
+        return replica_config(path, listener or [LISTENER], node_id, scratch, given)
+
+    try:
+        status = run(read_config, ReplicaNode)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        lines.report()
+    exit_at_once(status)
+
+
+def replica_config(
+    path: str, listeners: list[str], node_id: int, scratch: Path, given: dict[str, str]
+) -> BrokerConfig:
+    """The configuration of a replica of the tier at `path`. `given` overrides the defaults. Raises
+    ConfigError."""
+    from isotherm.remote.storage.settings import ObjectStoreSettings
+    from isotherm.spark.options import storage_url
+    from isotherm.spark.tier.tier_settings import detect_layout
+
+    store = {"rsm.config.url": storage_url(path)}
+    if "rsm.config.layout" not in given:
+        texts = {**given, **store}
+        prefix = "rsm.config."
+        settings = {k.removeprefix(prefix): v for k, v in texts.items() if k.startswith(prefix)}
+        store["rsm.config.layout"] = detect_layout(ObjectStoreSettings.from_config(settings))
+    defaults = {
+        "node.id": str(node_id),
+        "listeners": ",".join(listeners),
+        "offsets.topic.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    fixed = {
+        **store,
+        "log.dirs": str(scratch / "log"),
+        "remote.log.storage.system.enable": "true",
+        "auto.create.topics.enable": "false",
+        "log.cleaner.enable": "false",
+    }
+    return parse_broker_config({**defaults, **given, **fixed})
+
+
+def _given_settings(config: Path | None, override: list[str] | None) -> dict[str, str]:
+    layers = layer_settings(
+        [
+            (str(config), read_properties(config) if config else {}),
+            ("environment", environment_properties(os.environ)),
+            ("--override", dict(parse_override(text) for text in override or [])),
+        ]
+    )
+    return {name: entry.value for name, entry in layers.items()}

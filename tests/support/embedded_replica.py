@@ -1,0 +1,28 @@
+"""A read replica in the test's process, as EmbeddedBroker is a broker in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from isotherm.broker.node import BrokerNode
+from isotherm.broker.read_replica import ReplicaNode
+from isotherm.cli.replica import NODE_ID, replica_config
+from isotherm.testing.embedded_broker import EmbeddedBroker
+
+
+class EmbeddedReplica(EmbeddedBroker):
+    """A replica of the tier at `path`. `directory` is its scratch folder."""
+
+    def __init__(
+        self, directory: Path, path: Path, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.directory = directory
+        self.fs = None
+        self._thread = None
+        self.config = replica_config(
+            str(path), ["PLAINTEXT://127.0.0.1:0"], NODE_ID, directory, dict(settings or {})
+        )
+
+    def _make_node(self) -> BrokerNode:
+        return ReplicaNode(self.config)

@@ -1,0 +1,200 @@
+"""A read replica of a bucket whose cluster is gone: clients get what the cluster gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from isotherm.errors import ConfigError, UnsupportedVersionError
+from isotherm.remote.storage.layout.names import LOCAL_TIERED_STORAGE
+from oracle.consumed_records import ConsumedRecord, consume_all
+from oracle.kafka import run_tool
+from oracle.tools import CONSOLE_CONSUMER
+from tests.support.conditions import wait_until
+from tests.support.embedded_replica import EmbeddedReplica
+
+TIMEOUT_S = 120
+TOPIC = "history"
+READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
+
+
+class Left(NamedTuple):
+    """What a cluster has left behind. `expected` has the records below the end of the tier, as a
+    consumer of the cluster got them, by isolation level."""
+
+    bucket: Path
+    ends: dict[int, int]
+    stable_ends: dict[int, int]
+    expected: dict[str, list[ConsumedRecord]]
+
+
+def write(producer: Producer, *values: bytes, partition: int = 0) -> None:
+    """Each value gets a batch of its own."""
+    for value in values:
+        producer.produce(TOPIC, value, b"k", partition)
+        assert producer.flush(TIMEOUT_S) == 0
+
+
+def run_transaction(producer: Producer, *values: bytes, commit: bool = True) -> None:
+    producer.begin_transaction()
+    write(producer, *values)
+    (producer.commit_transaction if commit else producer.abort_transaction)(TIMEOUT_S)
+
+
+@pytest.fixture
+def left(open_tiers: Any, tmp_path: Path) -> Left:
+    tiers = open_tiers(tmp_path / "cluster")
+    tiers.create_topic(TOPIC, partitions=2)
+    plain = Producer({**tiers.client, "linger.ms": 0})
+    producer = Producer({**tiers.client, "linger.ms": 0, "transactional.id": "t"})
+    producer.init_transactions(TIMEOUT_S)
+    for number in range(5):
+        write(plain, b"a-%d" % number, partition=0)
+        write(plain, b"b-%d" % number, partition=1)
+    run_transaction(producer, b"committed")
+    run_transaction(producer, b"aborted", commit=False)
+    write(plain, *(b"between-%d" % number for number in range(3)))
+    # Its first records are tiered, its end is not: the bucket does not say how it ended.
+    run_transaction(producer, b"undecided-1", b"undecided-2")
+    ends = {}
+    for partition in (0, 1):
+        log = tiers.log(TOPIC, partition)
+        active = log.segments()[-1].base_offset
+        wait_until(
+            lambda log=log, active=active: log.highest_offset_in_remote_storage + 1 == active
+        )
+        ends[partition] = active
+    stable_ends = dict(ends)
+    expected = {
+        level: [
+            each
+            for each in consume_all(tiers.broker.bootstrap_servers, TOPIC, isolation_level=level)
+            if each.offset < ends[each.partition]
+        ]
+        for level in (READ_UNCOMMITTED, READ_COMMITTED)
+    }
+    (first,) = (e.offset for e in expected[READ_UNCOMMITTED] if e.value == b"undecided-1")
+    stable_ends[0] = first
+    expected[READ_COMMITTED] = [
+        e for e in expected[READ_COMMITTED] if e.offset < stable_ends[e.partition]
+    ]
+    tiers.stop()
+    return Left(tiers.directory / "bucket", ends, stable_ends, expected)
+
+
+@pytest.fixture
+def replica(left: Left, tmp_path: Path) -> Iterator[EmbeddedReplica]:
+    with EmbeddedReplica(tmp_path / "scratch", left.bucket) as started:
+        yield started
+
+
+@pytest.mark.parametrize("level", [READ_UNCOMMITTED, READ_COMMITTED])
+def test_consumers_get_what_the_cluster_gave_them(
+    left: Left, replica: EmbeddedReplica, level: str
+) -> None:
+    assert len(left.expected[level]) > 10
+    assert (
+        consume_all(replica.bootstrap_servers, TOPIC, isolation_level=level)
+        == (left.expected[level])
+    )
+
+
+def test_offsets_are_those_of_the_tier(left: Left, replica: EmbeddedReplica) -> None:
+    admin = AdminClient({"bootstrap.servers": replica.bootstrap_servers})
+
+    def listed(spec: Any, level: IsolationLevel) -> dict[int, int]:
+        asked = {TopicPartition(TOPIC, each): spec for each in left.ends}
+        answers = admin.list_offsets(asked, isolation_level=level)
+        return {place.partition: each.result(TIMEOUT_S).offset for place, each in answers.items()}
+
+    uncommitted, committed = IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED
+    assert listed(OffsetSpec.earliest(), uncommitted) == dict.fromkeys(left.ends, 0)
+    assert listed(OffsetSpec.latest(), uncommitted) == left.ends
+    assert listed(OffsetSpec.latest(), committed) == left.stable_ends
+    middle = left.expected[READ_UNCOMMITTED][3]
+    at_time = OffsetSpec.for_timestamp(middle.timestamp_ms)
+    assert listed(at_time, uncommitted)[0] <= middle.offset
+    assert listed(at_time, uncommitted)[0] >= 1
+
+
+def test_a_group_shares_and_commits(left: Left, replica: EmbeddedReplica) -> None:
+    settings = {
+        "bootstrap.servers": replica.bootstrap_servers,
+        "group.id": "readers",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    expected = len(left.expected[READ_COMMITTED])
+    first = Consumer(settings)
+    first.subscribe([TOPIC])
+    got = [each for _ in range(4) if (each := first.poll(TIMEOUT_S)) is not None]
+    first.commit(asynchronous=False)
+    first.close()
+    second = Consumer(settings)
+    second.subscribe([TOPIC])
+    while len(got) < expected:
+        message = second.poll(TIMEOUT_S)
+        assert message is not None
+        assert message.error() is None
+        got.append(message)
+    second.close()
+    assert len({(each.partition(), each.offset()) for each in got}) == expected
+
+
+def test_changes_are_refused_and_name_the_reason(replica: EmbeddedReplica) -> None:
+    client = {"bootstrap.servers": replica.bootstrap_servers}
+    errors: list[Any] = []
+    producer = Producer({**client, "linger.ms": 0})
+    producer.produce(TOPIC, b"v", on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(TIMEOUT_S) == 0
+    assert errors[0].name() == "POLICY_VIOLATION"
+    admin = AdminClient(client)
+    with pytest.raises(KafkaException, match="read replica"):
+        admin.create_topics([NewTopic("new", 1, 1)])["new"].result(TIMEOUT_S)
+    (described,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, TOPIC)]).values()
+    assert described.result(TIMEOUT_S)["remote.storage.enable"].value == "true"
+
+
+def test_nothing_is_written_to_the_bucket(left: Left, tmp_path: Path) -> None:
+    def objects() -> dict[Path, tuple[int, int]]:
+        files = (each for each in left.bucket.rglob("*") if each.is_file())
+        return {each: (each.stat().st_size, each.stat().st_mtime_ns) for each in files}
+
+    before = objects()
+    with EmbeddedReplica(tmp_path / "scratch", left.bucket) as replica:
+        consume_all(replica.bootstrap_servers, TOPIC)
+    assert objects() == before
+
+
+def test_a_bucket_without_a_history_is_refused(left: Left, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="no segment of a topic is in the bucket"):
+        EmbeddedReplica(tmp_path / "s1", tmp_path / "empty").start()
+    layout = {"rsm.config.layout": LOCAL_TIERED_STORAGE}
+    with pytest.raises(UnsupportedVersionError, match="no manifests"):
+        EmbeddedReplica(tmp_path / "s2", left.bucket, layout).start()
+
+
+@pytest.mark.oracle
+def test_kafkas_console_consumer_reads_all(
+    kafka_tools: Path, left: Left, replica: EmbeddedReplica
+) -> None:
+    expected = [each.value for each in left.expected[READ_COMMITTED]]
+    printed = run_tool(
+        CONSOLE_CONSUMER, "--bootstrap-server", replica.bootstrap_servers, "--topic", TOPIC,
+        "--from-beginning", f"--max-messages={len(expected)}", f"--timeout-ms={TIMEOUT_S * 1000}",
+        "--command-property", "isolation.level=read_committed",
+    )  # fmt: skip
+    lines = sorted(line for line in printed.splitlines() if line.encode() in expected)
+    assert lines == sorted(value.decode() for value in expected if value is not None)
