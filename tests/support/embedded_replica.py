@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from isotherm.broker.cluster.upstream_cluster import Tail
 from isotherm.broker.node import BrokerNode
 from isotherm.broker.read_replica import ReplicaNode
 from isotherm.cli.replica import NODE_ID, replica_config
@@ -12,17 +13,26 @@ from isotherm.testing.embedded_broker import EmbeddedBroker
 
 
 class EmbeddedReplica(EmbeddedBroker):
-    """A replica of the tier at `path`. `directory` is its scratch folder."""
+    """A replica of the tier at `path`, in front of the cluster `upstream` or without one.
+    `directory` is its scratch folder."""
 
     def __init__(
-        self, directory: Path, path: Path, settings: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        path: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        upstream: str | None = None,
+        tail: Tail = Tail.PROXY,
     ) -> None:
         self.directory = directory
         self.fs = None
         self._thread = None
+        self._tail = tail
+        self._upstream = None if upstream is None else {"bootstrap.servers": upstream}
         self.config = replica_config(
             str(path), ["PLAINTEXT://127.0.0.1:0"], NODE_ID, directory, dict(settings or {})
         )
 
     def _make_node(self) -> BrokerNode:
-        return ReplicaNode(self.config)
+        return ReplicaNode(self.config, self._upstream, self._tail)

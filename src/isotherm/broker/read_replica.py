@@ -5,14 +5,18 @@ to clients, and changes neither the cluster nor the bucket (docs/decisions/0272)
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from isotherm.broker.cluster.bucket_cluster import BucketCluster
 from isotherm.broker.cluster.cluster_side import ClusterSide
 from isotherm.broker.cluster.replica_cluster import ReplicaCluster
+from isotherm.broker.cluster.upstream_cluster import Tail, UpstreamCluster
 from isotherm.broker.node import REMOTE_CLOSE_TIMEOUT_S, BrokerNode
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replica_roles import ReplicaRoles
+from isotherm.broker.server.requests.context import BrokerServices
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.tier.replica_tier import open_replica_tier
 from isotherm.broker.tier.scratch_files import ScratchFileSystem
@@ -23,12 +27,27 @@ from isotherm.remote.remote_log_manager import RemoteLogManager
 class ReplicaNode(BrokerNode):
     """See BrokerNode. `config.log_dirs` is a scratch folder that the caller removes."""
 
-    def __init__(self, config: BrokerConfig, surroundings: Surroundings | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        upstream: Mapping[str, Any] | None = None,
+        tail: Tail = Tail.PROXY,
+        surroundings: Surroundings | None = None,
+    ) -> None:
+        """`upstream` are the client properties of the cluster in front of which the replica stands,
+        with `bootstrap.servers`; None without a cluster."""
         super().__init__(config, surroundings or Surroundings(fs=ScratchFileSystem()))
+        self._upstream = upstream
+        self._tail = tail
         self._replica: ReplicaCluster
 
     def _open_cluster(self) -> ClusterSide:
-        self._replica = BucketCluster(self._config, self._surroundings)
+        if self._upstream is None:
+            self._replica = BucketCluster(self._config, self._surroundings)
+        else:
+            self._replica = UpstreamCluster(
+                self._config, self._surroundings, self._upstream, self._tail
+            )
         self._replica.open()
         self._cluster = self._replica
         return self._replica
@@ -48,5 +67,25 @@ class ReplicaNode(BrokerNode):
         started.push_async_callback(
             self._loop.run_in_executor, None, remote_log_manager.close, REMOTE_CLOSE_TIMEOUT_S
         )
-        replica.begin_histories(replica_manager)
+        replica.begin_histories(replica_manager, control_executor)
         return remote_log_manager
+
+    def _open_services(
+        self,
+        cluster: ClusterSide,
+        replica_manager: ReplicaManager,
+        remote_log_manager: RemoteLogManager | None,
+        control_executor: ThreadPoolExecutor,
+        flush_executor: ThreadPoolExecutor,
+    ) -> BrokerServices:
+        services = super()._open_services(
+            cluster, replica_manager, remote_log_manager, control_executor, flush_executor
+        )
+        services.is_replica = isinstance(self._replica, UpstreamCluster)
+        services.tail = self._replica.tail_reader()
+        return services
+
+    async def stop(self) -> None:
+        await super().stop()
+        if self.services.tail is not None:
+            await self._loop.run_in_executor(None, self.services.tail.close)

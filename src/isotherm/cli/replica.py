@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from isotherm.cli.line_limit import LINES_PER_S
+from isotherm.cli.options import ClientProperties, CommandConfig, client_settings
 from isotherm.cli.serve import ConfigFile, Overrides, start_logging
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.layers import (
@@ -37,6 +38,24 @@ def replica(
             help="The remote tier: s3://bucket/prefix, gs://, az://, file:///folder or a folder.",
         ),
     ],
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            "--upstream",
+            metavar="HOST:PORT",
+            help="Brokers of the running cluster whose history it is. Without it, the bucket's"
+            " manifests say what there is.",
+        ),
+    ] = None,
+    tail: Annotated[
+        str,
+        typer.Option(
+            "--tail",
+            metavar="proxy|leader|none",
+            help="With --upstream, where clients get what lies behind the tier: from the replica,"
+            " which passes it on; from the leader, to which they are sent; or not at all.",
+        ),
+    ] = "proxy",
     listener: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,22 +69,29 @@ def replica(
     ] = NODE_ID,
     config: ConfigFile = None,
     override: Overrides = None,
+    client_property: ClientProperties = None,
+    command_config: CommandConfig = None,
     log_level: Annotated[
         str, typer.Option("--log-level", help="debug, info, warning or error.")
     ] = "info",
 ) -> None:
     """Serve the tiered history of topics to any Kafka client, from the bucket.
 
-    The bucket's manifests say what there is: its cluster may be gone. Nothing is written to the
-    bucket. Groups and their offsets last as long as the replica. Settings have the names of a
-    broker's, such as -o rsm.config.s3.endpoint.url=http://localhost:9000. For example:
+    With --upstream it stands in front of a running cluster: topics, groups and what lies behind the
+    tier are the cluster's. Without it, the bucket's manifests say
+    what there is, and groups last as long as the replica. It writes neither to the bucket nor to
+    the cluster. Settings have the names of a broker's, such as
+    -o rsm.config.s3.endpoint.url=http://localhost:9000. For example:
 
-    isotherm replica --path s3://bucket/kafka --listener PLAINTEXT://localhost:9192
+    isotherm replica --path s3://bucket/kafka --upstream kafka-1:9092
     """
+    if tail not in ("proxy", "leader", "none"):
+        raise typer.BadParameter("proxy, leader or none", param_hint="--tail")
     lines = start_logging(log_level, LINES_PER_S)
     close_to_others()
     # As in `isotherm serve`.
     gc.disable()
+    from isotherm.broker.cluster.upstream_cluster import Tail
     from isotherm.broker.process import exit_at_once, run
     from isotherm.broker.read_replica import ReplicaNode
 
@@ -77,8 +103,13 @@ def replica(
         given = _given_settings(config, override)
         return replica_config(path, listener or [LISTENER], node_id, scratch, given)
 
+    client = {"bootstrap.servers": upstream, **client_settings(command_config, client_property)}
+
+    def make_node(config: BrokerConfig) -> ReplicaNode:
+        return ReplicaNode(config, client if upstream else None, Tail(tail))
+
     try:
-        status = run(read_config, ReplicaNode)
+        status = run(read_config, make_node)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         lines.report()

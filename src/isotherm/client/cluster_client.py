@@ -7,6 +7,7 @@ both sides know.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,13 @@ REQUEST_TIMEOUT_S = 60.0
 class ClusterClient:
     """A client of one cluster. Thread-safe: requests to the same broker wait for one another."""
 
-    def __init__(self, properties: Mapping[str, Any], *, client_id: str = "isotherm") -> None:
+    def __init__(
+        self,
+        properties: Mapping[str, Any],
+        *,
+        client_id: str = "isotherm",
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
         """`properties` are Kafka's or librdkafka's client properties, including
         `bootstrap.servers`.
 
@@ -37,7 +44,7 @@ class ClusterClient:
         self._bootstrap = bootstrap_addresses(translated["bootstrap.servers"])
         self._connections = SharedConnections[NodeAddress](
             client_id=client_id,
-            request_timeout_s=REQUEST_TIMEOUT_S,
+            request_timeout_s=request_timeout_s,
             security=node_security(translated),
         )
 
@@ -68,6 +75,16 @@ class ClusterClient:
                 shared.versions = None
                 raise
 
+    def pass_on(self, address: NodeAddress, request: Any) -> Any:
+        """The response to a request of another client, in its version. Raises as `ask`."""
+        key, version = request.__api_key__, request.__version__
+        return self.ask(address, ApiKey(key), _fields_of(request), newest=version, oldest=version)
+
+    def pass_on_to_any(self, request: Any) -> Any:
+        """As `pass_on`, to the first broker that answers. Raises as `ask_any`."""
+        key, version = request.__api_key__, request.__version__
+        return self.ask_any(ApiKey(key), _fields_of(request), newest=version, oldest=version)
+
     def ask_any(
         self, key: ApiKey, fields: Mapping[str, Any], *, newest: int, oldest: int = 0
     ) -> Any:
@@ -91,6 +108,10 @@ class ClusterClient:
     def close(self) -> None:
         """Close the connections, which ends the requests on them."""
         self._connections.close()
+
+
+def _fields_of(request: Any) -> dict[str, Any]:
+    return {each.name: getattr(request, each.name) for each in dataclasses.fields(request)}
 
 
 def _version(

@@ -42,6 +42,7 @@ from isotherm.broker.partitions.fetch_reads import (
 from isotherm.broker.partitions.fetch_sessions import FetchContext, FetchTerms
 from isotherm.broker.partitions.fetch_target import FetchTarget, PartitionKey
 from isotherm.broker.partitions.replica_selection import ConsumerRack
+from isotherm.broker.peers.tail_reader import TailReader, TailRequest, TailTerms
 from isotherm.broker.server.requests.access_checks import on_cluster, on_topics
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.current_leader import LEADER_ERRORS, current_leader
@@ -102,8 +103,8 @@ def handle(
     # At least one, if the client asks for any: otherwise clients at the log end would ask without a
     # rest while answers use up the memory. No more than one answer may have of the local log.
     min_bytes = min(request.min_bytes, max(max_bytes, 1), LOCAL_READ_SIZE_MAX)
-    if reads.needs_remote:
-        return _respond_once_read(context, fetch, reader, reads)
+    if reads.needs_remote or reads.needs_tail:
+        return _respond_once_read(context, fetch, reader, reads, request)
     if reads.size >= min_bytes or request.max_wait_ms <= 0 or reads.is_decided or fetch.is_empty:
         return _respond(context, fetch, reader, reads)
     delayed = DelayedFetch(fetch, reader, min_bytes, asyncio.get_running_loop())
@@ -112,8 +113,8 @@ def handle(
     def respond() -> FetchResponse | Awaitable[FetchResponse]:
         max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
         reads = _read(context, fetch, reader, services.answers.room(max_bytes), is_first=False)
-        if reads.needs_remote:
-            return _respond_once_read(context, fetch, reader, reads)
+        if reads.needs_remote or reads.needs_tail:
+            return _respond_once_read(context, fetch, reader, reads, request)
         return _respond(context, fetch, reader, reads)
 
     return LaterResponse(delayed.future, respond)
@@ -147,9 +148,10 @@ def _terms(context: RequestContext, reader: FetchReader) -> FetchTerms | None:
     partitions.
 
     A follower proves with each fetch of a partition that it is caught up. The preferred replica
-    depends on other brokers, whose changes mark no partition here.
+    depends on other brokers, whose changes mark no partition here, as what lies behind the remote
+    tier does in a read replica.
     """
-    if reader.follower is not None or reader.rack is not None:
+    if reader.follower is not None or reader.rack is not None or context.services.is_replica:
         return None
     authorizer = context.services.authorizer
     return FetchTerms(
@@ -241,14 +243,49 @@ def _topic_name(context: RequestContext, key: PartitionKey) -> str | None:
 
 
 async def _respond_once_read(
-    context: RequestContext, fetch: FetchContext, reader: FetchReader, reads: FetchReads
+    context: RequestContext,
+    fetch: FetchContext,
+    reader: FetchReader,
+    reads: FetchReads,
+    request: FetchRequest,
 ) -> FetchResponse:
-    """The response, after the reads of the remote tier that have to be waited for."""
+    """The response, after the reads of the remote tier that have to be waited for, and in a read
+    replica after those of the leaders."""
     services = context.services
-    if services.remote_log_manager is not None:
+    if reads.needs_remote and services.remote_log_manager is not None:
         wait_s_max = services.config.remote.remote_fetch_max_wait_ms / 1000
         await reads.read_remote(services.remote_log_manager.readers, wait_s_max)
+    if reads.needs_tail and services.tail is not None:
+        await _read_tail(services.tail, reads, request)
     return _respond(context, fetch, reader, reads)
+
+
+async def _read_tail(tail: TailReader, reads: FetchReads, request: FetchRequest) -> None:
+    """Let the leaders answer for the partitions whose records lie behind the remote tier."""
+    size = sum(each.size for each in reads.reads)
+    waits = not size and all(each.is_tail for each in reads.reads)
+    terms = TailTerms(
+        request.max_wait_ms if waits else 0,
+        request.min_bytes,
+        max(1, request.max_bytes - size),
+        request.isolation_level,
+    )
+    places = [index for index, each in enumerate(reads.reads) if each.is_tail]
+    requests = []
+    for index in places:
+        target = reads.targets[index]
+        assert target.partition is not None, "its log was read"
+        requests.append(
+            TailRequest(
+                target.partition.topic_partition,
+                target.partition.goes_on_at,
+                target.request.fetch_offset,
+                target.request.partition_max_bytes,
+            )
+        )
+    for index, response in zip(places, await tail.read(requests, terms), strict=True):
+        size = sum(map(len, response.records))
+        reads.reads[index] = PartitionRead(response, size)
 
 
 def _respond(

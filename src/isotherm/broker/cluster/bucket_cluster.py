@@ -92,7 +92,9 @@ class BucketCluster(ReplicaCluster):
             tuple(PartitionImage(n, own, own, own[0], 0, 0) for n in range(topic.partitions)),
         )
 
-    def begin_histories(self, replica_manager: ReplicaManager) -> None:
+    def begin_histories(
+        self, replica_manager: ReplicaManager, control_executor: ThreadPoolExecutor
+    ) -> None:
         for place, history in self._histories.items():
             begin_history(
                 replica_manager.find_partition(place.topic, None, place.partition), history

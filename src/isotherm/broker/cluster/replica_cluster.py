@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 from isotherm.broker.apis.read_only import read_only_apis
 from isotherm.broker.coordinators.coordinator_elections import (
@@ -39,6 +38,7 @@ from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replica_roles import NoFetchers
 from isotherm.broker.partitions.replication.cluster_view import ClusterView
+from isotherm.broker.peers.tail_reader import TailReader
 from isotherm.broker.server.requests.context import TopicCreationRequests
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.surroundings import Surroundings
@@ -47,6 +47,7 @@ from isotherm.broker.tier.tiered_history import TieredHistory
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import PolicyViolationError
 from isotherm.log.log_manager import LogManager
+from isotherm.log.partition_log import PartitionLog
 from isotherm.remote.metadata.api import RemoteLogMetadataManager
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.tasks.tier import RemoteTierAccess
@@ -65,7 +66,7 @@ class ReplicaCluster:
 
     embedded_controller = None
     inter_broker_listener = ""
-    partitions_removed_last: ClassVar[Sequence[TopicIdPartition]] = ()
+    partitions_removed_last: Sequence[TopicIdPartition] = ()
     cluster_id: str
     storage: RemoteStorageManager
     tier_metadata: RemoteLogMetadataManager
@@ -97,9 +98,16 @@ class ReplicaCluster:
         """Set `cluster_id`, `storage` and `tier_metadata`, and publish the first image."""
         raise NotImplementedError
 
-    def begin_histories(self, replica_manager: ReplicaManager) -> None:
-        """Give each partition its history. Later changes of the tier are followed from here on."""
+    def begin_histories(
+        self, replica_manager: ReplicaManager, control_executor: ThreadPoolExecutor
+    ) -> None:
+        """Give each partition its history. Later changes of the tier are followed from here on, on
+        the control thread."""
         raise NotImplementedError
+
+    def tail_reader(self) -> TailReader | None:
+        """What reads behind the tier for clients; None if nothing does. The caller closes it."""
+        return None
 
     def give_up(self) -> None:
         """Do nothing: each wait of the start has a time-out."""
@@ -193,7 +201,11 @@ class ReplicaCluster:
 
 def begin_history(partition: Partition, history: TieredHistory) -> None:
     """Let the partition's log begin where `history` ends, and tell waiting requests."""
-    log = partition.log
+    begin_log(partition.log, history)
+    partition.note_replicated(0)
+
+
+def begin_log(log: PartitionLog, history: TieredHistory) -> None:
     log.truncate_fully_and_start_at(
         history.end_offset,
         log_start_offset=history.log_start_offset,
@@ -201,7 +213,6 @@ def begin_history(partition: Partition, history: TieredHistory) -> None:
         producers=history.producers,
     )
     log.update_highest_offset_in_remote_storage(history.end_offset - 1)
-    partition.note_replicated(0)
 
 
 def next_image(

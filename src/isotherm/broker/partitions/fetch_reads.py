@@ -27,10 +27,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code
+from isotherm.broker.metadata.image import NO_LEADER
 from isotherm.broker.partitions.fetch_target import FetchTarget
+from isotherm.broker.partitions.offset_lookup import fetchable_end
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.replica_selection import ConsumerRack, preferred_replica
-from isotherm.errors import IsothermError, OffsetOutOfRangeError
+from isotherm.errors import IsothermError, NotLeaderOrFollowerError, OffsetOutOfRangeError
 from isotherm.log.log_read import EMPTY_RECORDS, FetchIsolation, LogRead
 from isotherm.protocol.fetch import (
     NO_REPLICA,
@@ -66,13 +68,15 @@ class PartitionRead(NamedTuple):
 
     `size` counts towards min.bytes. `remote` is the request that the remote tier must answer yet;
     then `size` is the expected size. `is_at_end`: the fetch offset was at the end of the readable
-    records, so the result stays the same until the partition changes.
+    records, so the result stays the same until the partition changes. `is_tail`: in a read replica,
+    the leader must answer yet.
     """
 
     response: FetchPartitionResponse
     size: int = 0
     remote: ReadRequest | None = None
     is_at_end: bool = False
+    is_tail: bool = False
 
     @property
     def must_be_answered(self) -> bool:
@@ -90,7 +94,7 @@ class FetchReads:
     """The results for `targets`, in their order.
 
     `is_decided`: the request does not wait for min.bytes, because a result must be answered at once
-    or a remote read is pending (`needs_remote`).
+    or a remote read is pending (`needs_remote`), or the leader's answer (`needs_tail`).
     """
 
     targets: Sequence[FetchTarget]
@@ -98,6 +102,7 @@ class FetchReads:
     size: int = 0
     is_decided: bool = False
     needs_remote: bool = False
+    needs_tail: bool = False
 
     def read_from_memory(self, readers: RemoteReaderPool) -> None:
         """Complete the remote reads whose bytes are in memory."""
@@ -250,8 +255,9 @@ class FetchReader(NamedTuple):
                     reads.needs_remote = reads.is_decided = True
                 else:
                     local_max_bytes = local_max_bytes - size if size < local_max_bytes else 0
-            elif read.must_be_answered:
+            elif read.must_be_answered or read.is_tail:
                 reads.is_decided = True
+                reads.needs_tail = reads.needs_tail or read.is_tail
         return reads
 
     def _read(
@@ -274,6 +280,10 @@ class FetchReader(NamedTuple):
         follower = self.follower
         if follower is not None:
             partition.check_follower(follower.broker_id, request.current_leader_epoch)
+        if partition.goes_on_at != NO_LEADER and request.fetch_offset >= fetchable_end(
+            partition.log, self.isolation
+        ):
+            return _sent_on(partition, request, leader_only=self.leader_only)
         if self.rack is not None or request.last_fetched_epoch != NO_LEADER_EPOCH:
             elsewhere = _elsewhere(partition, request, self.rack)
             if elsewhere is not None:
@@ -338,6 +348,21 @@ def _hidden_from(read: PartitionRead) -> Offset | None:
     response = read.response
     stable = response.last_stable_offset
     return stable if stable < response.high_watermark else None
+
+
+def _sent_on(partition: Partition, request: FetchPartition, *, leader_only: bool) -> PartitionRead:
+    """The answer of a read replica at the end of the remote tier: the real leader goes on
+    (docs/decisions/0274)."""
+    if partition.is_passed_on:
+        return PartitionRead(_response(partition, request), is_tail=True)
+    if leader_only:
+        # Before version 11 an answer names no other broker.
+        raise NotLeaderOrFollowerError(
+            "the records behind the remote tier are at the partition's leader"
+            f" partition={partition.topic_partition} leader={partition.goes_on_at}"
+        )
+    response = _response(partition, request)
+    return PartitionRead(response._replace(preferred_read_replica=partition.goes_on_at))
 
 
 def _elsewhere(

@@ -73,6 +73,8 @@ class Partition:
     - `term`: grows when this broker stops leading. It must not acknowledge records of an earlier
       term, since another leader may have truncated them.
     - `image`: the metadata image that was last applied. The ISR may be newer.
+    - `goes_on_at`: in a read replica, the broker with the records behind this log; else NO_LEADER.
+      With `is_passed_on` the replica fetches them from there, otherwise the client does.
     """
 
     def __init__(
@@ -96,6 +98,8 @@ class Partition:
         self.is_leader = False
         self.is_alone = False
         self.is_gone = False
+        self.goes_on_at: BrokerId = NO_LEADER
+        self.is_passed_on = False
         self.image: PartitionImage | None = None
         self.term = 0
         self.appended_size = 0

@@ -33,6 +33,7 @@ from isotherm.broker.partitions.fetch_sessions import FetchSessionCache
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
 from isotherm.broker.partitions.volumes import Volumes
+from isotherm.broker.peers.tail_reader import TailReader
 from isotherm.broker.server.net.answer_memory import AnswerMemory
 from isotherm.broker.threads.kernel_warm_up import KernelWarmUp
 from isotherm.clock import Clock
@@ -81,6 +82,8 @@ class BrokerServices:
     - `traffic`: updated on the event loop only.
     - `auto_creation`: None with the embedded controller.
     - `volumes`: sizes of log directories' volumes; event loop only.
+    - `is_replica`: this is a read replica in front of a cluster. `tail` reads what lies behind the
+      remote tier; None if clients do.
     """
 
     config: BrokerConfig
@@ -107,6 +110,8 @@ class BrokerServices:
     auto_creation: TopicCreationRequests | None = None
     authorizer: Authorizer | None = None
     volumes: Volumes = field(default_factory=Volumes)
+    is_replica: bool = False
+    tail: TailReader | None = None
 
     @property
     def controller(self) -> Controller:

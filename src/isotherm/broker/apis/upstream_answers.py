@@ -1,0 +1,210 @@
+"""The answers of a read replica that only the cluster in front of it can give.
+
+    ListOffsets            what lies behind the tier: -1, -3, -4, -6, later times
+    OffsetForLeaderEpoch   the epochs from the last one of the tier on
+    DescribeConfigs        topics
+    FindCoordinator        all
+
+The replica asks with its own rights. So it answers only what a client may know by the replica's own
+ACLs, which are checked before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.error_mapping import error_code
+from isotherm.broker.metadata.metadata_records import TOPIC_RESOURCE
+from isotherm.broker.partitions.partition import Partition
+from isotherm.broker.peers.upstream_client import UpstreamClient
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api, Handler
+from isotherm.client.node_address import NodeAddress
+from isotherm.errors import IsothermError, NotLeaderOrFollowerError
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.types import UNKNOWN_OFFSET, TopicPartition
+
+_IN_THE_TIER = frozenset({-2, -5})
+
+
+def upstream_apis(
+    apis: Mapping[int, Api], client: UpstreamClient, *, ends_at_the_tier: bool
+) -> Mapping[int, Api]:
+    """`ends_at_the_tier`: the end of the tier is the end of the log."""
+    handlers: dict[int, Callable[[Handler, UpstreamClient], Handler]] = {
+        ApiKey.DESCRIBE_CONFIGS: _describe_configs,
+        ApiKey.FIND_COORDINATOR: _find_coordinator,
+    }
+    if not ends_at_the_tier:
+        handlers |= {
+            ApiKey.LIST_OFFSETS: _list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: _epoch_ends,
+        }
+    replaced = {
+        key: dataclasses.replace(apis[key], handle=make(apis[key].handle, client))
+        for key, make in handlers.items()
+    }
+    return {**apis, **replaced}
+
+
+def _list_offsets(handle: Handler, client: UpstreamClient) -> Handler:
+    async def answer(context: RequestContext, request: Any) -> Any:
+        response = await _awaited(handle(context, request))
+        asked = {
+            TopicPartition(topic.name, each.partition_index): each.timestamp
+            for topic in request.topics
+            for each in topic.partitions
+        }
+
+        def is_of_the_tail(place: TopicPartition, found: Any) -> bool:
+            timestamp = asked[place]
+            if found.error_code is not ErrorCode.none or timestamp in _IN_THE_TIER:
+                return False
+            return bool(timestamp < 0 or found.offset == UNKNOWN_OFFSET)
+
+        return await _completed(
+            context, request, response, client, "partition_index", "name", is_of_the_tail
+        )
+
+    return answer
+
+
+def _epoch_ends(handle: Handler, client: UpstreamClient) -> Handler:
+    async def answer(context: RequestContext, request: Any) -> Any:
+        response = await _awaited(handle(context, request))
+        asked = {
+            TopicPartition(topic.topic, each.partition): each.leader_epoch
+            for topic in request.topics
+            for each in topic.partitions
+        }
+
+        def is_of_the_tail(place: TopicPartition, found: Any) -> bool:
+            if found.error_code is not ErrorCode.none:
+                return False
+            entries = _partition(context, place).log.leader_epochs.entries
+            end = _partition(context, place).log.log_end_offset
+            last = max((each.epoch for each in entries if each.start_offset < end), default=-1)
+            return bool(asked[place] >= last)
+
+        return await _completed(
+            context, request, response, client, "partition", "topic", is_of_the_tail
+        )
+
+    return answer
+
+
+def _find_coordinator(handle: Handler, client: UpstreamClient) -> Handler:
+    async def answer(context: RequestContext, request: Any) -> Any:
+        return await _in_thread(lambda: client.pass_on_to_any(request))
+
+    return answer
+
+
+def _describe_configs(handle: Handler, client: UpstreamClient) -> Handler:
+    async def answer(context: RequestContext, request: Any) -> Any:
+        if any(each.resource_type != TOPIC_RESOURCE for each in request.resources):
+            return await _awaited(handle(context, request))
+        return await _in_thread(lambda: client.pass_on_to_any(request))
+
+    return answer
+
+
+async def _completed(
+    context: RequestContext,
+    request: Any,
+    response: Any,
+    client: UpstreamClient,
+    index_field: str,
+    name_field: str,
+    is_of_the_tail: Callable[[TopicPartition, Any], bool],
+) -> Any:
+    """The response, in which the leaders of the cluster answer for the partitions that the tier
+    does not decide."""
+    tail: dict[NodeAddress | None, set[TopicPartition]] = defaultdict(set)
+    for topic in response.topics:
+        for each in topic.partitions:
+            place = TopicPartition(getattr(topic, name_field), getattr(each, index_field))
+            if is_of_the_tail(place, each):
+                tail[_leader(context, client, place)].add(place)
+    answers: dict[TopicPartition, Any] = {}
+    for address, places in tail.items():
+        ask = partial(_ask, client, address, request, places, index_field, name_field)
+        answers |= await _in_thread(ask)
+    if not answers:
+        return response
+
+    def completed(topic: Any) -> Any:
+        name = getattr(topic, name_field)
+        partitions = []
+        for each in topic.partitions:
+            other = answers.get(TopicPartition(name, getattr(each, index_field)), each)
+            if isinstance(other, ErrorCode):
+                other = dataclasses.replace(each, error_code=other)
+            partitions.append(other)
+        return dataclasses.replace(topic, partitions=tuple(partitions))
+
+    return dataclasses.replace(response, topics=tuple(map(completed, response.topics)))
+
+
+def _ask(
+    client: UpstreamClient,
+    address: NodeAddress | None,
+    request: Any,
+    places: set[TopicPartition],
+    index_field: str,
+    name_field: str,
+) -> dict[TopicPartition, Any]:
+    """The leader's answers by partition, or the error code of each."""
+    topics = []
+    for topic in request.topics:
+        name = getattr(topic, name_field)
+        chosen = [
+            # The replica may know a newer leader epoch than the client, or an older one.
+            dataclasses.replace(each, **_any_epoch(each))
+            for each in topic.partitions
+            if TopicPartition(name, getattr(each, index_field)) in places
+        ]
+        if chosen:
+            topics.append(dataclasses.replace(topic, partitions=tuple(chosen)))
+    try:
+        if address is None:
+            raise NotLeaderOrFollowerError("the partitions have no leader")
+        answer = client.pass_on(address, dataclasses.replace(request, topics=tuple(topics)))
+    except IsothermError as error:
+        return dict.fromkeys(places, error_code(error))
+    return {
+        TopicPartition(getattr(topic, name_field), getattr(each, index_field)): each
+        for topic in answer.topics
+        for each in topic.partitions
+    }
+
+
+def _any_epoch(entry: Any) -> dict[str, Any]:
+    if not hasattr(entry, "current_leader_epoch"):
+        return {}
+    return {"current_leader_epoch": type(entry.current_leader_epoch)(-1)}
+
+
+def _leader(
+    context: RequestContext, client: UpstreamClient, place: TopicPartition
+) -> NodeAddress | None:
+    return client.addresses.get(_partition(context, place).goes_on_at)
+
+
+def _partition(context: RequestContext, place: TopicPartition) -> Partition:
+    return context.services.replica_manager.find_partition(place.topic, None, place.partition)
+
+
+async def _awaited(response: Any) -> Any:
+    return await response if hasattr(response, "__await__") else response
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(None, work)

@@ -1,0 +1,180 @@
+"""Groups of clients that see the read replica as their only broker: it says that it coordinates
+each group, and passes their requests on to the group's real coordinator.
+
+A client that knew the real coordinator would ask it for metadata too, and go on reading there
+(docs/decisions/0274). The real coordinator sees the replica as the client: by its address, its
+client id and its rights.
+
+    FindCoordinator   the replica; the real coordinator is looked up again
+    ListGroups        all brokers
+    others            the real coordinator. Its NOT_COORDINATOR lets the client ask here again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.peers.upstream_client import UpstreamClient, UpstreamPool
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api, Handler
+from isotherm.client.cluster_client import ClusterClient
+from isotherm.client.node_address import NodeAddress
+from isotherm.errors import CoordinatorNotAvailableError
+from isotherm.protocol.api_keys import ApiKey
+
+GROUP = 0
+COORDINATORS_MAX = 10_000
+"""Groups whose coordinator is remembered. Another look-up costs a request."""
+JOINS_MAX = 256
+"""Members that join at once: each waits for the others on a connection of its own."""
+REQUESTS_MAX = 32
+JOIN_TIMEOUT_S = 1800.0
+"""The longest rebalance: Kafka's group.max.session.timeout.ms."""
+
+
+class _Several(NamedTuple):
+    """The fields with groups in a request and in its response, and the name of one of them."""
+
+    asked: str
+    answered: str
+    name_of: Callable[[Any], str] = str
+
+
+_SEVERAL: Mapping[int, _Several] = {
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _Several("group_ids", "groups"),
+    ApiKey.DELETE_GROUPS: _Several("groups_names", "results"),
+    ApiKey.DESCRIBE_GROUPS: _Several("groups", "groups"),
+    ApiKey.OFFSET_FETCH: _Several("groups", "groups", lambda each: str(each.group_id)),
+}
+_ONE = (
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.HEARTBEAT,
+    ApiKey.LEAVE_GROUP,
+    ApiKey.OFFSET_COMMIT,
+    ApiKey.OFFSET_DELETE,
+)
+_JOINS = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
+
+
+class UpstreamGroups:
+    """Event loop thread only, but for `close`."""
+
+    def __init__(self, upstream: UpstreamClient) -> None:
+        self._upstream = upstream
+        self._coordinators: OrderedDict[str, NodeAddress] = OrderedDict()
+        self._joins = UpstreamPool(upstream, "joins", JOINS_MAX, request_timeout_s=JOIN_TIMEOUT_S)
+        self._requests = UpstreamPool(upstream, "groups", REQUESTS_MAX)
+
+    def apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
+        handlers: dict[int, Handler] = {
+            ApiKey.FIND_COORDINATOR: self._find,
+            ApiKey.LIST_GROUPS: self._list,
+            **{int(key): self._pass_on for key in _ONE},
+            **{int(key): self._join for key in _JOINS},
+            **{int(key): self._pass_on_several for key in _SEVERAL},
+        }
+        replaced = {
+            key: dataclasses.replace(apis[key], handle=handle) for key, handle in handlers.items()
+        }
+        return {**apis, **replaced}
+
+    def close(self) -> None:
+        self._joins.close()
+        self._requests.close()
+
+    async def _find(self, context: RequestContext, request: Any) -> Any:
+        keys = getattr(request, "coordinator_keys", None) or (request.key,)
+        if getattr(request, "key_type", GROUP) != GROUP:
+            return await self._requests.run(lambda client: client.pass_on_to_any(request))
+        own = context.services.endpoint(context.listener_name)
+        answers = []
+        for key in keys:
+            self._coordinators.pop(str(key), None)
+            code = ErrorCode.none
+            try:
+                await self._coordinator(str(key))
+            except CoordinatorNotAvailableError:
+                code = ErrorCode.coordinator_not_available
+            is_here = code is ErrorCode.none and own is not None
+            answers.append(
+                {
+                    "key": key,
+                    "error_code": code,
+                    "error_message": None,
+                    "node_id": context.services.config.node_id if is_here else -1,
+                    "host": own.host if is_here and own is not None else "",
+                    "port": own.port if is_here and own is not None else -1,
+                }
+            )
+        if hasattr(request, "coordinator_keys"):
+            return context.response({"coordinators": answers})
+        answers[0].pop("key")
+        return context.response(answers[0])
+
+    async def _list(self, context: RequestContext, request: Any) -> Any:
+        answers = [
+            await self._requests.run(_passing(address, request))
+            for address in self._upstream.addresses.values()
+        ]
+        groups = tuple(group for answer in answers for group in answer.groups)
+        return dataclasses.replace(answers[0], groups=groups)
+
+    async def _join(self, context: RequestContext, request: Any) -> Any:
+        return await self._passed_on(request, str(request.group_id), self._joins)
+
+    async def _pass_on(self, context: RequestContext, request: Any) -> Any:
+        return await self._passed_on(request, str(request.group_id), self._requests)
+
+    async def _passed_on(self, request: Any, group: str, pool: UpstreamPool) -> Any:
+        address = await self._coordinator(group)
+        return await pool.run(_passing(address, request))
+
+    async def _pass_on_several(self, context: RequestContext, request: Any) -> Any:
+        several = _SEVERAL[context.header.api_key]
+        if not hasattr(request, several.asked):
+            # OffsetFetch before version 8.
+            return await self._passed_on(request, str(request.group_id), self._requests)
+        by_coordinator: dict[NodeAddress, list[Any]] = defaultdict(list)
+        for each in getattr(request, several.asked):
+            by_coordinator[await self._coordinator(several.name_of(each))].append(each)
+        answers = []
+        for address, groups in by_coordinator.items():
+            part = dataclasses.replace(request, **{several.asked: tuple(groups)})
+            answers.append(await self._requests.run(_passing(address, part)))
+        if not answers:
+            return context.response({several.answered: ()})
+        joined = _joined(getattr(each, several.answered) for each in answers)
+        return dataclasses.replace(answers[0], **{several.answered: joined})
+
+    async def _coordinator(self, group: str) -> NodeAddress:
+        known = self._coordinators.get(group)
+        if known is not None:
+            return known
+        fields = {"key": group, "key_type": GROUP, "coordinator_keys": (group,)}
+
+        def ask(client: ClusterClient) -> Any:
+            return client.ask_any(ApiKey.FIND_COORDINATOR, fields, newest=4, oldest=4)
+
+        (found,) = (await self._requests.run(ask)).coordinators
+        if found.error_code is not ErrorCode.none:
+            raise CoordinatorNotAvailableError(
+                f"the cluster names no coordinator group={group} reason={found.error_code.name}"
+            )
+        address = NodeAddress(str(found.host), int(found.port))
+        self._coordinators[group] = address
+        if len(self._coordinators) > COORDINATORS_MAX:
+            self._coordinators.popitem(last=False)
+        return address
+
+
+def _passing(address: NodeAddress, request: Any) -> Callable[[ClusterClient], Any]:
+    return lambda client: client.pass_on(address, request)
+
+
+def _joined(parts: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
+    return tuple(each for part in parts for each in part)

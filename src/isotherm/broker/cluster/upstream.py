@@ -1,0 +1,178 @@
+"""The requests of a read replica to the cluster in front of which it stands."""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.metadata.image import PartitionImage, TopicImage
+from isotherm.broker.metadata.metadata_records import TOPIC_RESOURCE
+from isotherm.client.cluster_client import ClusterClient
+from isotherm.client.node_address import NodeAddress
+from isotherm.errors import PolicyViolationError
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.remote.metadata.api import NewMetadataRecord
+from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
+from isotherm.types import BrokerId, Offset, TopicIdPartition, TopicPartition
+
+_Item = TypeVar("_Item")
+
+TOPICS_PER_REQUEST_MAX = 500
+PARTITIONS_PER_REQUEST_MAX = 5000
+_METADATA_VERSION, _FIRST_ID_VERSION = 12, 10
+_LIST_OFFSETS_VERSION = 11
+_CONSUMER = -1
+_TIMEOUT = datetime.timedelta(seconds=30)
+EARLIEST = -2
+
+
+class UpstreamBroker(NamedTuple):
+    broker_id: BrokerId
+    address: NodeAddress
+    rack: str | None
+
+
+class UpstreamState(NamedTuple):
+    """What the cluster says of itself. Topics have their real leaders."""
+
+    cluster_id: str
+    brokers: Mapping[BrokerId, UpstreamBroker]
+    topics: Sequence[TopicImage]
+
+
+def read_state(client: ClusterClient) -> UpstreamState:
+    """Raises BrokerUnreachableError, and UnsupportedVersionError below Kafka 2.8, which has no
+    topic ids."""
+    answer = client.ask_any(
+        ApiKey.METADATA,
+        {
+            "topics": None,
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": False,
+        },
+        newest=_METADATA_VERSION,
+        oldest=_FIRST_ID_VERSION,
+    )
+    brokers = (
+        UpstreamBroker(int(each.node_id), NodeAddress(each.host, int(each.port)), each.rack)
+        for each in answer.brokers
+    )
+    topics = (_topic(each) for each in answer.topics if each.error_code is ErrorCode.none)
+    return UpstreamState(
+        str(answer.cluster_id), {each.broker_id: each for each in brokers}, tuple(topics)
+    )
+
+
+def _topic(topic: Any) -> TopicImage:
+    partitions = sorted(topic.partitions, key=lambda each: int(each.partition_index))
+    return TopicImage(
+        str(topic.name),
+        topic.topic_id,
+        tuple(
+            PartitionImage(
+                int(each.partition_index),
+                tuple(map(int, each.replica_nodes)),
+                tuple(map(int, each.isr_nodes)),
+                int(each.leader_id),
+                int(each.leader_epoch),
+                0,
+            )
+            for each in partitions
+        ),
+    )
+
+
+def read_tiered(client: ClusterClient, names: Sequence[str]) -> dict[str, bool]:
+    """Whether each topic is tiered. Topics whose configuration the cluster does not show are left
+    out."""
+    tiered: dict[str, bool] = {}
+    for some in _parts(names, TOPICS_PER_REQUEST_MAX):
+        resources = [
+            {
+                "resource_type": TOPIC_RESOURCE,
+                "resource_name": name,
+                "configuration_keys": ("remote.storage.enable",),
+            }
+            for name in some
+        ]
+        answer = client.ask_any(ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, newest=4)
+        tiered |= {
+            str(each.resource_name): any(entry.value == "true" for entry in each.configs)
+            for each in answer.results
+            if each.error_code is ErrorCode.none
+        }
+    return tiered
+
+
+def list_offsets(
+    client: ClusterClient,
+    address: NodeAddress,
+    places: Sequence[TopicPartition],
+    timestamp: int,
+) -> dict[TopicPartition, Offset]:
+    """The offset of each partition at a ListOffsets timestamp. Partitions that the broker refuses
+    are left out: their leader has moved."""
+    found: dict[TopicPartition, Offset] = {}
+    for some in _parts(places, PARTITIONS_PER_REQUEST_MAX):
+        by_topic: dict[str, list[dict[str, int]]] = defaultdict(list)
+        for topic, partition in some:
+            by_topic[topic].append({"partition_index": partition, "timestamp": timestamp})
+        answer = client.ask(
+            address,
+            ApiKey.LIST_OFFSETS,
+            {
+                "replica_id": _CONSUMER,
+                "isolation_level": 0,
+                "topics": [{"name": name, "partitions": each} for name, each in by_topic.items()],
+                "timeout": _TIMEOUT,
+            },
+            newest=_LIST_OFFSETS_VERSION,
+            oldest=1,
+        )
+        found |= {
+            TopicPartition(str(topic.name), int(each.partition_index)): int(each.offset)
+            for topic in answer.topics
+            for each in topic.partitions
+            if each.error_code is ErrorCode.none
+        }
+    return found
+
+
+def log_starts(
+    client: ClusterClient, state: UpstreamState, places: Iterable[TopicIdPartition]
+) -> dict[TopicPartition, Offset]:
+    """The log start of each partition, from its leader."""
+    leaders = {
+        TopicPartition(topic.name, each.partition): each.leader
+        for topic in state.topics
+        for each in topic.partitions
+    }
+    by_leader: dict[BrokerId, list[TopicPartition]] = defaultdict(list)
+    for place in places:
+        by_leader[leaders.get(place.topic_partition, -1)].append(place.topic_partition)
+    starts: dict[TopicPartition, Offset] = {}
+    for leader, led in by_leader.items():
+        if leader in state.brokers:
+            starts |= list_offsets(client, state.brokers[leader].address, led, EARLIEST)
+    return starts
+
+
+class UpstreamMetadataTopic(KafkaMetadataTopic):
+    """The cluster's `__remote_log_metadata`, as a ConditionalMetadataTopic that refuses writes."""
+
+    def append_at(
+        self, partition: int, end_offset: Offset, records: Sequence[NewMetadataRecord]
+    ) -> NoReturn:
+        raise PolicyViolationError("a read replica does not write to the metadata topic")
+
+    def has_all_below(self, partition: int, end_offset: Offset) -> bool:
+        return True
+
+
+def _parts(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,396 @@
+"""The cluster of a read replica in front of a running cluster.
+
+    upstream: Metadata ──► topics, leaders, epochs ──┐
+    __remote_log_metadata ──► end of each history ───┼──► image, logs   each PASS_INTERVAL_S
+    ListOffsets ──► log starts ──────────────────────┘
+
+With Tail.LEADER the image is the cluster's own, but the replica is a broker too, and leads the
+partitions that have a history. Otherwise the replica is the only broker, and leads the partitions
+of all tiered topics. Groups are the cluster's. See ReplicaCluster.
+
+If the cluster is away, what is known is served. See docs/decisions/0273.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from isotherm.broker.apis.upstream_answers import upstream_apis
+from isotherm.broker.apis.upstream_groups import UpstreamGroups
+from isotherm.broker.cluster.replica_cluster import (
+    HISTORY_SETTINGS,
+    ReplicaCluster,
+    begin_history,
+    begin_log,
+)
+from isotherm.broker.cluster.upstream import (
+    UpstreamBroker,
+    UpstreamMetadataTopic,
+    UpstreamState,
+    log_starts,
+    read_state,
+    read_tiered,
+)
+from isotherm.broker.metadata.endpoint import Endpoint
+from isotherm.broker.metadata.image import NO_LEADER, BrokerImage, PartitionImage, TopicImage
+from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.peers.tail_reader import TailReader
+from isotherm.broker.peers.upstream_client import UpstreamClient
+from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.surroundings import Surroundings
+from isotherm.broker.threads.background import PeriodicTask
+from isotherm.broker.tier.tiered_history import TieredHistory, last_segment, read_history
+from isotherm.config.broker import BrokerConfig
+from isotherm.errors import (
+    ConfigError,
+    CorruptDataError,
+    RemoteResourceNotFoundError,
+    RemoteStorageNotReadyError,
+    UnknownTopicOrPartitionError,
+)
+from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
+from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.remote.storage.store_check import check_store
+from isotherm.types import (
+    BrokerId,
+    LeaderEpoch,
+    TopicIdPartition,
+    TopicPartition,
+)
+
+_logger = logging.getLogger(__name__)
+
+PASS_INTERVAL_S = 0.5
+# Passes between two looks at which topics are tiered: few topics change it.
+PASSES_PER_CONFIGS = 20
+# How long a start waits for the metadata topic.
+METADATA_TIMEOUT_S = 120.0
+
+
+class Tail(enum.StrEnum):
+    """How a client gets what lies behind the remote tier (docs/decisions/0274)."""
+
+    PROXY = enum.auto()
+    """From the replica, which fetches it from the leader. The replica is the only broker that
+    clients see."""
+    LEADER = enum.auto()
+    """From the leader, as its preferred read replica (KIP-392). Clients see all brokers, and may
+    ask each of them where to read."""
+    NONE = enum.auto()
+    """Not at all: the log ends there."""
+
+
+class UpstreamCluster(ReplicaCluster):
+    def __init__(
+        self,
+        config: BrokerConfig,
+        surroundings: Surroundings,
+        client_properties: Mapping[str, Any],
+        tail: Tail,
+    ) -> None:
+        """`client_properties` are Kafka's or librdkafka's, with `bootstrap.servers`."""
+        super().__init__(config, surroundings)
+        self._tail = tail
+        self._properties = client_properties
+        self._client: UpstreamClient | None = None
+        self._topic: UpstreamMetadataTopic | None = None
+        self._task: PeriodicTask | None = None
+        self._groups: UpstreamGroups | None = None
+        self._endpoints: tuple[Endpoint, ...] = ()
+        self._state: UpstreamState
+        self._passes = 0
+        self._tiered: dict[str, bool] = {}
+        self._assigned: set[TopicIdPartition] = set()
+        # What ends the history of each partition, and the history.
+        self._last: dict[TopicIdPartition, RemoteLogSegmentMetadata] = {}
+        self._histories: dict[TopicIdPartition, TieredHistory] = {}
+        self._begun: dict[TopicIdPartition, TieredHistory] = {}
+
+    def tail_reader(self) -> TailReader | None:
+        """What reads behind the tier for clients; the caller closes it."""
+        return TailReader(self.client) if self._tail is Tail.PROXY else None
+
+    @property
+    def client(self) -> UpstreamClient:
+        assert self._client is not None, "it was opened"
+        return self._client
+
+    def open_tier(self) -> None:
+        settings = ObjectStoreSettings.from_config(self._config.remote.rsm_config)
+        check_store(settings, writes=False)
+        self._client = UpstreamClient(self._properties)
+        self._state = self._read_state()
+        self.cluster_id = self._state.cluster_id
+        if self._config.node_id in self._state.brokers:
+            raise ConfigError(
+                f"a broker of the cluster has the id of the replica node_id={self._config.node_id}"
+                " hint='--node-id'"
+            )
+        self._topic = UpstreamMetadataTopic(self._properties)
+        try:
+            count = self._topic.partition_count
+        except UnknownTopicOrPartitionError as error:
+            raise ConfigError(
+                "the cluster has no tiered storage, or its metadata topic may not be read"
+                f" cluster_id={self.cluster_id} reason='{error}'"
+            ) from error
+        self.storage = ObjectStoreRemoteStorageManager(settings)
+        self.tier_metadata = metadata = TopicBasedRemoteLogMetadataManager(
+            self._topic,
+            clock=self._surroundings.clock,
+            metrics=self._surroundings.metrics,
+            settings=TopicBasedSettings(),
+        )
+        metadata.start()
+        _logger.info(
+            "replica stands in front of a cluster cluster_id=%s brokers=%d metadata_partitions=%d",
+            self.cluster_id,
+            len(self._state.brokers),
+            count,
+        )
+        self._look()
+        self._await_metadata()
+        self._look()
+        if self._last and not any(each.leader_epochs for each in self._histories.values()):
+            raise ConfigError(
+                "no segment of the cluster is in the bucket, so it is that of another cluster"
+                f" url={settings.url} layout={settings.layout} cluster_id={self.cluster_id}"
+            )
+
+    def _await_metadata(self) -> None:
+        clock, never = self._surroundings.clock, threading.Event()
+        deadline_s = clock.monotonic_s() + METADATA_TIMEOUT_S
+        while not all(map(self.tier_metadata.is_ready, self._assigned)):
+            if clock.monotonic_s() > deadline_s:
+                raise RemoteStorageNotReadyError(
+                    f"the metadata topic is not read in time timeout_s={METADATA_TIMEOUT_S:.0f}"
+                )
+            clock.wait(never, 0.05)
+
+    def register(self, endpoints: Sequence[Endpoint]) -> None:
+        self._endpoints = tuple(endpoints)
+        self._publish({})
+
+    def begin_histories(
+        self, replica_manager: ReplicaManager, control_executor: ThreadPoolExecutor
+    ) -> None:
+        self._apply(replica_manager)
+        _logger.info("history is served partitions=%d", len(self._begun))
+
+        def go_on() -> None:
+            self._look()
+            control_executor.submit(self._apply, replica_manager).result()
+
+        self._task = PeriodicTask(
+            "isotherm-replica",
+            go_on,
+            self._surroundings.clock,
+            initial_delay_s=PASS_INTERVAL_S,
+            interval_s=PASS_INTERVAL_S,
+        )
+        self._task.start()
+
+    # ---- what there is
+
+    def _look(self) -> None:
+        """Read what the cluster and its metadata topic say now. Raises IsothermError; what was
+        known then stays."""
+        self._state = state = self._read_state()
+        names = [each.name for each in state.topics]
+        if self._passes % PASSES_PER_CONFIGS:
+            self._tiered |= read_tiered(self.client, [n for n in names if n not in self._tiered])
+        else:
+            self._tiered = read_tiered(self.client, names)
+        self._passes += 1
+        places = {
+            TopicIdPartition(topic.topic_id, topic.name, each.partition): each.leader_epoch
+            for topic in state.topics
+            if self._tiered.get(topic.name)
+            for each in topic.partitions
+        }
+        self._assign(places.keys())
+        for place, leader_epoch in places.items():
+            if self.tier_metadata.is_ready(place):
+                self._look_at(place, leader_epoch)
+        for place in self._histories.keys() - places.keys():
+            del self._histories[place]
+            self._last.pop(place, None)
+        self._raise_starts(places.keys())
+
+    def _read_state(self) -> UpstreamState:
+        state = read_state(self.client)
+        self.client.addresses = {each.broker_id: each.address for each in state.brokers.values()}
+        return state
+
+    def _assign(self, places: Iterable[TopicIdPartition]) -> None:
+        wanted = set(places)
+        self.tier_metadata.on_stop_partitions(self._assigned - wanted)
+        self.tier_metadata.on_partition_leadership_changes((), wanted - self._assigned)
+        self._assigned = wanted
+
+    def _look_at(self, place: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
+        last = self._find_last(place, leader_epoch)
+        if last is None:
+            if self._last.pop(place, None) is not None:
+                self._histories.pop(place, None)
+            return
+        if self._last.get(place) == last:
+            return
+        self._last[place] = last
+        try:
+            self._histories[place] = read_history(place, last, self.tier_metadata, self.storage)
+        except (CorruptDataError, RemoteResourceNotFoundError) as error:
+            # Its real leader serves it, until another segment ends the history.
+            self._histories.pop(place, None)
+            _logger.error(  # noqa: TRY400 - one line: the error names the place
+                "partition is left to its leader, its last segment is damaged or missing"
+                " partition=%s reason='%s'",
+                place,
+                error,
+            )
+
+    def _find_last(
+        self, place: TopicIdPartition, leader_epoch: LeaderEpoch
+    ) -> RemoteLogSegmentMetadata | None:
+        known = self._last.get(place)
+        if known is None:
+            return last_segment(self.tier_metadata.list_remote_log_segments(place))
+        # Only in the same epoch or a later one can a segment follow the last one.
+        lowest = max(known.segment_leader_epochs)
+        for epoch in range(max(leader_epoch, lowest), lowest - 1, -1):
+            highest = self.tier_metadata.highest_offset_for_epoch(place, epoch)
+            if highest is not None:
+                # None: retention has deleted it, and with it all before.
+                return self.tier_metadata.remote_log_segment_metadata(place, epoch, highest)
+        return None
+
+    def _raise_starts(self, places: Collection[TopicIdPartition]) -> None:
+        """Begin each history where the cluster's log does: what lies below it may be deleted.
+
+        If the replica is the only broker that clients see, it has the partitions without a history
+        too.
+        """
+        serves_all = self._tail is not Tail.LEADER
+        starts = log_starts(self.client, self._state, places if serves_all else self._histories)
+        for place in places:
+            start, history = starts.get(place.topic_partition), self._histories.get(place)
+            if start is None:
+                continue
+            if history is not None and start < history.end_offset:
+                self._histories[place] = history._replace(log_start_offset=start)
+            elif serves_all:
+                self._histories[place] = TieredHistory(start, start, (), ())
+            else:
+                self._histories.pop(place, None)
+
+    # ---- what clients see. Control thread.
+
+    def _apply(self, replica_manager: ReplicaManager) -> None:
+        # First what was led before under the same topic id. A new topic of an old name needs the
+        # log of the old one gone.
+        self._publish({e: h for e, h in self._histories.items() if e in self._begun})
+        self._begun = {e: h for e, h in self._begun.items() if e in self._histories}
+        for place in self._histories.keys() - self._begun.keys():
+            # The log has its history before a request can find it: an empty log would answer that
+            # each offset is out of range.
+            history = self._histories[place]
+            log = self.log_manager.create_log(
+                place.topic_partition, place.topic_id, self.metadata.topic_config(place.topic)
+            )
+            begin_log(log, history)
+            self._begun[place] = history
+        self._publish(self._histories)
+        leaders = self._leaders()
+        for place, history in self._histories.items():
+            partition = replica_manager.find_partition(place.topic, None, place.partition)
+            before = self._begun[place]
+            if self._tail is not Tail.NONE:
+                partition.is_passed_on = self._tail is Tail.PROXY
+                partition.goes_on_at = leaders[place.topic_partition]
+            if history._replace(log_start_offset=0) != before._replace(log_start_offset=0):
+                begin_history(partition, history)
+            elif history.log_start_offset > before.log_start_offset:
+                partition.log.maybe_increment_log_start_offset(history.log_start_offset)
+            self._begun[place] = history
+
+    def _leaders(self) -> dict[TopicPartition, BrokerId]:
+        return {
+            TopicPartition(topic.name, each.partition): each.leader
+            for topic in self._state.topics
+            for each in topic.partitions
+        }
+
+    def _publish(self, led: Mapping[TopicIdPartition, object]) -> None:
+        own = self._own_broker(self._endpoints)
+        brokers = {own.broker_id: own}
+        topics = [self._topic_image(each, led) for each in self._state.topics]
+        if self._tail is Tail.LEADER:
+            brokers |= {
+                each.broker_id: self._image_of(each) for each in self._state.brokers.values()
+            }
+        else:
+            topics = [each for each in topics if self._tiered.get(each.name)]
+        configs = {each.name: HISTORY_SETTINGS for each in topics if self._tiered.get(each.name)}
+        self.publish(topics=topics, configs=configs, brokers=brokers)
+
+    def _image_of(self, broker: UpstreamBroker) -> BrokerImage:
+        """The broker, at its one address on each listener of the replica."""
+        return BrokerImage(
+            broker.broker_id,
+            0,
+            None,
+            broker.rack,
+            fenced=False,
+            endpoints=tuple(
+                Endpoint(each.listener_name, *broker.address) for each in self._endpoints
+            ),
+        )
+
+    def _topic_image(self, topic: TopicImage, led: Mapping[TopicIdPartition, object]) -> TopicImage:
+        own = self._config.node_id
+
+        def image_of(each: PartitionImage) -> PartitionImage:
+            is_led = TopicIdPartition(topic.topic_id, topic.name, each.partition) in led
+            if self._tail is not Tail.LEADER:
+                leader = own if is_led else NO_LEADER
+                return each._replace(leader=leader, replicas=(own,), isr=(own,))
+            if not is_led:
+                return each
+            return each._replace(leader=own, replicas=(*each.replicas, own), isr=(*each.isr, own))
+
+        return replace(topic, partitions=tuple(map(image_of, topic.partitions)))
+
+    # ---- the rest of ClusterSide
+
+    def apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
+        served = upstream_apis(
+            super().apis(apis), self.client, ends_at_the_tier=self._tail is Tail.NONE
+        )
+        if self._tail is Tail.LEADER:
+            return served
+        self._groups = UpstreamGroups(self.client)
+        return self._groups.apis(served)
+
+    def end_changes(self) -> None:
+        if self._task is not None:
+            self._task.stop()
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.stop()
+        if self._groups is not None:
+            self._groups.close()
+        if self._topic is not None:
+            self._topic.close()
+        if self._client is not None:
+            self._client.close()
+        super().close()
