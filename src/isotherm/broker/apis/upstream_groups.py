@@ -24,7 +24,7 @@ from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api, Handler
 from isotherm.client.cluster_client import ClusterClient
 from isotherm.client.node_address import NodeAddress
-from isotherm.errors import CoordinatorNotAvailableError
+from isotherm.errors import CoordinatorNotAvailableError, RetriableError
 from isotherm.protocol.api_keys import ApiKey
 
 GROUP = 0
@@ -90,7 +90,7 @@ class UpstreamGroups:
     async def _find(self, context: RequestContext, request: Any) -> Any:
         keys = getattr(request, "coordinator_keys", None) or (request.key,)
         if getattr(request, "key_type", GROUP) != GROUP:
-            return await self._requests.run(lambda client: client.pass_on_to_any(request))
+            return await _answered(self._requests, lambda client: client.pass_on_to_any(request))
         own = context.services.endpoint(context.listener_name)
         answers = []
         for key in keys:
@@ -118,7 +118,7 @@ class UpstreamGroups:
 
     async def _list(self, context: RequestContext, request: Any) -> Any:
         answers = [
-            await self._requests.run(_passing(address, request))
+            await _answered(self._requests, _passing(address, request))
             for address in self._upstream.addresses.values()
         ]
         groups = tuple(group for answer in answers for group in answer.groups)
@@ -132,7 +132,7 @@ class UpstreamGroups:
 
     async def _passed_on(self, request: Any, group: str, pool: UpstreamPool) -> Any:
         address = await self._coordinator(group)
-        return await pool.run(_passing(address, request))
+        return await _answered(pool, _passing(address, request))
 
     async def _pass_on_several(self, context: RequestContext, request: Any) -> Any:
         several = _SEVERAL[context.header.api_key]
@@ -145,7 +145,7 @@ class UpstreamGroups:
         answers = []
         for address, groups in by_coordinator.items():
             part = dataclasses.replace(request, **{several.asked: tuple(groups)})
-            answers.append(await self._requests.run(_passing(address, part)))
+            answers.append(await _answered(self._requests, _passing(address, part)))
         if not answers:
             return context.response({several.answered: ()})
         joined = _joined(getattr(each, several.answered) for each in answers)
@@ -160,7 +160,7 @@ class UpstreamGroups:
         def ask(client: ClusterClient) -> Any:
             return client.ask_any(ApiKey.FIND_COORDINATOR, fields, newest=4, oldest=4)
 
-        (found,) = (await self._requests.run(ask)).coordinators
+        (found,) = (await _answered(self._requests, ask)).coordinators
         if found.error_code is not ErrorCode.none:
             raise CoordinatorNotAvailableError(
                 f"the cluster names no coordinator group={group} reason={found.error_code.name}"
@@ -170,6 +170,15 @@ class UpstreamGroups:
         if len(self._coordinators) > COORDINATORS_MAX:
             self._coordinators.popitem(last=False)
         return address
+
+
+async def _answered(pool: UpstreamPool, ask: Callable[[ClusterClient], Any]) -> Any:
+    """The answer of the cluster. Raises CoordinatorNotAvailableError if it is away: each client
+    then looks the coordinator up again, until it is back."""
+    try:
+        return await pool.run(ask)
+    except RetriableError as error:
+        raise CoordinatorNotAvailableError(f"the cluster does not answer: {error}") from error
 
 
 def _passing(address: NodeAddress, request: Any) -> Callable[[ClusterClient], Any]:

@@ -103,6 +103,7 @@ class UpstreamCluster(ReplicaCluster):
         self._properties = client_properties
         self._client: UpstreamClient | None = None
         self._topic: UpstreamMetadataTopic | None = None
+        self._metadata: TopicBasedRemoteLogMetadataManager | None = None
         self._task: PeriodicTask | None = None
         self._groups: UpstreamGroups | None = None
         self._endpoints: tuple[Endpoint, ...] = ()
@@ -144,13 +145,13 @@ class UpstreamCluster(ReplicaCluster):
                 f" cluster_id={self.cluster_id} reason='{error}'"
             ) from error
         self.storage = ObjectStoreRemoteStorageManager(settings)
-        self.tier_metadata = metadata = TopicBasedRemoteLogMetadataManager(
+        self.tier_metadata = self._metadata = TopicBasedRemoteLogMetadataManager(
             self._topic,
             clock=self._surroundings.clock,
             metrics=self._surroundings.metrics,
             settings=TopicBasedSettings(),
         )
-        metadata.start()
+        self._metadata.start()
         _logger.info(
             "replica stands in front of a cluster cluster_id=%s brokers=%d metadata_partitions=%d",
             self.cluster_id,
@@ -389,6 +390,9 @@ class UpstreamCluster(ReplicaCluster):
             self._task.stop()
         if self._groups is not None:
             self._groups.close()
+        if self._metadata is not None:
+            # First: its thread reads the topic.
+            self._metadata.close()
         if self._topic is not None:
             self._topic.close()
         if self._client is not None:

@@ -1,0 +1,246 @@
+"""A read replica in front of Apache Kafka: clients get through it what they get from the broker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from isotherm.broker.cluster.upstream_cluster import Tail
+from isotherm.errors import ConfigError
+from oracle.consumed_records import consume_all
+from oracle.kafka import EAGER_SETTINGS, KafkaOracle, run_tool
+from oracle.tiered_topic import TieredTopic, fill_tiered_topic, make_tiered_topic
+from oracle.tools import CONSOLE_CONSUMER
+from oracle.topics import SEGMENT_BYTES_MIN, create_topic, delete_topic
+from tests.support.conditions import wait_until
+from tests.support.embedded_replica import EmbeddedReplica
+
+TIMEOUT_S = 120
+
+
+@pytest.fixture(params=[Tail.PROXY, Tail.LEADER])
+def replica(
+    request: pytest.FixtureRequest,
+    kafka: KafkaOracle,
+    kafka_tiered_topic: TieredTopic,
+    tmp_path: Path,
+) -> Iterator[EmbeddedReplica]:
+    with EmbeddedReplica(
+        tmp_path, kafka.remote_dir, upstream=kafka.bootstrap_server, tail=request.param
+    ) as started:
+        yield started
+
+
+@pytest.fixture
+def proxy(
+    kafka: KafkaOracle, kafka_tiered_topic: TieredTopic, tmp_path: Path
+) -> Iterator[EmbeddedReplica]:
+    with EmbeddedReplica(tmp_path, kafka.remote_dir, upstream=kafka.bootstrap_server) as started:
+        yield started
+
+
+def remote_bytes(replica: EmbeddedReplica) -> float:
+    """The bytes that the replica has read from the bucket for its clients."""
+    name = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
+    return replica.node.metrics.registry.get_sample_value(name, {"topic": ""}) or 0.0
+
+
+def test_consumers_get_what_kafka_gives_them(
+    kafka_tiered_topic: TieredTopic, replica: EmbeddedReplica
+) -> None:
+    got = consume_all(replica.bootstrap_servers, kafka_tiered_topic.name)
+    assert got == list(kafka_tiered_topic.expected)
+    assert remote_bytes(replica) > 0
+
+
+def test_replica_is_the_only_broker_that_clients_see(
+    kafka: KafkaOracle, kafka_tiered_topic: TieredTopic, proxy: EmbeddedReplica
+) -> None:
+    admin = AdminClient({"bootstrap.servers": proxy.bootstrap_servers})
+    create_topic(kafka.bootstrap_server, "not-tiered", 1, {})
+    for _ in range(5):
+        seen = admin.list_topics(timeout=TIMEOUT_S)
+        assert list(seen.brokers) == [proxy.config.node_id]
+        assert "not-tiered" not in seen.topics
+    leaders = {e.leader for e in seen.topics[kafka_tiered_topic.name].partitions.values()}
+    assert leaders == {proxy.config.node_id}
+    assert (
+        seen.cluster_id
+        == AdminClient({"bootstrap.servers": kafka.bootstrap_server})
+        .list_topics(timeout=TIMEOUT_S)
+        .cluster_id
+    )
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_javas_consumer_reads_all_in_a_group(
+    kafka_tiered_topic: TieredTopic, proxy: EmbeddedReplica, protocol: str
+) -> None:
+    count = len(kafka_tiered_topic.expected)
+    printed = run_tool(
+        CONSOLE_CONSUMER, "--bootstrap-server", proxy.bootstrap_servers,
+        "--topic", kafka_tiered_topic.name, "--group", f"java-{protocol}", "--from-beginning",
+        f"--max-messages={count}", f"--timeout-ms={TIMEOUT_S * 1000}",
+        "--command-property", f"group.protocol={protocol}",
+        "--formatter-property", "print.offset=true",
+        "--formatter-property", "print.partition=true",
+        "--formatter-property", "print.value=false",
+    )  # fmt: skip
+    places = {
+        (int(line.split("\t")[0].partition(":")[2]), int(line.split("\t")[1].partition(":")[2]))
+        for line in printed.splitlines()
+        if line.startswith("Partition:")
+    }
+    assert places == {(each.partition, each.offset) for each in kafka_tiered_topic.expected}
+
+
+def test_a_group_goes_to_and_fro(
+    kafka: KafkaOracle, kafka_tiered_topic: TieredTopic, proxy: EmbeddedReplica
+) -> None:
+    servers = [kafka.bootstrap_server, proxy.bootstrap_servers] * 3
+    expected = {(each.partition, each.offset) for each in kafka_tiered_topic.expected}
+    got: list[tuple[int, int]] = []
+    for number, server in enumerate(servers):
+        is_last = number == len(servers) - 1
+        wanted = len(expected) - len(got) if is_last else 900
+        consumer = Consumer(
+            {
+                "bootstrap.servers": server,
+                "group.id": "to-and-fro",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        consumer.subscribe([kafka_tiered_topic.name])
+        for _ in range(wanted):
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None
+            assert message.error() is None
+            got.append((message.partition() or 0, message.offset() or 0))
+        consumer.commit(asynchronous=False)
+        consumer.close()
+    assert len(got) == len(expected)
+    assert set(got) == expected
+
+
+def write_and_abort(server: str, topic: str, transactions: int, *, first: int = 0) -> None:
+    """Write transactions of 40 records of 1000 bytes; every third is aborted."""
+    producer = Producer({"bootstrap.servers": server, "transactional.id": topic, "linger.ms": 5})
+    producer.init_transactions(TIMEOUT_S)
+    for number in range(first, first + transactions):
+        producer.begin_transaction()
+        for each in range(40):
+            producer.produce(topic, b"%d-%d " % (number, each) + b"x" * 990, partition=0)
+        (producer.abort_transaction if number % 3 == 0 else producer.commit_transaction)(TIMEOUT_S)
+
+
+def test_a_topic_that_is_written_tiered_and_trimmed_is_read_without_gap_or_repetition(
+    kafka: KafkaOracle, replica: EmbeddedReplica, request: pytest.FixtureRequest
+) -> None:
+    server, topic = kafka.bootstrap_server, f"moving-{id(replica)}"
+    config = {
+        "remote.storage.enable": "true",
+        "segment.bytes": str(SEGMENT_BYTES_MIN),
+        "local.retention.bytes": "1",
+        "retention.ms": "-1",
+        "file.delete.delay.ms": "100",
+    }
+    create_topic(server, topic, 1, config)
+    write_and_abort(server, topic, 60)
+    writer = threading.Thread(
+        target=write_and_abort, args=(server, topic, 90), kwargs={"first": 60}
+    )
+    writer.start()
+    admin = AdminClient({"bootstrap.servers": replica.bootstrap_servers})
+    wait_until(lambda: topic in admin.list_topics(timeout=TIMEOUT_S).topics, "the new topic")
+    consumer = Consumer(
+        {
+            "bootstrap.servers": replica.bootstrap_servers,
+            "group.id": "moving",
+            "enable.auto.commit": False,
+            # Metadata is looked at again all the time, as in a consumer that runs for weeks.
+            "topic.metadata.refresh.interval.ms": 500,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    got: list[tuple[int, bytes | None]] = []
+
+    def take() -> bool:
+        for message in consumer.consume(500, 0.2):
+            if message.error() is not None:
+                raise KafkaException(message.error())
+            got.append((message.offset() or 0, message.value()))
+        return len(got) >= 40 * 100
+
+    wait_until(take, lambda: f"100 transactions, {len(got)} records so far")
+    writer.join()
+    consumer.close()
+    assert got == [(e.offset, e.value) for e in consume_all(server, topic)]
+    delete_topic(server, topic)
+
+
+def test_a_topic_that_is_made_anew_is_read_anew(kafka: KafkaOracle, proxy: EmbeddedReplica) -> None:
+    server, topic = kafka.bootstrap_server, "made-anew"
+    first = make_tiered_topic(kafka, topic, partitions=1, records=2500)
+    wait_until(lambda: topic in topics_of(proxy), "the first topic")
+    assert consume_all(proxy.bootstrap_servers, topic) == list(first.expected)
+    first_id = topics_of(proxy)[topic]
+    delete_topic(server, topic)
+    wait_until(lambda: topic not in topics_of(proxy), "the end of the first topic")
+    fill_tiered_topic(server, kafka.log_dir, topic, 1, 3500)
+    wait_until(lambda: topics_of(proxy).get(topic) not in (None, first_id), "the second topic")
+    assert consume_all(proxy.bootstrap_servers, topic) == consume_all(server, topic)
+
+
+def topics_of(replica: EmbeddedReplica) -> dict[str, Any]:
+    images = replica.node.services.metadata.image.topics_by_name
+    return {name: image.topic_id for name, image in images.items()}
+
+
+def test_a_bucket_of_another_cluster_and_a_taken_id_are_refused(
+    kafka: KafkaOracle, kafka_tiered_topic: TieredTopic, tmp_path: Path
+) -> None:
+    layout = {"rsm.config.layout": "local-tiered-storage"}
+    (tmp_path / "other").mkdir()
+    server = kafka.bootstrap_server
+    with pytest.raises(ConfigError, match="that of another cluster"):
+        EmbeddedReplica(tmp_path / "s", tmp_path / "other", layout, upstream=server).start()
+    with pytest.raises(ConfigError, match="has the id of the replica"):
+        EmbeddedReplica(tmp_path / "t", kafka.remote_dir, {"node.id": "1"}, upstream=server).start()
+
+
+def test_history_is_served_while_the_cluster_is_away(kafka_tools: Path, tmp_path: Path) -> None:
+    few = {"rlmm.config.remote.log.metadata.topic.num.partitions": "2"}
+    kafka = KafkaOracle(tmp_path / "kafka", {**EAGER_SETTINGS, **few})
+    kafka.start()
+    topic = make_tiered_topic(kafka, "away", partitions=1, records=2500)
+    with EmbeddedReplica(
+        tmp_path / "scratch", kafka.remote_dir, upstream=kafka.bootstrap_server
+    ) as replica:
+        kafka.kill()
+        consumer = Consumer({"bootstrap.servers": replica.bootstrap_servers, "group.id": "x"})
+        consumer.assign([TopicPartition("away", 0, 0)])
+        tiered = [each for each in topic.expected if each.offset < topic.local_start_offsets[0]]
+        got: list[int] = []
+        while len(got) < len(tiered):
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None
+            assert message.error() is None, message.error()
+            got.append(message.offset() or 0)
+        assert got == [each.offset for each in tiered]
+        # It heals by itself.
+        kafka.start()
+        while len(got) < len(topic.expected):
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None
+            if message.error() is None:
+                got.append(message.offset() or 0)
+        assert got == [each.offset for each in topic.expected]
+        consumer.close()
+    kafka.kill()
