@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from isotherm.broker.cluster.upstream_cluster import Tail
+from isotherm.broker.cluster.replica_settings import Tail
 from isotherm.errors import ConfigError
 from oracle.consumed_records import consume_all
 from oracle.kafka import EAGER_SETTINGS, KafkaOracle, run_tool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from isotherm.broker.cluster.upstream_cluster import Tail
+from isotherm.broker.cluster.replica_settings import ReplicaSettings, Tail
 from isotherm.broker.node import BrokerNode
 from isotherm.broker.read_replica import ReplicaNode
 from isotherm.cli.replica import NODE_ID, replica_config
@@ -24,15 +24,25 @@ class EmbeddedReplica(EmbeddedBroker):
         *,
         upstream: str | None = None,
         tail: Tail = Tail.PROXY,
+        acls: str | None = None,
+        listener: str = "PLAINTEXT://127.0.0.1:0",
     ) -> None:
         self.directory = directory
         self.fs = None
         self._thread = None
-        self._tail = tail
-        self._upstream = None if upstream is None else {"bootstrap.servers": upstream}
+        self._settings = ReplicaSettings(
+            upstream=None if upstream is None else {"bootstrap.servers": upstream},
+            tail=tail,
+            acls=acls,
+        )
         self.config = replica_config(
-            str(path), ["PLAINTEXT://127.0.0.1:0"], NODE_ID, directory, dict(settings or {})
+            str(path),
+            [listener],
+            NODE_ID,
+            directory,
+            dict(settings or {}),
+            checks_access=acls is not None,
         )
 
     def _make_node(self) -> BrokerNode:
-        return ReplicaNode(self.config, self._upstream, self._tail)
+        return ReplicaNode(self.config, self._settings)

@@ -5,14 +5,13 @@ to clients, and changes neither the cluster nor the bucket (docs/decisions/0272)
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from isotherm.broker.cluster.bucket_cluster import BucketCluster
 from isotherm.broker.cluster.cluster_side import ClusterSide
 from isotherm.broker.cluster.replica_cluster import ReplicaCluster
-from isotherm.broker.cluster.upstream_cluster import Tail, UpstreamCluster
+from isotherm.broker.cluster.replica_settings import ReplicaSettings
+from isotherm.broker.cluster.upstream_cluster import UpstreamCluster
 from isotherm.broker.node import REMOTE_CLOSE_TIMEOUT_S, BrokerNode
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replica_roles import ReplicaRoles
@@ -30,24 +29,19 @@ class ReplicaNode(BrokerNode):
     def __init__(
         self,
         config: BrokerConfig,
-        upstream: Mapping[str, Any] | None = None,
-        tail: Tail = Tail.PROXY,
+        settings: ReplicaSettings,
         surroundings: Surroundings | None = None,
     ) -> None:
-        """`upstream` are the client properties of the cluster in front of which the replica stands,
-        with `bootstrap.servers`; None without a cluster."""
         super().__init__(config, surroundings or Surroundings(fs=ScratchFileSystem()))
-        self._upstream = upstream
-        self._tail = tail
+        self._settings = settings
         self._replica: ReplicaCluster
 
     def _open_cluster(self) -> ClusterSide:
-        if self._upstream is None:
-            self._replica = BucketCluster(self._config, self._surroundings)
+        config, surroundings, settings = self._config, self._surroundings, self._settings
+        if settings.upstream is None:
+            self._replica = BucketCluster(config, surroundings, settings)
         else:
-            self._replica = UpstreamCluster(
-                self._config, self._surroundings, self._upstream, self._tail
-            )
+            self._replica = UpstreamCluster(config, surroundings, settings, settings.upstream)
         self._replica.open()
         self._cluster = self._replica
         return self._replica

@@ -22,6 +22,7 @@ from isotherm.config.layers import (
     read_properties,
 )
 from isotherm.config.secret_files import close_to_others
+from isotherm.config.security import STANDARD_AUTHORIZER
 from isotherm.config.server_properties import parse_broker_config
 
 # Above the ids that operators give to brokers, and that Kafka generates.
@@ -67,6 +68,15 @@ def replica(
     node_id: Annotated[
         int, typer.Option("--node-id", min=0, help="The id of the replica. No broker has it.")
     ] = NODE_ID,
+    acls: Annotated[
+        str | None,
+        typer.Option(
+            "--acls",
+            metavar="upstream|FILE",
+            help="Who may read: the ACLs of the cluster, or those of a file with one ACL in JSON a"
+            " line. Needed for a listener that other machines reach.",
+        ),
+    ] = None,
     config: ConfigFile = None,
     override: Overrides = None,
     client_property: ClientProperties = None,
@@ -91,7 +101,7 @@ def replica(
     close_to_others()
     # As in `isotherm serve`.
     gc.disable()
-    from isotherm.broker.cluster.upstream_cluster import Tail
+    from isotherm.broker.cluster.replica_settings import ReplicaSettings, Tail
     from isotherm.broker.process import exit_at_once, run
     from isotherm.broker.read_replica import ReplicaNode
 
@@ -101,12 +111,17 @@ def replica(
 
     def read_config() -> BrokerConfig:
         given = _given_settings(config, override)
-        return replica_config(path, listener or [LISTENER], node_id, scratch, given)
+        checks_access = acls is not None
+        return replica_config(
+            path, listener or [LISTENER], node_id, scratch, given, checks_access=checks_access
+        )
 
-    client = {"bootstrap.servers": upstream, **client_settings(command_config, client_property)}
+    client = client_settings(command_config, client_property)
+    client["bootstrap.servers"] = upstream
+    settings = ReplicaSettings(upstream=client if upstream else None, tail=Tail(tail), acls=acls)
 
     def make_node(config: BrokerConfig) -> ReplicaNode:
-        return ReplicaNode(config, client if upstream else None, Tail(tail))
+        return ReplicaNode(config, settings)
 
     try:
         status = run(read_config, make_node)
@@ -117,7 +132,13 @@ def replica(
 
 
 def replica_config(
-    path: str, listeners: list[str], node_id: int, scratch: Path, given: dict[str, str]
+    path: str,
+    listeners: list[str],
+    node_id: int,
+    scratch: Path,
+    given: dict[str, str],
+    *,
+    checks_access: bool = False,
 ) -> BrokerConfig:
     """The configuration of a replica of the tier at `path`. `given` overrides the defaults. Raises
     ConfigError."""
@@ -134,6 +155,8 @@ def replica_config(
     defaults = {
         "node.id": str(node_id),
         "listeners": ",".join(listeners),
+        # No broker connects to a replica, but the key has to name a listener.
+        "inter.broker.listener.name": listeners[0].partition("://")[0],
         "offsets.topic.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
     }
@@ -144,6 +167,8 @@ def replica_config(
         "auto.create.topics.enable": "false",
         "log.cleaner.enable": "false",
     }
+    if checks_access:
+        fixed["authorizer.class.name"] = STANDARD_AUTHORIZER
     return parse_broker_config({**defaults, **given, **fixed})
 
 

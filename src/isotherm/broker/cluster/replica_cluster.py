@@ -18,6 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from isotherm.broker.apis.read_only import read_only_apis
+from isotherm.broker.cluster.replica_acls import Acls, read_acl_file
+from isotherm.broker.cluster.replica_settings import ReplicaSettings
 from isotherm.broker.coordinators.coordinator_elections import (
     TransactionPeers,
     no_transaction_peers,
@@ -71,9 +73,13 @@ class ReplicaCluster:
     storage: RemoteStorageManager
     tier_metadata: RemoteLogMetadataManager
 
-    def __init__(self, config: BrokerConfig, surroundings: Surroundings) -> None:
-        """Opens nothing yet. `config.log_dirs` is an empty scratch folder."""
+    def __init__(
+        self, config: BrokerConfig, surroundings: Surroundings, settings: ReplicaSettings
+    ) -> None:
+        """Opens nothing yet. `config.log_dirs` is an empty scratch folder. Raises ConfigError."""
+        settings.check(config)
         self._config = config
+        self._settings = settings
         self._surroundings = surroundings
         self.metadata = QuorumMetadata(config, MetadataImage())
         self.log_manager = LogManager(
@@ -89,6 +95,8 @@ class ReplicaCluster:
         """Open the tier and the scratch folder. Raises IsothermError with the cause."""
         self.log_manager.startup()
         try:
+            if self._settings.acl_file is not None:
+                self.publish(acls=read_acl_file(self._settings.acl_file))
             self.open_tier()
         except BaseException:
             self.close()
@@ -123,11 +131,14 @@ class ReplicaCluster:
         topics: Iterable[TopicImage] | None = None,
         configs: Mapping[str, Mapping[str, str]] | None = None,
         brokers: Mapping[BrokerId, BrokerImage] | None = None,
+        acls: Acls | None = None,
     ) -> None:
         """Publish an image in which what is given replaces what was. `configs` are the settings by
         topic. Control thread only, once requests are served."""
         self.metadata.publish(
-            next_image(self.metadata.image, topics=topics, configs=configs, brokers=brokers)
+            next_image(
+                self.metadata.image, topics=topics, configs=configs, brokers=brokers, acls=acls
+            )
         )
 
     def _own_broker(self, endpoints: Sequence[Endpoint]) -> BrokerImage:
@@ -221,11 +232,14 @@ def next_image(
     topics: Iterable[TopicImage] | None = None,
     configs: Mapping[str, Mapping[str, str]] | None = None,
     brokers: Mapping[BrokerId, BrokerImage] | None = None,
+    acls: Acls | None = None,
 ) -> MetadataImage:
     """The image after `image`. Topics that are equal to those before stay the same objects."""
     image = replace(image, end_offset=image.end_offset + 1)
     if brokers is not None and brokers != image.brokers:
         image = replace(image, brokers=dict(brokers))
+    if acls is not None and acls != image.acls:
+        image = replace(image, acls=acls)
     if topics is not None:
         kept = {each.topic_id: each for each in topics}
         kept = {

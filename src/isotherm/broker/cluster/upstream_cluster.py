@@ -13,7 +13,6 @@ If the cluster is away, what is known is served. See docs/decisions/0273.
 
 from __future__ import annotations
 
-import enum
 import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,11 +22,17 @@ from typing import Any
 
 from isotherm.broker.apis.upstream_answers import upstream_apis
 from isotherm.broker.apis.upstream_groups import UpstreamGroups
+from isotherm.broker.cluster.replica_acls import Acls, read_upstream_acls
 from isotherm.broker.cluster.replica_cluster import (
     HISTORY_SETTINGS,
     ReplicaCluster,
     begin_history,
     begin_log,
+)
+from isotherm.broker.cluster.replica_settings import (
+    ACLS_OF_UPSTREAM,
+    ReplicaSettings,
+    Tail,
 )
 from isotherm.broker.cluster.upstream import (
     UpstreamBroker,
@@ -70,23 +75,10 @@ from isotherm.types import (
 _logger = logging.getLogger(__name__)
 
 PASS_INTERVAL_S = 0.5
-# Passes between two looks at which topics are tiered: few topics change it.
+# Passes between two looks at the ACLs, and at which topics are tiered: few topics change it.
 PASSES_PER_CONFIGS = 20
 # How long a start waits for the metadata topic.
 METADATA_TIMEOUT_S = 120.0
-
-
-class Tail(enum.StrEnum):
-    """How a client gets what lies behind the remote tier (docs/decisions/0274)."""
-
-    PROXY = enum.auto()
-    """From the replica, which fetches it from the leader. The replica is the only broker that
-    clients see."""
-    LEADER = enum.auto()
-    """From the leader, as its preferred read replica (KIP-392). Clients see all brokers, and may
-    ask each of them where to read."""
-    NONE = enum.auto()
-    """Not at all: the log ends there."""
 
 
 class UpstreamCluster(ReplicaCluster):
@@ -94,13 +86,14 @@ class UpstreamCluster(ReplicaCluster):
         self,
         config: BrokerConfig,
         surroundings: Surroundings,
-        client_properties: Mapping[str, Any],
-        tail: Tail,
+        settings: ReplicaSettings,
+        properties: Mapping[str, Any],
     ) -> None:
-        """`client_properties` are Kafka's or librdkafka's, with `bootstrap.servers`."""
-        super().__init__(config, surroundings)
-        self._tail = tail
-        self._properties = client_properties
+        """`properties` are those of a client of the cluster, as in `settings`."""
+        super().__init__(config, surroundings, settings)
+        self._tail = settings.tail
+        self._properties = properties
+        self._acls: Acls | None = None
         self._client: UpstreamClient | None = None
         self._topic: UpstreamMetadataTopic | None = None
         self._metadata: TopicBasedRemoteLogMetadataManager | None = None
@@ -211,6 +204,8 @@ class UpstreamCluster(ReplicaCluster):
             self._tiered |= read_tiered(self.client, [n for n in names if n not in self._tiered])
         else:
             self._tiered = read_tiered(self.client, names)
+            if self._settings.acls == ACLS_OF_UPSTREAM:
+                self._acls = read_upstream_acls(self.client)
         self._passes += 1
         places = {
             TopicIdPartition(topic.topic_id, topic.name, each.partition): each.leader_epoch
@@ -341,7 +336,7 @@ class UpstreamCluster(ReplicaCluster):
         else:
             topics = [each for each in topics if self._tiered.get(each.name)]
         configs = {each.name: HISTORY_SETTINGS for each in topics if self._tiered.get(each.name)}
-        self.publish(topics=topics, configs=configs, brokers=brokers)
+        self.publish(topics=topics, configs=configs, brokers=brokers, acls=self._acls)
 
     def _image_of(self, broker: UpstreamBroker) -> BrokerImage:
         """The broker, at its one address on each listener of the replica."""
