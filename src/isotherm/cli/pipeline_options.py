@@ -26,7 +26,7 @@ from rich.text import Text
 
 from isotherm.cli.options import parse_pairs
 from isotherm.cli.output import console, error_console, human_row, print_json, print_rows
-from isotherm.cli.spark_interruption import end_spark, own_sigint_handler
+from isotherm.cli.spark_interruption import end_spark, interruption, own_sigint_handler
 from isotherm.errors import ConfigError, SparkJobError
 
 if TYPE_CHECKING:
@@ -243,7 +243,8 @@ def check_master(master: str) -> None:
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Turn errors of Spark and its tasks into Isotherm's, as `spark_session` describes."""
+    """Turn errors of Spark and its tasks into Isotherm's, as `spark_session` describes. After
+    Ctrl+C they become KeyboardInterrupt."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -252,6 +253,11 @@ def spark_errors() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
+        running = interruption.get()
+        if running is not None and running.has_begun:
+            # PySpark calls Java while a call that was interrupted ends. If its connection is being
+            # closed just then, that error comes in place of the interruption.
+            raise KeyboardInterrupt from error
         raise error_of_job(str(error)) from (error if debugging.get() else None)
 
 

@@ -54,6 +54,10 @@ class Interruption:
             error_console().print(self._line, soft_wrap=True)
             self._said.set()
 
+    @property
+    def has_begun(self) -> bool:
+        return self._timer is not None
+
     def begin(self) -> None:
         if self._timer is None:
             self._timer = threading.Timer(END_S_MAX, self._end)

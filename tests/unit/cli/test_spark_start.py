@@ -9,9 +9,10 @@ import sys
 import threading
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from isotherm.cli import spark_interruption
-from isotherm.cli.pipeline_options import check_master, said_wait
+from isotherm.cli.pipeline_options import check_master, said_wait, spark_errors
 from isotherm.errors import ConfigError, SparkJobError
 from isotherm.testing.local_servers import free_ports
 
@@ -65,6 +66,24 @@ def test_interrupt_that_is_swallowed_ends_the_job_all_the_same() -> None:
         _, stderr = process.communicate(timeout=TIMEOUT_S)
     line = "isotherm: interrupted: nothing is written, the same command may be run again\n"
     assert (process.returncode, stderr) == (130, line)
+
+
+def test_error_of_an_interrupted_call_is_the_interruption(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spark_interruption, "END_S_MAX", TIMEOUT_S)
+    running = spark_interruption.Interruption("interrupted")
+    before = spark_interruption.interruption.set(running)
+    try:
+        with pytest.raises(SparkJobError, match="Answer from Java"), spark_errors():
+            raise Py4JNetworkError("Answer from Java side is empty")
+        running.begin()
+        with pytest.raises(KeyboardInterrupt), spark_errors():
+            raise Py4JNetworkError("Answer from Java side is empty")
+    finally:
+        spark_interruption.interruption.reset(before)
+        assert running._timer is not None
+        running._timer.cancel()
 
 
 def test_timer_waits_for_the_line_that_the_main_thread_prints(
