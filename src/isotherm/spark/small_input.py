@@ -47,9 +47,13 @@ _SETTINGS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
-SHORT_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_JVM_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 """Java options for a JVM that lives for seconds. In so short a life the optimizing compiler and
-parallel garbage collection cost more than they save."""
+parallel garbage collection cost more than they save. Nor does it verify the bytecode of the 14,000
+classes that it loads, which are Spark's own and run in any case."""
 
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
