@@ -6,7 +6,8 @@ the copy replaces the group. So a request that fails changes nothing.
 A heartbeat, or a join by the classic protocol, whose step goes through many things is applied to
 its copy in a thread. The copy replaces the group only if that is still the one that was copied;
 otherwise the step is made again, with the group as it is now. Heartbeats that change the group, and
-joins, wait for such a step, others do not.
+joins, wait for such a step, others do not. So is the upgrade of a classic group, which changes in
+place: the thread reads its state, and it must have that state afterwards.
 
 Event loop thread only, but for that step.
 Source: Kafka GroupCoordinatorService, GroupMetadataManager.
@@ -32,9 +33,14 @@ from isotherm.broker.coordinators.groups.classic_protocol import (
     SyncRequest,
     SyncResult,
 )
-from isotherm.broker.coordinators.groups.consumer_group import LOOP_STEP_THINGS_MAX, ConsumerGroup
+from isotherm.broker.coordinators.groups.consumer_group import (
+    LOOP_STEP_THINGS_MAX,
+    ConsumerGroup,
+    ConsumerGroupSettings,
+)
 from isotherm.broker.coordinators.groups.consumer_member import JOIN_EPOCH
 from isotherm.broker.coordinators.groups.group_migration import (
+    ClassicState,
     MigrationPolicy,
     can_downgrade,
     can_upgrade,
@@ -110,6 +116,47 @@ class _Step(NamedTuple):
         """
         result, records = self.group.heartbeat(self.beat, self.catalog, self.now_ms, self.wall_ms)
         return result, encoded_records([*self.creation_records, *records])
+
+
+class _Upgraded(NamedTuple):
+    """A classic group as a consumer group, before and after the heartbeat that upgrades it. The
+    records come with those that replace the classic group."""
+
+    before: ConsumerGroup
+    group: ConsumerGroup
+    result: HeartbeatResult
+    records: Sequence[EncodedRecord]
+
+
+class _Upgrade(NamedTuple):
+    """The heartbeat of a member that joins a classic group with members."""
+
+    classic: ClassicState
+    settings: ConsumerGroupSettings
+    beat: MemberHeartbeat
+    catalog: TopicCatalog
+    now_ms: TimestampMs
+    wall_ms: int
+
+    def things(self) -> int:
+        """How many things the step goes through, as `ConsumerGroup.things_of` counts them. A group
+        with more bytes is not read for that. Raises MemberRejectedError."""
+        size = self.classic.size_in_bytes
+        if size > LOOP_STEP_THINGS_MAX:
+            return size
+        return self._consumer_group().things_of(self.beat, self.catalog)
+
+    def apply(self) -> _Upgraded:
+        """As `_Step.apply`."""
+        before = self._consumer_group()
+        group = before.copy()
+        result, records = group.heartbeat(self.beat, self.catalog, self.now_ms, self.wall_ms)
+        tombstone = GroupRecord(GroupMetadataKey(group=self.classic.group_id), None)
+        stored = [tombstone, *before.all_records(self.wall_ms), *records]
+        return _Upgraded(before, group, result, encoded_records(stored))
+
+    def _consumer_group(self) -> ConsumerGroup:
+        return upgraded(self.classic, self.settings, self.catalog, self.now_ms)
 
 
 class _ClassicJoin(NamedTuple):
@@ -200,27 +247,38 @@ class ConsumerGroupCoordinator:
                 await shared_result(running)
                 continue
             classic = shard.groups.get(group_id)
-            creation_records: list[GroupRecord] = []
-            before = group
-            if group is None:
-                group, creation_records = self._new_group(shard, group_id, beat)
-            step = _Step(group.copy(), beat, catalog, *self._now(), creation_records)
-            # A classic group with members changes in place, so its upgrade stays here.
-            is_upgrade = before is None and not _is_free(classic)
-            if is_upgrade or group.things_of(beat, catalog) <= LOOP_STEP_THINGS_MAX:
-                result, records = step.apply()
-                self._replace(shard, group, step.group, records)
+            if group is None and classic is not None and not classic.is_empty:
+                result = await self._upgrade(shard, classic, beat, catalog)
+            else:
+                result = await self._beat(shard, group_id, beat, catalog)
+            if result is not None:
                 return result
-            result, records = await self._applied_in_thread(group_id, step.apply)
-            if self._has_changed(shard, group_id, before) or (
-                before is None and not _is_free(shard.groups.get(group_id))
-            ):
-                continue
-            if before is None and classic is None:
-                self._shards.check_room(group_id)
-            step.group.keep_sessions_of(group)
+
+    async def _beat(
+        self, shard: GroupShard, group_id: str, beat: MemberHeartbeat, catalog: TopicCatalog
+    ) -> HeartbeatResult | None:
+        """Apply a heartbeat to a consumer group, which may be new. None if the group has changed
+        meanwhile: the heartbeat must begin again. Raises as `heartbeat`."""
+        before = group = shard.consumer_groups.get(group_id)
+        is_unused = before is None and shard.groups.get(group_id) is None
+        creation_records: list[GroupRecord] = []
+        if group is None:
+            group, creation_records = self._new_group(shard, group_id, beat)
+        step = _Step(group.copy(), beat, catalog, *self._now(), creation_records)
+        if group.things_of(beat, catalog) <= LOOP_STEP_THINGS_MAX:
+            result, records = step.apply()
             self._replace(shard, group, step.group, records)
             return result
+        result, records = await self._applied_in_thread(group_id, step.apply)
+        if self._has_changed(shard, group_id, before) or (
+            before is None and not _is_free(shard.groups.get(group_id))
+        ):
+            return None
+        if is_unused:
+            self._shards.check_room(group_id)
+        step.group.keep_sessions_of(group)
+        self._replace(shard, group, step.group, records)
+        return result
 
     async def _applied_in_thread(self, group_id: str, apply: Callable[[], T]) -> T:
         """As `apply`. The caller must use the result at once, before others see the group."""
@@ -237,26 +295,44 @@ class ConsumerGroupCoordinator:
     ) -> tuple[ConsumerGroup, list[GroupRecord]]:
         """A new group for a joining member, and the records that create it.
 
-        It replaces an empty classic group with the same id. A classic group with members is
-        upgraded.
+        It replaces an empty classic group with the same id.
         """
         if beat.epoch != JOIN_EPOCH or group_id in shard.unserved:
             raise _no_such_group(group_id)
-        settings = self._shards.consumer_settings(group_id)
-        group = ConsumerGroup(group_id, settings)
+        group = ConsumerGroup(group_id, self._shards.consumer_settings(group_id))
         group.group_epoch = FIRST_EPOCH
-        classic = shard.groups.get(group_id)
-        if classic is None:
+        if shard.groups.get(group_id) is None:
             self._shards.check_room(group_id)
             return group, []
-        tombstone = GroupRecord(GroupMetadataKey(group=group_id), None)
-        if classic.is_empty:
-            return group, [tombstone]
-        if not can_upgrade(classic, self._policy, settings):
+        return group, [GroupRecord(GroupMetadataKey(group=group_id), None)]
+
+    async def _upgrade(
+        self, shard: GroupShard, classic: ClassicGroup, beat: MemberHeartbeat, catalog: TopicCatalog
+    ) -> HeartbeatResult | None:
+        """Upgrade a classic group with members for a joining member. None if the group has changed
+        meanwhile: the heartbeat must begin again. Raises as `heartbeat`.
+        """
+        group_id, settings = classic.group_id, self._shards.consumer_settings(classic.group_id)
+        is_served = group_id not in shard.unserved and can_upgrade(classic, self._policy, settings)
+        if beat.epoch != JOIN_EPOCH or not is_served:
             raise _no_such_group(group_id)
-        now_ms, wall_ms = self._now()
-        group = upgraded(classic, settings, self._current_catalog(), now_ms)
-        return group, [tombstone, *group.all_records(wall_ms)]
+        # The classic group changes in place, so the thread has what an upgrade reads of it.
+        state = ClassicState.of(classic)
+        step = _Upgrade(state, settings, beat, catalog, *self._now())
+        if step.things() <= LOOP_STEP_THINGS_MAX:
+            done = step.apply()
+        else:
+            done = await self._applied_in_thread(group_id, step.apply)
+            if (
+                self._has_changed(shard, group_id, None)
+                or shard.groups.get(group_id) is not classic
+                or ClassicState.of(classic) != state
+            ):
+                return None
+            # Heartbeats of the classic group came meanwhile.
+            done.group.resume(self._shards.now_ms())
+        self._replace(shard, done.before, done.group, done.records)
+        return done.result
 
     def leave(
         self, group_id: str, member_id: str, instance_id: str | None, epoch: int

@@ -13,6 +13,8 @@ ClassicGroup.fromConsumerGroup.
 from __future__ import annotations
 
 import enum
+from dataclasses import replace
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -54,6 +56,31 @@ class MigrationPolicy(enum.Enum):
         return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
 
 
+class ClassicState(NamedTuple):
+    """What an upgrade reads of a classic group, which changes in place. Groups with equal states
+    become equal consumer groups. Immutable, so any thread may read it."""
+
+    group_id: str
+    generation_id: int
+    protocol_name: str | None
+    members: tuple[ClassicMember, ...]
+
+    @classmethod
+    def of(cls, classic: ClassicGroup) -> ClassicState:
+        # Without deadlines and waiting requests, which the consumer group does not take over.
+        members = (
+            replace(each, deadline_ms=None, join_reply=None, sync_reply=None)
+            for each in classic.members.all()
+        )
+        return cls(classic.group_id, classic.generation_id, classic.protocol_name, tuple(members))
+
+    @property
+    def size_in_bytes(self) -> int:
+        """The bytes that an upgrade decodes, at most."""
+        metadata = (each.metadata for member in self.members for each in member.protocols)
+        return sum(map(len, metadata)) + sum(len(each.assignment) for each in self.members)
+
+
 def can_upgrade(
     classic: ClassicGroup, policy: MigrationPolicy, settings: ConsumerGroupSettings
 ) -> bool:
@@ -65,7 +92,7 @@ def can_upgrade(
 
 
 def upgraded(
-    classic: ClassicGroup,
+    classic: ClassicState,
     settings: ConsumerGroupSettings,
     catalog: TopicCatalog,
     now_ms: TimestampMs,
@@ -78,7 +105,7 @@ def upgraded(
     group = ConsumerGroup(classic.group_id, settings)
     group.group_epoch = group.target_epoch = classic.generation_id
     try:
-        for member in classic.members.all():
+        for member in classic.members:
             hosted = _hosted(classic, member, catalog)
             group.members[hosted.member_id] = hosted
             group.target[hosted.member_id] = hosted.assigned
@@ -91,7 +118,7 @@ def upgraded(
     return group
 
 
-def _hosted(classic: ClassicGroup, member: ClassicMember, catalog: TopicCatalog) -> ConsumerMember:
+def _hosted(classic: ClassicState, member: ClassicMember, catalog: TopicCatalog) -> ConsumerMember:
     # No protocol is selected while a group forms.
     protocol_name = classic.protocol_name or member.protocols[0].name
     subscription = read_subscription(member.metadata(protocol_name))

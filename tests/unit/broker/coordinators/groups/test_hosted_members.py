@@ -27,6 +27,7 @@ from isotherm.broker.coordinators.groups.embedded_protocol import (
     write_assignment,
 )
 from isotherm.broker.coordinators.groups.group_migration import (
+    ClassicState,
     MigrationPolicy,
     can_downgrade,
     can_upgrade,
@@ -417,7 +418,7 @@ def classic_group(*assignments: tuple[int, ...], generation: int = 4) -> Classic
 def test_upgraded_group_goes_on_where_the_classic_one_was(driver: Driver) -> None:
     classic = classic_group((0, 1), (2, 3))
     assert can_upgrade(classic, BOTH, SETTINGS)
-    driver.group = upgraded(classic, SETTINGS, driver.catalog, driver.now_ms)
+    driver.group = upgraded(ClassicState.of(classic), SETTINGS, driver.catalog, driver.now_ms)
     assert (driver.group.group_epoch, driver.group.target_epoch) == (4, 4)
     member = driver.group.members["m0"]
     assert (member.epoch, member.assigned, member.state) == (4, parts(0, 1), MemberState.STABLE)
@@ -438,7 +439,7 @@ def test_upgraded_group_goes_on_where_the_classic_one_was(driver: Driver) -> Non
 def test_group_that_forms_is_upgraded_with_nothing_assigned(driver: Driver) -> None:
     classic = classic_group((), (), generation=0)
     classic.state, classic.protocol_name = GroupState.PREPARING_REBALANCE, None
-    driver.group = upgraded(classic, SETTINGS, driver.catalog, driver.now_ms)
+    driver.group = upgraded(ClassicState.of(classic), SETTINGS, driver.catalog, driver.now_ms)
     driver.beat("a")
     assert driver.group.group_epoch == 1
     assert len(driver.group.members) == 3
@@ -454,7 +455,7 @@ def test_group_is_upgraded_only_if_policy_size_and_protocol_allow(driver: Driver
     assert not can_upgrade(classic, BOTH, SETTINGS)
     classic.members["m0"].protocols = (Protocol("range", b"\0\1"),)
     with pytest.raises(MemberRejectedError) as refused:
-        upgraded(classic, SETTINGS, driver.catalog, driver.now_ms)
+        upgraded(ClassicState.of(classic), SETTINGS, driver.catalog, driver.now_ms)
     assert refused.value.code is E.group_id_not_found
 
 

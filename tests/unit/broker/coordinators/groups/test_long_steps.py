@@ -18,7 +18,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups import consumer_coordinator, hosted_members
-from isotherm.broker.coordinators.groups.classic_protocol import JoinRequest, Protocol
+from isotherm.broker.coordinators.groups.classic_protocol import (
+    JoinRequest,
+    Protocol,
+    SyncRequest,
+)
 from isotherm.broker.coordinators.groups.consumer_coordinator import ConsumerGroupCoordinator
 from isotherm.broker.coordinators.groups.consumer_group import (
     LOOP_STEP_THINGS_MAX,
@@ -37,6 +41,7 @@ from tests.support.group_cluster import Cluster, joining, run, turns
 
 SESSION_MS = 45_000
 REBALANCE_MS = 60_000
+CLASSIC_SESSION_MS = 10_000
 NAMES = ("t0", "t1", "t2", "t3")
 
 
@@ -288,6 +293,75 @@ def test_classic_join_that_is_refused_in_the_thread_changes_nothing(thread: Thre
         result = await joined(asyncio.create_task(coordinator.join(refused)), thread, cluster)
         assert result.error is ErrorCode.inconsistent_group_protocol
         assert consumer.find("g") is before
+
+    run(scenario)
+
+
+async def classic_group(cluster: Cluster, thread: Thread) -> str:
+    """A stable classic group with one member, whose id is returned."""
+    coordinator = cluster.coordinators[0]
+    join = asyncio.create_task(coordinator.join(classic_joining("t0")))
+    result = await joined(join, thread, cluster)
+    request = SyncRequest(
+        result.member_id, None, result.generation_id, "consumer", "cooperative-sticky", {}, None
+    )
+    sync = asyncio.create_task(coordinator.sync("g", request))
+    assert (await joined(sync, thread, cluster)).error is ErrorCode.none
+    member_id: str = result.member_id
+    return member_id
+
+
+def test_upgrade_is_computed_in_the_thread_while_the_classic_group_is_served(
+    thread: Thread,
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        coordinator, consumer = cluster.coordinators[0], consumer_of(cluster, thread, Topics(4))
+        classic_id = await classic_group(cluster, thread)
+        upgrade = asyncio.create_task(consumer.heartbeat("g", beat("b")))
+        other = asyncio.create_task(consumer.heartbeat("g", beat("c")))
+        await turns()
+        assert len(thread.waiting) == 1, "one step of a group at once"
+        cluster.clock.advance(CLASSIC_SESSION_MS - 1)
+        assert coordinator.heartbeat("g", classic_id, None, 1) is ErrorCode.none
+        await settled(upgrade, thread)
+        await settled(other, thread)
+        group = consumer.find("g")
+        assert set(group.members) == {classic_id, "b", "c"}
+        # The thread's time is not taken from the sessions.
+        deadline_ms = consumer._shards.now_ms() + CLASSIC_SESSION_MS
+        assert group.session_deadlines[classic_id] == deadline_ms
+
+    run(scenario)
+
+
+def test_upgrade_of_a_group_that_has_changed_is_made_again(thread: Thread) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        coordinator, consumer = cluster.coordinators[0], consumer_of(cluster, thread, Topics(4))
+        classic_id = await classic_group(cluster, thread)
+        upgrade = asyncio.create_task(consumer.heartbeat("g", beat("b")))
+        await turns()
+        again = classic_joining("t0", "t1")._replace(member_id=classic_id)
+        join = asyncio.create_task(coordinator.join(again))
+        await turns()
+        thread.work()
+        await turns()
+        assert len(thread.waiting) == 1, "the result is not of the group as it is"
+        await settled(upgrade, thread)
+        await joined(join, thread, cluster)
+        assert consumer.find("g").members[classic_id].topic_names == {"t0", "t1"}
+
+    run(scenario)
+
+
+def test_upgrade_of_a_group_that_all_have_left_makes_a_new_one(thread: Thread) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        coordinator, consumer = cluster.coordinators[0], consumer_of(cluster, thread, Topics(4))
+        classic_id = await classic_group(cluster, thread)
+        upgrade = asyncio.create_task(consumer.heartbeat("g", beat("b")))
+        await turns()
+        assert coordinator.leave("g", [(classic_id, None)]) == [ErrorCode.none]
+        await settled(upgrade, thread)
+        assert set(consumer.find("g").members) == {"b"}
 
     run(scenario)
 
