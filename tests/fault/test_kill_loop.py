@@ -48,4 +48,5 @@ def test_broker_that_dies_between_durable_writes_loses_nothing(tmp_path: Path) -
     assert report.kills_and_pauses >= FAULTS, summary
     # After each killed process comes one with a crash point.
     assert report.faults[Fault.CRASH] == sum(report.hits.values()) >= FAULTS // 3, summary
+    assert report.missed == [], summary
     assert report.segments_in_bucket > 0, summary

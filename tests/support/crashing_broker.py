@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from isotherm.broker import node
+from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.tier.embedded_remote_metadata_topic import EmbeddedRemoteMetadataTopic
 from isotherm.cli.main import main as isotherm
 from isotherm.errors import CorruptMetadataError
@@ -221,6 +222,8 @@ def watch_objects(watch: Watch) -> None:
 
 
 def _patch(owner: object, name: str, function: Callable[..., Any]) -> None:
+    if not hasattr(owner, name):
+        raise AttributeError(f"nothing would be watched: {owner} has no {name}")
     setattr(owner, name, function)
 
 
@@ -231,7 +234,7 @@ def main(arguments: Sequence[str]) -> None:
         point = CrashPoint(wanted["write"], Side(wanted["side"]))
         plan = CrashPlan(point, int(wanted["nth"]))
     watch = Watch(plan, wanted.get("delays", {}))
-    _patch(node, "OsFileSystem", functools.partial(WatchedFileSystem, watch))
+    _patch(node, "Surroundings", functools.partial(Surroundings, fs=WatchedFileSystem(watch)))
     watch_metadata_topics(watch)
     watch_objects(watch)
     sys.argv = ["isotherm", *arguments[1:]]

@@ -16,7 +16,7 @@ from typing import Any
 
 from isotherm.clock import Clock
 from isotherm.testing.broker_process import ISOTHERM, BrokerDiedError, BrokerProcess
-from tests.support.correctness.crash_points import CrashPlan, CrashSchedule
+from tests.support.correctness.crash_points import CrashPlan, CrashPoint, CrashSchedule
 from tests.support.correctness.profile import Fault, Profile
 
 # A broker may crash at a write of its start. After this many crashes in a row it gets no crash
@@ -48,13 +48,15 @@ class Nemesis:
         self.faults: Counter[Fault] = Counter()
         self.log_path = directory / "broker.log"
         """The logs of all broker processes that have ended."""
+        self.missed: list[CrashPoint] = []
+        """The crash points that a process did not reach in `patience_s`."""
         self._directory = directory
         self._settings = settings
         self._profile = profile
         self._schedule = schedule
         self._rng = rng
         self._clock = clock
-        self._has_plan = False
+        self._plan: CrashPlan | None = None
         self.broker = self._new_broker(None)
 
     def run(self, stopping: threading.Event) -> None:
@@ -66,6 +68,8 @@ class Nemesis:
                     self._take_up_crash(self.broker.log_lines)
                     self._start(stopping)
                     continue
+                if self._plan is not None:
+                    self.missed.append(self._plan.point)
                 fault = self._choose()
                 self.faults[fault] += 1
                 if fault is Fault.PAUSE:
@@ -101,7 +105,7 @@ class Nemesis:
         Returns whether the round is over.
         """
         calm_s = self._rng.uniform(*self._profile.calm_s)
-        end_s = self._clock.monotonic_s() + (self._profile.patience_s if self._has_plan else calm_s)
+        end_s = self._clock.monotonic_s() + (self._profile.patience_s if self._plan else calm_s)
         while not self.broker.has_ended and self._clock.monotonic_s() < end_s:
             if self._clock.wait(stopping, _LOOK_S):
                 return True
@@ -129,18 +133,19 @@ class Nemesis:
     def _start(self, stopping: threading.Event) -> None:
         for death in range(DEATHS_AT_START_MAX + 1):
             self._clock.wait(stopping, self._rng.uniform(0, self._profile.away_s_max))
-            self._has_plan = death < DEATHS_AT_START_MAX and self._is_next_planned()
+            is_planned = death < DEATHS_AT_START_MAX and self._is_next_planned()
+            self._plan = self._schedule.choose() if is_planned else None
             try:
-                self.broker = self._new_broker(self._schedule.choose() if self._has_plan else None)
+                self.broker = self._new_broker(self._plan)
             except BrokerDiedError as died:
-                if not self._has_plan:
+                if self._plan is None:
                     raise
                 self._take_up_crash(died.log_lines)
             else:
                 return
 
     def _is_next_planned(self) -> bool:
-        is_free = not self._has_plan or self._rng.random() > UNPLANNED_SHARE
+        is_free = self._plan is None or self._rng.random() > UNPLANNED_SHARE
         return self._profile.precise and is_free
 
     def _leave_a_broker_at_peace(self) -> None:

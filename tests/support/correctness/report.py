@@ -38,6 +38,8 @@ class Report:
     logged: Counter[str] = field(default_factory=Counter)
     """Warnings and errors of the broker, without their details."""
     hits: Counter[CrashPoint] = field(default_factory=Counter)
+    missed: list[CrashPoint] = field(default_factory=list)
+    """The crash points of processes that did not reach them in time."""
     life: tuple[str, ...] = ()
     """The kinds of write that a precise run must reach."""
     anomalies: list[Anomaly] = field(default_factory=list)

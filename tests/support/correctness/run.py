@@ -141,6 +141,7 @@ def run_round(
     operations = workload.history.operations()
     report.add_operations(operations)
     report.faults += nemesis.faults
+    report.missed += nemesis.missed
     report.add_log(nemesis.log_path.read_text(errors="replace"))
     report.partitions_in_both_tiers += _partitions_in_both_tiers(directory)
     report.anomalies += check(operations, begun)
