@@ -36,8 +36,11 @@ pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
 RECORDS = 12_000
+# Thirty tasks: enough to notice that some are done and others are not.
+TASK_BYTES = 800_000
 # Reads each topic as a batch, as a stream and by `isotherm.spark.read`. `batch-under-way` and
-# `stream-under-way` say that some tasks of the query are done and others are not.
+# `stream-under-way` say that some tasks of the query are done and others are not. No worker dies
+# under the third, which has the default size of tasks.
 ALL_QUERIES = """
 import isotherm.spark
 
@@ -63,6 +66,7 @@ for topic, options in given["topics"].items():
     writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
     writer.start().awaitTermination()
     answer(f"{topic}-stream", digests(spark.read.parquet(rows)))
+    options.pop("targetBytesPerTask", None)
     answer(f"{topic}-mapped", digests(isotherm.spark.read(spark, options)))
 spark.stop()
 """
@@ -109,7 +113,7 @@ def test_killed_workers_cost_no_row_and_double_none(
         "path": path,
         "kafka.bootstrap.servers": broker.bootstrap_servers,
         "subscribe": "ours",
-        "targetBytesPerTask": "400000",
+        "targetBytesPerTask": str(TASK_BYTES),
     }
     given = {"master": spark_cluster.url, "topics": {"ours": options}}
     driver = SparkDriver(tmp_path / "driver", ALL_QUERIES, given)
