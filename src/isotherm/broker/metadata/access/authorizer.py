@@ -36,6 +36,7 @@ from isotherm.broker.metadata.access.acls import (
     ResourceType,
 )
 from isotherm.broker.metadata.access.principal import Principal, parse_principal
+from isotherm.broker.metadata.image import MetadataImage
 from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
 from isotherm.config.security import SecurityConfig
 from isotherm.protocol.api_keys import api_name
@@ -61,16 +62,11 @@ _RESOURCE_NAMES = {
 _Acls = Mapping[uuid.UUID, AccessControlEntryRecord]
 
 
-class HasAcls(Protocol):
-    """The ACLs of a metadata image."""
-
-    @property
-    def acls(self) -> _Acls: ...
-
-
 class MetadataWithAcls(Protocol):
+    """`ClusterMetadata`, which is built on this package."""
+
     @property
-    def image(self) -> HasAcls: ...
+    def image(self) -> MetadataImage: ...
 
 
 class Asking(Protocol):
