@@ -8,6 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+from tests.support.spark_classes import java_options
+
 TURNS_MAX = 6000
 TIMEOUT_S = 300
 # The tasks would take an hour. The first one leaves a file.
@@ -18,14 +20,15 @@ from isotherm.cli import pipeline
 from isotherm.cli.main import COMMANDS, main
 from isotherm.cli.pipeline_options import SparkOptions, spark_session
 
-begun = sys.argv.pop()
+java_options, begun = sys.argv.pop(), sys.argv.pop()
 
 def wait(_):
     Path(begun).touch()
     time.sleep(3600)
 
 def job() -> None:
-    with spark_session(SparkOptions(master="local[2]")) as spark:
+    java = f"spark.driver.extraJavaOptions={java_options}"
+    with spark_session(SparkOptions(master="local[2]", spark_config=[java])) as spark:
         spark.sparkContext.parallelize(range(4), 4).foreach(wait)
 
 COMMANDS["pipeline"] = lambda: pipeline._checked(job, pipeline._WRITES_NOTHING)
@@ -36,7 +39,7 @@ main()
 def test_interrupted_job_says_so_in_one_line(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     with subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, "pipeline", str(begun)],
+        [sys.executable, "-c", _PROGRAM, "pipeline", str(begun), java_options()],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
