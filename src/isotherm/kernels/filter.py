@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 from numba import types
-from numba.extending import register_jitable
 
 from isotherm.kernels.batch_fields import (
     CODEC_MASK,
@@ -23,6 +22,7 @@ from isotherm.kernels.batch_fields import (
 )
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.raw_memory import copy
+from isotherm.kernels.record_writer import varint_size, write_int, write_varint, zigzag
 from isotherm.kernels.tables import BATCHES, BYTES, BYTES_OUT, PLACES, table_of
 
 # The outcome of a batch: `kind` of its row in `OUTCOME`.
@@ -70,36 +70,6 @@ RECORD_GROWTH_MAX = 10
 
 _OUTCOMES = table_of(OUTCOME)
 _WRITTEN = table_of(WRITTEN)
-
-
-@register_jitable(forceinline=True)
-def _zigzag(value):
-    return np.uint64((value << 1) ^ (value >> 63))
-
-
-@register_jitable(forceinline=True)
-def _varint_size(raw):
-    size = 1
-    while raw >= np.uint64(0x80):
-        raw >>= np.uint64(7)
-        size += 1
-    return size
-
-
-@register_jitable(forceinline=True)
-def _write_varint(out, position, raw):
-    while raw >= np.uint64(0x80):
-        out[position] = np.uint8(raw & np.uint64(0x7F)) | np.uint8(0x80)
-        raw >>= np.uint64(7)
-        position += 1
-    out[position] = np.uint8(raw)
-    return position + 1
-
-
-@register_jitable(forceinline=True)
-def _write_int(out, position, value, size):
-    for index in range(size):
-        out[position + index] = np.uint8((value >> (8 * (size - 1 - index))) & 0xFF)
 
 
 @kernel(types.void(BATCHES, PLACES, _OUTCOMES))
@@ -151,25 +121,25 @@ def write_payloads(data, unpacked, batches, places, outcomes, payloads):
             place = places[place_index]
             if not place.is_kept:
                 continue
-            timestamp_delta = _zigzag(place.timestamp - base_timestamp)
-            offset_delta = _zigzag(place.offset - base_offset)
-            key_size = _zigzag(np.int64(place.key_size))
+            timestamp_delta = zigzag(place.timestamp - base_timestamp)
+            offset_delta = zigzag(place.offset - base_offset)
+            key_size = zigzag(np.int64(place.key_size))
             # The bytes of key, value and headers are copied at once. Only the fields before them
             # change, as the timestamp delta depends on the new base timestamp.
             rest_start = place.key_start
             rest_size = place.end - rest_start
             size = (
                 1
-                + _varint_size(timestamp_delta)
-                + _varint_size(offset_delta)
-                + _varint_size(key_size)
+                + varint_size(timestamp_delta)
+                + varint_size(offset_delta)
+                + varint_size(key_size)
                 + rest_size
             )
-            position = _write_varint(payloads, position, _zigzag(np.int64(size)))
+            position = write_varint(payloads, position, zigzag(np.int64(size)))
             payloads[position] = 0
-            position = _write_varint(payloads, position + 1, timestamp_delta)
-            position = _write_varint(payloads, position, offset_delta)
-            position = _write_varint(payloads, position, key_size)
+            position = write_varint(payloads, position + 1, timestamp_delta)
+            position = write_varint(payloads, position, offset_delta)
+            position = write_varint(payloads, position, key_size)
             copy(source, rest_start, rest_size, payloads, position)
             position += rest_size
         outcome.payload_end = position
@@ -213,12 +183,12 @@ def write_batches(data, payloads, batches, outcomes, out, written):
             # The other fields stay: an emptied batch keeps the producer's last sequence number.
             # Positions of the fields as in isotherm.record.batch_header.
             copy(data, row.position, HEADER_SIZE, out, position)
-            _write_int(out, position + 8, size - LOG_OVERHEAD, 4)
-            _write_int(out, position + 21, attributes, 2)
-            _write_int(out, position + 27, base_timestamp, 8)
-            _write_int(out, position + 35, max_timestamp, 8)
+            write_int(out, position + 8, size - LOG_OVERHEAD, 4)
+            write_int(out, position + 21, attributes, 2)
+            write_int(out, position + 27, base_timestamp, 8)
+            write_int(out, position + 35, max_timestamp, 8)
             # An emptied batch has a payload of 0 bytes; its old payload is not copied.
-            _write_int(out, position + 57, outcome.kept_count if payload_size else 0, 4)
+            write_int(out, position + 57, outcome.kept_count if payload_size else 0, 4)
             copy(payloads, outcome.payload_start, payload_size, out, position + HEADER_SIZE)
         done = written[count]
         done.position = position
