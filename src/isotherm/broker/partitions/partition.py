@@ -18,7 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from kio.schema.errors import ErrorCode
 
@@ -211,6 +212,16 @@ class Partition:
         # After `on_moved` is set: this mark stands for a change before that.
         self.waits.mark()
         return log
+
+    @contextmanager
+    def led_log(self) -> Iterator[PartitionLog]:
+        """The log, in a block in which nothing is appended and the role stays. Raises
+        NotLeaderOrFollowerError."""
+        with self._lock:
+            self.check_is_leader()
+            yield self.log
+            self._count_visible()
+        self.waits.changed()
 
     # ---- appending
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from isotherm.broker.metadata.directory_ids import MIGRATING, UNASSIGNED
 from isotherm.broker.metadata.image import PartitionImage, TopicImage
+from isotherm.broker.partitions.adopted_history import begin_behind, is_replicated
 from isotherm.broker.partitions.log_dir_moves import FutureReplica, LogDirMoves, RunControl
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.purgatory import Purgatory
@@ -37,6 +38,7 @@ from isotherm.log.offline_logs import OfflineLog
 from isotherm.log.partition_log import PartitionLog
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.types import (
+    Offset,
     TopicIdPartition,
     TopicPartition,
     uuid_to_text,
@@ -91,6 +93,22 @@ class ReplicaManager:
         self._wanted_log_dirs: dict[TopicPartition, LogDir] = {}
         self._topics: dict[str, HostedTopic] = {}
         self._names: dict[uuid.UUID, str] = {}
+
+    # ---- histories that a job has written (AdoptsHistories), any thread
+
+    def durable_log_start(self, partition: TopicIdPartition) -> Offset:
+        found = self.find_partition(None, partition.topic_id, partition.partition)
+        return found.log.durable_log_start_offset
+
+    def begin_behind(
+        self, partition: TopicIdPartition, start_offset: Offset, end_offset: Offset
+    ) -> None:
+        found = self.find_partition(None, partition.topic_id, partition.partition)
+        begin_behind(found, self._log_manager, start_offset, end_offset)
+
+    def is_replicated(self, partition: TopicIdPartition, end_offset: Offset) -> bool:
+        found = self.find_partition(None, partition.topic_id, partition.partition)
+        return is_replicated(found, end_offset)
 
     # ---- look-ups, any thread
 

@@ -14,6 +14,7 @@ from isotherm.remote.metadata.api import ConditionalMetadataTopic, ReplacesSegme
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.remote_log_manager import RemoteLogManager
+from isotherm.remote.rewriting.adoption import AdoptsHistories
 from isotherm.remote.rewriting.finisher import RewriteFinisher, TierReplacementTarget
 from isotherm.remote.rewriting.journal import RewriteJournals
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
@@ -100,8 +101,10 @@ class UpkeepTasks:
         task = self._task("isotherm-remote-log-metadata-upgrade", upgrade.run, interval_ms)
         return Upkeep(task, upgrade.cancel)
 
-    def compaction(self, storage: object, metadata: object) -> list[Upkeep]:
-        """Publishes compactions that a job has staged. No task unless both managers support it."""
+    def compaction(
+        self, storage: object, metadata: object, logs: AdoptsHistories | None = None
+    ) -> list[Upkeep]:
+        """Publishes what a job has staged. No task unless both managers support it."""
         if not isinstance(storage, ObjectStoreRemoteStorageManager):
             return []
         if not isinstance(metadata, ReplacesSegments):
@@ -115,6 +118,7 @@ class UpkeepTasks:
             is_alone=self._is_alone,
             clock=self._clock,
             metrics=self._metrics,
+            logs=logs,
             is_cancelled=stopping.is_set,
         )
         interval_ms = self._settings.remote_log_rewrite_check_interval_ms

@@ -133,7 +133,7 @@ def open_remote_tier(
         rng=surroundings.rng,
         metrics=metrics,
     )
-    work = _upkeep(parts, remote_log_manager, config, surroundings)
+    work = _upkeep(parts, remote_log_manager, replica_manager, config, surroundings)
     if own is not None:
         own.metadata.start()
     restorer = LineageRestorer(
@@ -204,6 +204,7 @@ def _open_parts(
 def _upkeep(
     parts: _Parts,
     remote_log_manager: RemoteLogManager,
+    replica_manager: ReplicaManager,
     config: BrokerConfig,
     surroundings: Surroundings,
 ) -> list[Upkeep]:
@@ -220,7 +221,7 @@ def _upkeep(
             surroundings,
             is_alone=config.has_embedded_controller,
         )
-        work += tasks.compaction(parts.storage, parts.metadata)
+        work += tasks.compaction(parts.storage, parts.metadata, replica_manager)
     return work
 
 

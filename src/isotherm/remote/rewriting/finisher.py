@@ -32,12 +32,14 @@ from isotherm.clock import Clock
 from isotherm.errors import IsothermError
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import ReplacesSegments
+from isotherm.remote.rewriting.adoption import AdoptsHistories, HistoryAdoption
 from isotherm.remote.rewriting.journal import (
     FoundRun,
     JournalState,
     ListedRun,
     RewriteJournal,
     RewriteJournals,
+    RunKind,
     SegmentReplacement,
 )
 from isotherm.remote.rewriting.run_recovery import command_of, delete_staged, undo_run
@@ -143,11 +145,12 @@ class RewriteFinisher:
         is_alone: bool,
         clock: Clock,
         metrics: Metrics,
+        logs: AdoptsHistories | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         """An unfinished run that has stored nothing for `abandoned_after_ms` is undone if the
         broker `is_alone`, else reported. Another broker could publish it while this one deletes its
-        objects."""
+        objects. Without `logs` no load is adopted."""
         self._journals = journals
         self._storage = storage
         self._target = target
@@ -155,6 +158,9 @@ class RewriteFinisher:
         self._is_alone = is_alone
         self._clock = clock
         self._metrics = metrics
+        self._adoption: HistoryAdoption | None = None
+        if logs is not None:
+            self._adoption = HistoryAdoption(journals, storage, target.tier, target.metadata, logs)
         self._is_cancelled = is_cancelled
         self._waiting: dict[ListedRun, TimestampMs] = {}
         self._reported: set[ListedRun] = set()
@@ -198,6 +204,9 @@ class RewriteFinisher:
                 now_ms=self._clock.now_ms(),
             ):
                 self._give_up(listed, run)
+        elif journal.kind is RunKind.LOAD:
+            if journal.state is JournalState.STAGED and self._adoption is not None:
+                self._adoption.adopt(run, journal)
         # The journal of a copy is left to the job, which stores the manifests and replaces nothing.
         elif journal.in_place:
             if journal.state is JournalState.STAGED:

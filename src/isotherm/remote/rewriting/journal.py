@@ -14,6 +14,9 @@ undoes an interrupted one.
     published  the new segments answer                        delete the old ones, when their time
                                                               has come
 
+    refused    of a load: its objects are deleted, and it   forget, once the job has read why
+               says why
+
 A copy to another bucket or prefix has its journal there. It replaces no segments, so it ends after
 `staged`. JSON, version 2: docs/formats/rewrite-journal.md.
 """
@@ -52,12 +55,14 @@ class RunKind(enum.Enum):
 
     COMPACTION = "compaction"
     ERASURE = "erasure"
+    LOAD = "load"
 
 
 class JournalState(enum.Enum):
     STAGING = "staging"
     STAGED = "staged"
     PUBLISHED = "published"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +74,21 @@ class SegmentReplacement:
     manifest: bytes = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class NewSegment:
+    """A segment in state COPY_SEGMENT_FINISHED that replaces none, to be published after `manifest`
+    is stored."""
+
+    metadata: RemoteLogSegmentMetadata
+    manifest: bytes = field(repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteJournal:
     """`time_ms` is the time of the state. The old segments are deleted `keep_old_ms` after they
     were superseded. A copy replaces nothing: its `old` segments are the source's, and stay.
-    `replacements` ascend, and are empty while STAGING."""
+    `replacements` and `new_segments` ascend, and are empty while STAGING; only a load has the
+    latter. `reason` says why a load is REFUSED."""
 
     kind: RunKind
     run: str
@@ -83,6 +98,8 @@ class RewriteJournal:
     in_place: bool
     keep_old_ms: int = 0
     replacements: tuple[SegmentReplacement, ...] = ()
+    new_segments: tuple[NewSegment, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +228,11 @@ def encode_journal(journal: RewriteJournal) -> bytes:
             }
             for each in journal.replacements
         ],
+        "newSegments": [
+            {"new": _text(encode_keyed_event(each.metadata)), "manifest": _text(each.manifest)}
+            for each in journal.new_segments
+        ],
+        "reason": journal.reason,
     }
     return json.dumps(members, indent=1, ensure_ascii=False).encode()
 
@@ -241,6 +263,11 @@ def decode_journal(data: bytes) -> RewriteJournal:
             in_place=members["inPlace"],
             keep_old_ms=members["keepOldMs"],
             replacements=replacements,
+            new_segments=tuple(
+                NewSegment(_segment(each["new"]), _bytes(each["manifest"]))
+                for each in members["newSegments"]
+            ),
+            reason=members["reason"],
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptMetadataError("object is no journal of a run") from error
@@ -253,6 +280,7 @@ _MEMBERS = {
     "timeMs": int,
     "inPlace": bool,
     "keepOldMs": int,
+    "reason": str,
 }
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 
 
-_COMMANDS = {RunKind.COMPACTION: "compact", RunKind.ERASURE: "erase"}
+_COMMANDS = {RunKind.COMPACTION: "compact", RunKind.ERASURE: "erase", RunKind.LOAD: "load"}
 
 
 def command_of(run: FoundRun) -> str:

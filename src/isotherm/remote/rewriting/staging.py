@@ -12,6 +12,7 @@ import numpy as np
 from isotherm.errors import CorruptObjectError, CorruptRecordError
 from isotherm.record.batch_table import read_batch_table, verify_crcs
 from isotherm.remote.rewriting.journal import (
+    NewSegment,
     RewriteJournals,
     SegmentReplacement,
 )
@@ -42,6 +43,18 @@ def stage_segment(
 
     Raises CorruptObjectError if the segment that is read back differs from the written one.
     """
+    staged = stage_new_segment(storage, journals, run, rewritten, fetch_bytes)
+    return SegmentReplacement(old, staged.metadata, staged.manifest)
+
+
+def stage_new_segment(
+    storage: ObjectStoreRemoteStorageManager,
+    journals: RewriteJournals,
+    run: str,
+    rewritten: RewrittenSegment,
+    fetch_bytes: int,
+) -> NewSegment:
+    """Same as `stage_segment`, of a segment that replaces none."""
     new = rewritten.metadata
     journals.announce(run, new.segment_id, new.start_offset)
     staged = storage.stage_log_segment_data(new, rewritten.data)
@@ -52,7 +65,7 @@ def stage_segment(
     )
     # Before the journal names it: the old segment is deleted on the strength of this copy.
     verify_staged(storage, rewritten, fetch_bytes)
-    return SegmentReplacement(old, finished, staged.manifest)
+    return NewSegment(finished, staged.manifest)
 
 
 def verify_staged(
