@@ -56,6 +56,8 @@ JOBS = [
     Job("compact", "--path bucket -o metadata=bucket --to newest --run"),
     Job("table", "flights --path bucket --value json --warehouse lake"),
 ]
+# Jobs that a broker has to answer. The demo has left none.
+WITH_A_BROKER = ("load", "repartition")
 
 
 def main() -> int:

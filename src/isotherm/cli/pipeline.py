@@ -12,9 +12,11 @@ from isotherm.cli import (
     pipeline_audit,
     pipeline_compact,
     pipeline_erase,
+    pipeline_load,
     pipeline_options,
     pipeline_project,
     pipeline_rebuild,
+    pipeline_repartition,
     pipeline_replay,
     pipeline_scrub,
     pipeline_sweep,
@@ -36,6 +38,8 @@ JOBS: dict[Callable[..., None], str] = {
     pipeline_rebuild.rebuild: "with --run, the target has a part: empty it before the next run",
     pipeline_compact.compact: "with --run, no reader sees a part: --recover shows what is left",
     pipeline_erase.erase: "with --run, no reader sees a part: --recover shows what is left",
+    pipeline_load.load: "with --run, no reader sees a part: --recover shows what is left",
+    pipeline_repartition.repartition: "with --run, no reader sees a part: see load --recover",
     pipeline_table.table: f"the table has the last whole commit: {_AGAIN}",
 }
 

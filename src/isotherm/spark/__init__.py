@@ -11,6 +11,7 @@ from isotherm.spark.interface import (
     session,
     source_metrics,
     topic,
+    write_history,
 )
 
 # Spark's planners, and sessions that users make, have PySpark's own daemon. Its workers import this
@@ -27,4 +28,5 @@ __all__ = [
     "session",
     "source_metrics",
     "topic",
+    "write_history",
 ]

@@ -16,6 +16,7 @@ try:
     )
     from isotherm.spark.topic_frame import topic
     from isotherm.spark.topic_queries import count, offsets_for_times
+    from isotherm.spark.topic_writer import write_history
 except ModuleNotFoundError as error:
     if (missing := missing_extra(error, SPARK)) is None:
         raise
@@ -31,4 +32,5 @@ __all__ = [
     "session",
     "source_metrics",
     "topic",
+    "write_history",
 ]

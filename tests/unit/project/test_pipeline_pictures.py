@@ -12,17 +12,15 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGES = ROOT / "docs" / "pipeline"
-COMMANDS = {
-    job.name: job.command
-    for job in runpy.run_path(str(ROOT / "examples" / "demo" / "pipeline.py"))["JOBS"]
-}
+DEMO = runpy.run_path(str(ROOT / "examples" / "demo" / "pipeline.py"))
+COMMANDS = {job.name: job.command for job in DEMO["JOBS"]}
 
 
 def test_every_job_has_a_command_on_the_demos_data() -> None:
     from isotherm.cli.pipeline import app
 
     jobs = {command.name or command.callback.__name__ for command in app.registered_commands}
-    assert set(COMMANDS) == jobs
+    assert {*COMMANDS, *DEMO["WITH_A_BROKER"]} == jobs
 
 
 @pytest.mark.parametrize("job", COMMANDS)

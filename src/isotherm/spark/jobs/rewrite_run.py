@@ -35,6 +35,7 @@ from isotherm.remote.rewriting.journal import (
 )
 from isotherm.remote.rewriting.pieces import Piece
 from isotherm.remote.rewriting.run_recovery import command_of, finish_copy, undo_run
+from isotherm.remote.segment_metadata import RemoteLogSegmentId
 from isotherm.remote.storage.inventory import list_segment_objects, open_for_reading
 from isotherm.remote.storage.object_client import open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
@@ -190,7 +191,11 @@ def end_staging(
     PolicyViolationError if another program has undone the run."""
     run = started[0].run
     # If a broker has undone the run as abandoned, its journals must not come back.
-    _check_not_undone(journals, run, staged)
+    check_not_undone(
+        journals,
+        run,
+        [each.replacement.new.segment_id for each in staged if each.replacement is not None],
+    )
     # All journals before the first manifest: a copy is complete when all its partitions are staged,
     # and after a crash `plan_recovery` would undo a part of it otherwise.
     for journal in started:
@@ -204,7 +209,9 @@ def end_staging(
         finish_copy(_storage(settings.written), journals, found)
 
 
-def _check_not_undone(journals: RewriteJournals, run: str, staged: Sequence[StagedPiece]) -> None:
+def check_not_undone(
+    journals: RewriteJournals, run: str, staged: Iterable[RemoteLogSegmentId]
+) -> None:
     """Raise PolicyViolationError if another program took the run for abandoned and deleted its
     staged segments."""
     announced = {
@@ -213,11 +220,10 @@ def _check_not_undone(journals: RewriteJournals, run: str, staged: Sequence[Stag
         if unfinished.run == run and unfinished.journal is not None
         for _, segment_id in unfinished.staged
     }
-    for each in staged:
-        if each.replacement is not None and each.replacement.new.segment_id not in announced:
+    for segment_id in staged:
+        if segment_id not in announced:
             raise PolicyViolationError(
-                f"the run was undone while it ran run={run}"
-                f" segment={each.replacement.new.segment_id}"
+                f"the run was undone while it ran run={run} segment={segment_id}"
             )
 
 
@@ -307,7 +313,10 @@ def recover(settings: RewriteSettings, runs: Sequence[FoundRun]) -> list[Recover
 
 
 def _is_unstaged(run: FoundRun) -> bool:
-    return run.journal is None or run.journal.state is JournalState.STAGING
+    return run.journal is None or run.journal.state in (
+        JournalState.STAGING,
+        JournalState.REFUSED,
+    )
 
 
 def _storage(settings: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:

@@ -90,8 +90,7 @@ class Stager:
     def __init__(self, settings: TaskSettings) -> None:
         self._settings = settings
         self.source = storage_of_job(settings.source)
-        store = open_object_store(settings.target, create_folder=True)
-        self._target = ObjectStoreRemoteStorageManager(settings.target, store=store)
+        self._target = open_storage(settings.target)
         self._journals = open_journals(settings.target)
 
     def new_id(self, piece: Piece) -> RemoteLogSegmentId:
@@ -131,6 +130,12 @@ class Stager:
         return pa.RecordBatch.from_pylist([row], schema=_STAGED_SCHEMA)
 
 
+def open_storage(settings: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:
+    """The bucket of these settings, to write to. A local folder is created."""
+    store = open_object_store(settings, create_folder=True)
+    return ObjectStoreRemoteStorageManager(settings, store=store)
+
+
 def open_journals(settings: ObjectStoreSettings) -> RewriteJournals:
     """The journals in the bucket of these settings. A local folder is created."""
     client = ObjectClient(settings, open_object_store(settings, create_folder=True))
@@ -141,7 +146,7 @@ def piece_tasks(spark: SparkSession, pieces: Sequence[Piece]) -> DataFrame:
     """The numbers of the pieces as column `piece`, in one partition for each task."""
     tasks = _task_of_pieces(spark, pieces)
     numbered = _numbered(spark, tasks)
-    return _by_task(numbered, max(tasks.values()) + 1).select("piece")
+    return by_task(numbered, max(tasks.values()) + 1).select("piece")
 
 
 def piece_numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
@@ -157,7 +162,7 @@ def offset_tasks(spark: SparkSession, pieces: Sequence[Piece], offsets: DataFram
     of_tasks = sql.broadcast(_numbered(spark, tasks))
     seeds = of_tasks.withColumn("relative", sql.lit(_NO_RECORD).cast("long"))
     return (
-        _by_task(seeds.unionByName(offsets.join(of_tasks, "piece")), max(tasks.values()) + 1)
+        by_task(seeds.unionByName(offsets.join(of_tasks, "piece")), max(tasks.values()) + 1)
         .sortWithinPartitions("piece", "relative")
         .select("piece", "relative")
     )
@@ -202,7 +207,7 @@ def _staged(piece: Piece, row: Row) -> StagedPiece:
     return StagedPiece(piece, replacement, *counts)
 
 
-def _by_task(frame: DataFrame, count: int) -> DataFrame:
+def by_task(frame: DataFrame, count: int) -> DataFrame:
     """One partition for each task. With PySpark 4.0 several tasks may share a partition."""
     if hasattr(type(frame), "repartitionById"):
         return frame.repartitionById(count, "task")

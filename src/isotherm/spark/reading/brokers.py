@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -29,6 +30,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
+    ConfigSource,
     NewTopic,
     OffsetSpec,
     ResourceType,
@@ -39,6 +41,7 @@ from isotherm.clock import Clock
 from isotherm.config.client_security import librdkafka_properties
 from isotherm.errors import (
     ConfigError,
+    PolicyViolationError,
     RequestTimedOutError,
     RetriableError,
     UnknownTopicOrPartitionError,
@@ -153,6 +156,47 @@ class KafkaBrokers:
             resource.name: frozenset(configs["cleanup.policy"].value.split(","))
             for resource, configs in described.items()
         }
+
+    def topic_config(self, topic: str) -> dict[str, str]:
+        """The configuration of a topic, defaults included. Raises UnknownTopicOrPartitionError."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        answers = self._answers("configuration", lambda: self._admin.describe_configs([resource]))
+        return {name: entry.value for name, entry in answers[resource].items()}
+
+    def own_topic_config(self, topic: str) -> dict[str, str]:
+        """The configuration of a topic without what it takes from defaults."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        answers = self._answers("configuration", lambda: self._admin.describe_configs([resource]))
+        entries = answers[resource].items()
+        own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        return {name: entry.value for name, entry in entries if entry.source == own}
+
+    def committed_offsets(self, group: str, topic: str) -> dict[int, Offset]:
+        """The offsets that a group has committed for the partitions of a topic."""
+        request = ConsumerGroupTopicPartitions(group)
+        answers = self._answers(
+            "offsets of a group", lambda: self._admin.list_consumer_group_offsets([request])
+        )
+        return {
+            each.partition: each.offset
+            for each in answers[group].topic_partitions
+            if each.topic == topic and each.offset >= 0
+        }
+
+    def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, Offset]) -> None:
+        """Commit offsets for a group without members. Raises PolicyViolationError if the broker
+        refuses them."""
+        places = [ClientTopicPartition(topic, each, offset) for each, offset in offsets.items()]
+        request = ConsumerGroupTopicPartitions(group, places)
+        answers = self._answers(
+            "commit", lambda: self._admin.alter_consumer_group_offsets([request])
+        )
+        for each in answers[group].topic_partitions:
+            if each.error is not None:
+                raise PolicyViolationError(
+                    f"offsets are refused group={group} topic={topic} partition={each.partition}"
+                    f" reason={each.error.str()!r} hint='stop the group and try again'"
+                )
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetBounds]:
         """The log start and end of each partition, over both tiers."""

@@ -1,0 +1,314 @@
+"""`isotherm pipeline load`: writes a table as the history of a tiered topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from isotherm.cli.option_groups import with_groups
+from isotherm.cli.options import AsJson, ClientOptions, parse_pairs
+from isotherm.cli.output import console, human_size, print_json, print_rows
+from isotherm.cli.pipeline_options import (
+    OptionalBootstrapServer,
+    SourceOption,
+    SparkOptions,
+    TierPath,
+    progress,
+    source_texts,
+    spark_session,
+)
+from isotherm.clock import SystemClock
+from isotherm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SqlColumn
+    from pyspark.sql import DataFrame
+
+    from isotherm.spark.jobs.load import LoadReport, LoadSettings
+    from isotherm.spark.options import SourceOptions
+
+Topic = Annotated[str, typer.Argument(help="The topic: tiered, and without records.")]
+Input = Annotated[
+    str | None, typer.Argument(metavar="INPUT", help="The input's path, as Spark has it.")
+]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        help="The input's format: parquet, json, csv, orc; delta or iceberg, if Spark has their"
+        " jars.",
+    ),
+]
+ReadOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--read-option",
+        metavar="KEY=VALUE",
+        help="An option of Spark's reader, such as header=true. May be given many times.",
+    ),
+]
+Column = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="NAME=SQL",
+        help="A column of the record (key, value, headers, timestamp, partition) from the input's"
+        " columns. May be given many times. Without it the input's own columns are taken.",
+    ),
+]
+KeyFormat = Annotated[
+    str, typer.Option("--key-format", help="binary (a binary or string column), or json.")
+]
+ValueFormat = Annotated[
+    str,
+    typer.Option(
+        "--value-format",
+        help="binary (a binary or string column), or json: of the column value, or without one of"
+        " all columns that are no part of a record.",
+    ),
+]
+PartitionerOption = Annotated[
+    str,
+    typer.Option(
+        "--partitioner",
+        help="murmur2 (Kafka's clients), consistent (librdkafka's), or column: partition.",
+    ),
+]
+OrderBy = Annotated[
+    str | None,
+    typer.Option(
+        "--order-by",
+        metavar="SQL",
+        help="The order within a partition: an integer, a date or a time. Default: the timestamp.",
+    ),
+]
+Compression = Annotated[
+    str | None,
+    typer.Option(
+        "--compression", help="none, gzip, snappy, lz4 or zstd. By default the topic's codec."
+    ),
+]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", min=1, help="Bytes of a batch before compression.")
+]
+SegmentBytes = Annotated[
+    int | None, typer.Option(min=1, help="Bytes of a segment. By default the topic's.")
+]
+Append = Annotated[
+    bool,
+    typer.Option(
+        "--append",
+        help="The topic may have the history of an earlier run, if no producer has written since.",
+    ),
+]
+Run = Annotated[
+    bool, typer.Option("--run", help="Write. Without it the input is read, and the plan shown.")
+]
+Recover = Annotated[
+    bool,
+    typer.Option(
+        "--recover",
+        help="Show earlier runs that were interrupted; with --run undo them. No other run may be in"
+        " progress.",
+    ),
+]
+WaitS = Annotated[
+    int,
+    typer.Option(min=0, help="Seconds to wait until the broker has adopted the history."),
+]
+_RECORD_COLUMNS = ("key", "value", "headers", "timestamp", "partition")
+WAIT_S_DEFAULT = 600
+
+
+@with_groups
+def load(
+    topic: Topic,
+    input_path: Input = None,
+    *,
+    from_format: Format = "parquet",
+    read_option: ReadOption = None,
+    column: Column = None,
+    key_format: KeyFormat = "binary",
+    value_format: ValueFormat = "binary",
+    path: TierPath = None,
+    bootstrap_server: OptionalBootstrapServer = None,
+    partitioner: PartitionerOption = "murmur2",
+    order_by: OrderBy = None,
+    compression: Compression = None,
+    batch_size: BatchSize = None,
+    segment_bytes: SegmentBytes = None,
+    append: Append = False,
+    run: Run = False,
+    recover: Recover = False,
+    wait_s: WaitS = WAIT_S_DEFAULT,
+    option: SourceOption = None,
+    client: ClientOptions,
+    spark_options: SparkOptions,
+    as_json: AsJson = False,
+) -> None:
+    """Write a table's rows as the history of a tiered topic that has no records.
+
+    The job writes segments into the topic's bucket, and the topic's broker adopts them: consumers
+    read them from the beginning, and producers go on behind them. No record passes through a
+    broker. The input has the columns of Spark's Kafka sink: value, and optionally key, headers,
+    timestamp, partition. Nothing is written without --run.
+
+    isotherm pipeline load flights s3a://lake/flights -b broker:9092 --path s3://bucket/kafka --run
+
+    Exit codes: 0 done · 1 failed or refused · 2 wrong options.
+    """
+    options = options_of(topic, path, option, bootstrap_server, client)
+    if recover:
+        _recover(options, run=run, as_json=as_json)
+        return
+    if input_path is None:
+        raise ConfigError("the input is not named hint='isotherm pipeline load TOPIC INPUT'")
+    for name, chosen in (("key", key_format), ("value", value_format)):
+        if chosen not in ("binary", "json"):
+            raise ConfigError(f"unknown format option=--{name}-format value={chosen!r}")
+    settings = settings_of(
+        partitioner, order_by, compression, batch_size, segment_bytes, appends=append
+    )
+    with spark_session(spark_options) as spark:
+        reader = spark.read.format(from_format).options(**parse_pairs(read_option))
+        frame = reader.load(input_path)
+        frame = _encoded(_chosen(frame, parse_pairs(column)), key_format, value_format)
+        _write(frame, topic, options, settings, run=run, wait_s=wait_s, as_json=as_json)
+
+
+def options_of(
+    topic: str,
+    path: str | None,
+    option: list[str] | None,
+    bootstrap_server: str | None,
+    client: ClientOptions,
+) -> SourceOptions:
+    from isotherm.spark.option_parsing import parse_options
+    from isotherm.spark.tier.tier_settings import named_store
+
+    texts = source_texts(path, option, bootstrap_server, client.properties)
+    texts.pop("subscribePattern", None)
+    options = parse_options({**texts, "subscribe": topic})
+    from isotherm.remote.storage.store_check import check_store
+
+    check_store(named_store(options), writes=True)
+    return options
+
+
+def settings_of(
+    partitioner: str,
+    order_by: str | None,
+    compression: str | None,
+    batch_size: int | None,
+    segment_bytes: int | None,
+    *,
+    appends: bool,
+) -> LoadSettings:
+    from isotherm.spark.jobs.load import load_settings
+
+    return load_settings(
+        now_ms=SystemClock().now_ms(),
+        partitioner=partitioner,
+        order_by=order_by,
+        compression=compression,
+        batch_size=batch_size,
+        segment_bytes=segment_bytes,
+        appends=appends,
+    )
+
+
+def _chosen(frame: DataFrame, columns: dict[str, str]) -> DataFrame:
+    from pyspark.sql import functions as sql
+
+    unknown = sorted(set(columns) - set(_RECORD_COLUMNS))
+    if unknown:
+        raise ConfigError(f"no columns of a record option=--column names={unknown}")
+    return frame.withColumns({name: sql.expr(text) for name, text in columns.items()})
+
+
+def _encoded(frame: DataFrame, key_format: str, value_format: str) -> DataFrame:
+    from pyspark.sql import functions as sql
+
+    if value_format == "json":
+        rest = [name for name in frame.columns if name.lower() not in _RECORD_COLUMNS]
+        has_value = any(name.lower() == "value" for name in frame.columns)
+        value = sql.col("value") if has_value else sql.struct(*(sql.col(f"`{n}`") for n in rest))
+        frame = frame.withColumn("value", _json(value))
+    if key_format == "json":
+        frame = frame.withColumn("key", _json(sql.col("key")))
+    return frame
+
+
+def _json(column: SqlColumn) -> SqlColumn:
+    """JSON of any column, null for null. Spark's `to_json` takes structures only."""
+    from pyspark.sql import functions as sql
+
+    text = sql.to_json(sql.struct(column.alias("v")), {"ignoreNullFields": "false"})
+    # Without the braces and the name of the only field: {"v":...}.
+    inner = sql.substr(text, sql.lit(6), sql.length(text) - sql.lit(6))
+    return sql.when(column.isNotNull(), inner)
+
+
+def _write(
+    frame: DataFrame,
+    topic: str,
+    options: SourceOptions,
+    settings: LoadSettings,
+    *,
+    run: bool,
+    wait_s: int,
+    as_json: bool,
+) -> None:
+    """Show the plan, or write the rows and wait for the broker."""
+    from isotherm.spark.jobs import load as job
+
+    with progress("reading the topic"):
+        target = job.open_target(options, topic, settings)
+    with progress("reading the input") as show_step, job.planned(frame, target, settings) as plan:
+        reports = job.report(plan)
+        if run:
+            reports = job.load(frame.sparkSession, plan, show_step, fetch_bytes=options.fetch_bytes)
+    if run:
+        with progress("waiting for the broker to adopt the history"):
+            job.await_adoption(target.store, list(target.ends), wait_s, SystemClock())
+    print_reports(reports, run=run, as_json=as_json)
+
+
+def print_reports(reports: list[LoadReport], *, run: bool, as_json: bool) -> None:
+    rows = [each.as_row() for each in reports]
+    columns = ["topic", "partition", "start_offset", "records", "bytes"]
+    if run:
+        columns += ["segments", "written_bytes"]
+    if as_json:
+        print_json({"is_written": run, "partitions": [{k: r[k] for k in columns} for r in rows]})
+        return
+    print_rows(columns, rows, as_json=False)
+    if not run:
+        size = human_size(sum(each.bytes for each in reports))
+        console().print(f"\nwould write {size} before compression; --run does it")
+
+
+def _recover(options: SourceOptions, *, run: bool, as_json: bool) -> None:
+    from isotherm.remote.rewriting.journal import RunKind
+    from isotherm.spark.jobs import rewrite_run
+    from isotherm.spark.tier.tier_settings import tier_settings
+
+    settings = rewrite_run.RewriteSettings(
+        kind=RunKind.LOAD,
+        source=tier_settings(options),
+        target=None,
+        now_ms=SystemClock().now_ms(),
+        fetch_bytes=options.fetch_bytes,
+        keep_old_ms=0,
+    )
+    with progress("checking for interrupted runs"):
+        found = rewrite_run.unfinished_runs(
+            settings, lambda partition: options.selects_topic(partition.topic)
+        )
+        steps = rewrite_run.recover(settings, found) if run else rewrite_run.plan_recovery(found)
+    if not steps and not as_json:
+        console().print("no run was interrupted")
+        return
+    columns = ("topic", "partition", "run", "state", "step")
+    print_rows(columns, [step.as_row() for step in steps], as_json=as_json)

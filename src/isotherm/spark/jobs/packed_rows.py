@@ -1,0 +1,245 @@
+"""Records in pieces: Arrow rows of one partition, in order, as one binary value.
+
+Spark's shuffle, sort and cache cost a microsecond and more for each row and step. In them a load
+has one row for each piece, so what is left for each record is the way from the input into Arrow,
+and kernels.
+
+    input rows -> `pack`: the partition of each; a piece for each partition, sorted by place
+               -> `split`: a piece for each range of places that the partition is cut into
+               -> `in_order`: the pieces of a range as one, sorted
+
+Order is by `place`, then by `tie` if the rows have one, else by the input's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from isotherm.record.encode import Partitioner, assign_partitions
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from isotherm.record.batch_table import Int32Array, Int64Array
+
+PACK_BYTES = 16 * 1024 * 1024
+"""Rows that are packed at once. Each gives a piece for each partition."""
+_SAMPLE_BYTES = 64 * 1024
+"""A piece has a sample of its places for so many of its bytes."""
+_ROW_BITS = 32
+
+PACKED_SQL = (
+    "partition int, row long, records long, bytes long, first_ms long, last_ms long,"
+    " wrong_times long, nameless long, places array<long>, data binary"
+)
+_PACKED: dict[str, pa.DataType] = {
+    "partition": pa.int32(),
+    "row": pa.int64(),
+    "records": pa.int64(),
+    "bytes": pa.int64(),
+    "first_ms": pa.int64(),
+    "last_ms": pa.int64(),
+    "wrong_times": pa.int64(),
+    "nameless": pa.int64(),
+    "places": pa.list_(pa.int64()),
+    "data": pa.binary(),
+}
+SPLIT_SQL = "task int, range int, row long, records long, data binary"
+_SPLIT: dict[str, pa.DataType] = {
+    "task": pa.int32(),
+    "range": pa.int32(),
+    "row": pa.int64(),
+    "records": pa.int64(),
+    "data": pa.binary(),
+}
+
+
+def pack(
+    partitioner: Partitioner,
+    partitions_count: int,
+    run_size: int,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Pack the rows of a task: the function of the first `mapInArrow`."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    task = 0 if context is None else context.partitionId()
+    # The same partition at each attempt, and another one for each task.
+    sticky = np.array([task % partitions_count, 0], dtype=np.int64)
+    for number, rows in enumerate(joined_to(batches, PACK_BYTES)):
+        if partitioner is Partitioner.COLUMN:
+            # -1 is no partition of any topic, and is refused with its rows counted.
+            column: Any = rows["partition"]
+            partitions = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+        else:
+            partitions = assign_partitions(
+                rows["key"],
+                rows["value"],
+                partitioner,
+                partitions_count,
+                run_size=run_size,
+                sticky=sticky,
+            )
+        yield _packed(rows, partitions, task << _ROW_BITS | number)
+
+
+def _packed(rows: pa.RecordBatch, partitions: Int32Array, row: int) -> pa.RecordBatch:
+    order = _order(rows)
+    if (partitions != partitions[0]).any():
+        if order is None:
+            order = np.argsort(partitions, kind="stable")
+        else:
+            order = order[np.argsort(partitions[order], kind="stable")]
+        partitions = partitions[order]
+    if order is not None:
+        rows = rows.take(order)
+    packed = []
+    cuts = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]
+    for start, end in pairwise(cuts):
+        piece = rows.slice(start, end - start)
+        times = _int64s(piece["timestamp"])
+        places = _int64s(piece["place"])
+        samples = np.linspace(0, len(places) - 1, max(1, piece.nbytes // _SAMPLE_BYTES))
+        packed.append(
+            {
+                "partition": int(partitions[start]),
+                "row": row,
+                "records": len(piece),
+                "bytes": piece.nbytes,
+                "first_ms": int(times.min()),
+                "last_ms": int(times.max()),
+                # Kafka's value for "no timestamp" is -1.
+                "wrong_times": int((times < -1).sum()),
+                "nameless": _nameless(piece),
+                "places": places[samples.astype(np.int64)].tolist(),
+                "data": _encoded(piece),
+            }
+        )
+    return pa.RecordBatch.from_pylist(packed, schema=pa.schema(_PACKED))
+
+
+def split(
+    first_ranges: Mapping[int, tuple[int, tuple[int, ...]]],
+    tasks: Sequence[int],
+    batches: Iterator[pa.RecordBatch],
+    *,
+    with_data: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Cut pieces into ranges: the function of the second `mapInArrow`.
+
+    For each partition `first_ranges` has the number of its first range and the places where the
+    others begin; `tasks` has the task of each range. Without data the rows only count.
+    """
+    for batch in batches:
+        for packed in batch.select(["partition", "row", "records", "data"]).to_pylist():
+            first, bounds = first_ranges[packed["partition"]]
+            pieces: Iterable[tuple[int, int, bytes | None]]
+            if bounds:
+                pieces = _cut(packed["data"], first, bounds, with_data=with_data)
+            else:
+                pieces = [(first, packed["records"], packed["data"] if with_data else None)]
+            split_rows = [
+                {
+                    "task": tasks[number],
+                    "range": number,
+                    "row": packed["row"],
+                    "records": records,
+                    "data": data,
+                }
+                for number, records, data in pieces
+            ]
+            yield pa.RecordBatch.from_pylist(split_rows, schema=pa.schema(_SPLIT))
+
+
+def _cut(
+    data: bytes, first: int, bounds: Sequence[int], *, with_data: bool
+) -> Iterator[tuple[int, int, bytes | None]]:
+    piece = _decoded(data)
+    places = _int64s(piece["place"])
+    cuts = [0, *np.searchsorted(places, np.array(bounds, dtype=np.int64)).tolist(), len(places)]
+    for number, (start, end) in enumerate(pairwise(cuts), first):
+        if start < end:
+            part = piece.slice(start, end - start)
+            yield number, len(part), _encoded(part) if with_data else None
+
+
+def in_order(pieces: Sequence[bytes]) -> pa.RecordBatch:
+    """The rows of a range. Its pieces are in the order of the input."""
+    rows = joined([_decoded(each) for each in pieces])
+    order = _order(rows)
+    return rows if order is None else rows.take(order)
+
+
+def places_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The columns partition, place and tie of packed rows."""
+    for batch in batches:
+        for packed in batch.select(["partition", "data"]).to_pylist():
+            piece = _decoded(packed["data"])
+            partition = pa.array(np.full(len(piece), packed["partition"], dtype=np.int32))
+            yield pa.RecordBatch.from_arrays(
+                [partition, piece["place"], piece["tie"]], names=["partition", "place", "tie"]
+            )
+
+
+def joined_to(batches: Iterable[pa.RecordBatch], size_min: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of at least `size_min` bytes, but for the last."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if not len(batch):
+            continue
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= size_min:
+            yield joined(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield joined(waiting)
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    together: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return together[0]
+
+
+def _order(rows: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
+    """The order of the rows by place and tie, equal ones as they are. None if they are in order."""
+    places = _int64s(rows["place"])
+    if "tie" in rows.schema.names:
+        return np.lexsort((_int64s(rows["tie"]), places))
+    if (places[:-1] <= places[1:]).all():
+        return None
+    return np.argsort(places, kind="stable")
+
+
+def _nameless(piece: pa.RecordBatch) -> int:
+    """The number of headers without a name."""
+    if "headers" not in piece.schema.names:
+        return 0
+    headers: Any = piece["headers"]
+    return int(headers.flatten().field(0).null_count)
+
+
+def _int64s(column: Any) -> Int64Array:
+    values: Int64Array = column.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _encoded(piece: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, piece.schema) as stream:
+        stream.write_batch(piece)
+    return sink.getvalue().to_pybytes()
+
+
+def _decoded(data: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(data) as stream:
+        return stream.read_next_batch()
