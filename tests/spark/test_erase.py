@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,19 @@ from tests.support.bucket_inventory import read_inventory
 TIMEOUT_S = 300
 TOPIC = "users"
 GONE = (b"user-7", b"user-13")
+NUMBERS = re.compile(rb'"of": "user-(?:7|13)", "n": (\d+)')
 
 
 @pytest.fixture
 def tiered(
     spark: SparkSession, broker: EmbeddedBroker, await_manifests: Callable[..., None]
 ) -> EmbeddedBroker:
-    """A topic with many users in four closed segments, data of an aborted transaction included."""
+    """A topic with many users in four closed segments, data of an aborted transaction included.
+    Both tiers hold them."""
     assert spark.getActiveSession() is not None
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    for future in admin.create_topics([NewTopic(TOPIC, 1, 1, config=TIERED_TOPIC)]).values():
+    config = {**TIERED_TOPIC, "local.retention.bytes": "-1"}
+    for future in admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)]).values():
         future.result(TIMEOUT_S)
     produce(broker, range(2000))
     aborting = Producer(
@@ -94,7 +98,20 @@ def test_selected_records_are_nowhere_and_all_others_stay(
     (planned,) = json.loads(run([*place, "--keys", str(keys), "--json"]))["partitions"]
     assert planned["matching"] == planned["segments"] >= 4
     assert segments_of(source) == tiered_before
-    shown = run([*place, "--keys", str(keys), "--run", "--wait", "--keep-old-ms", "0", "--json"])
+    shown = run(
+        [
+            *place,
+            "--keys",
+            str(keys),
+            "--run",
+            "--wait",
+            "--wait-s",
+            "300",
+            "--keep-old-ms",
+            "0",
+            "--json",
+        ]
+    )
     certificate: Any = json.loads(shown)
 
     (erased,) = certificate["partitions"]
@@ -109,11 +126,14 @@ def test_selected_records_are_nowhere_and_all_others_stay(
     assert not after.keys() & tiered_before.keys()
     # The second one is that of an aborted transaction, which no consumer shows.
     assert any(b"of an aborted transaction: user-14" in data for data in after.values())
-    files = [path for path in bucket.rglob("*") if path.is_file()]
-    for key in GONE:
-        of_key = [data for data in after.values() if b'"of": "%s"' % key in data]
-        assert of_key == []
-        assert not any(b"transaction: %s" % key in path.read_bytes() for path in files)
+    assert erased["localCopiesGone"] == [1]
+    # Those of the transaction count, too, of which consumers see none.
+    assert erased["matched"] == len(before) - len(kept) + 1
+    files = [path.read_bytes() for path in tiered.directory.rglob("*") if path.is_file()]
+    numbers = {int(each) for data in files for each in NUMBERS.findall(data)}
+    assert numbers == {json.loads(record.value)["n"] for record in kept if record.key in GONE}
+    assert not any(b"of an aborted transaction: " + GONE[0] in data for data in files)
+    assert any(kept[0].value in data for data in files)
 
     verified = run([*place, "--keys", str(keys), "--verify", certificate["run"], "--json"])
     assert json.loads(verified)["provedMs"] >= certificate["provedMs"]

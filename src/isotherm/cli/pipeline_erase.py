@@ -307,6 +307,7 @@ def _verify(
     with progress("reading everything again"):
         seen = job.prove(spark, options, settings, selector, certificate, clock.now_ms())
     seen = job.see_old_objects(settings, seen, clock.now_ms())
+    seen = job.see_local_copies(options, settings, seen)
     job.put_certificate(settings, seen)
     _print_certificate(seen, as_json=as_json)
     _end(seen)
@@ -336,9 +337,10 @@ def _proved(
     with progress("waiting until the old segments are deleted"):
         while True:
             certificate = job.see_old_objects(settings, certificate, waiting.clock.now_ms())
-            if not job.old_objects_left(certificate):
+            certificate = job.see_local_copies(options, settings, certificate)
+            if not job.old_objects_left(certificate) and not job.local_copies_left(certificate):
                 break
-            waiting.once("deleted the old segments")
+            waiting.once("deleted the old segments and local copies")
     job.put_certificate(settings, certificate)
     return certificate
 

@@ -54,6 +54,9 @@ class DeletionQueue:
                 snapshot = self._snapshots.rename_to_deleted(segment.base_offset)
             self._marked.append(_Marked(due_ms, segment, snapshot))
 
+    def has_below(self, offset: Offset) -> bool:
+        return any(marked.segment.base_offset < offset for marked in self._marked)
+
     def delete_due(self, now_ms: TimestampMs) -> None:
         self._delete(lambda marked: marked.due_ms <= now_ms)
 

@@ -18,6 +18,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -614,8 +615,11 @@ class PartitionLog:
 
     # ---- retention
 
-    def delete_old_segments(self, now_ms: TimestampMs) -> list[DeletedSegment]:
-        """Apply retention to the local segments; returns the deleted ones, oldest first.
+    def delete_old_segments(
+        self, now_ms: TimestampMs, *, erased_end_offset: Offset = 0
+    ) -> list[DeletedSegment]:
+        """Apply retention to the local segments; returns the deleted ones, oldest first. Those of a
+        tiered log with records below `erased_end_offset` go too, once they are copied.
 
         Their files are renamed to `.deleted`. `delete_marked_files` removes them when
         file.delete.delay.ms has passed.
@@ -624,7 +628,7 @@ class PartitionLog:
             self._raise_log_start_first(now_ms)
         with self._deletions.lock, self._errors_fail_dir("delete old segments"):
             with self._lock:
-                state = self._retention_state()
+                state = self._retention_state(erased_end_offset)
                 plan = plan_retention(state, self.config, now_ms)
                 count = len(plan.deletions)
                 if plan.roll_active or count == len(self._segments.all):
@@ -638,7 +642,7 @@ class PartitionLog:
             held_remotely = state.held_remotely(self.remote_copies, self.config, count)
             with held_remotely as held_end_offset, self._lock:
                 # Planned again under the lock: the log may have changed while it was released.
-                state = self._retention_state().confirmed(held_end_offset)
+                state = self._retention_state(erased_end_offset).confirmed(held_end_offset)
                 # At most the `count` segments that the remote tier was asked about.
                 deletions = plan_retention(state, self.config, now_ms).deletions[:count]
                 doomed = self._segments.remove_first(len(deletions))
@@ -670,13 +674,14 @@ class PartitionLog:
                     self._raise_log_start(start)
         self.make_log_start_durable()
 
-    def _retention_state(self) -> RetentionState:
-        return RetentionState.of(
+    def _retention_state(self, erased_end_offset: Offset = 0) -> RetentionState:
+        state = RetentionState.of(
             self.view(),
             self._highest_offset_in_remote_storage,
             self.durable_log_start_offset if self.remote_log_enabled else self._log_start_offset,
             remote_log_enabled=self.remote_log_enabled,
         )
+        return replace(state, erased_end_offset=erased_end_offset)
 
     def _mark_for_deletion(self, segments: Sequence[LogSegment], now_ms: TimestampMs) -> None:
         self._deletions.mark(segments, now_ms + self.config.file_delete_delay_ms)
@@ -707,6 +712,13 @@ class PartitionLog:
     def last_records_of_producers(self) -> dict[ProducerId, LastRecord]:
         with self._lock:
             return self.producers.last_records()
+
+    def has_files_below(self, offset: Offset) -> bool:
+        """Whether a segment that begins below the offset is on disk, or its files wait for
+        file.delete.delay.ms."""
+        with self._deletions.lock, self._lock:
+            first_base = self._segments.first_base_offset
+            return first_base < offset or self._deletions.has_below(offset)
 
     def delete_marked_files(self, now_ms: TimestampMs) -> None:
         """Remove the files that were marked file.delete.delay.ms ago."""

@@ -22,6 +22,7 @@ class DeletionReason(enum.Enum):
     LOG_START = "wholly below the log start offset"
     SIZE = "the log is larger than its size limit"
     TIME = "the newest record is older than the time limit"
+    ERASED = "records of it were erased from its remote copy"
 
 
 class RemoteCopies(Protocol):
@@ -50,7 +51,8 @@ class SegmentDeletion:
 
 @dataclass(frozen=True, slots=True)
 class RetentionState:
-    """The log as retention sees it. `segments` ascend; the last one is active."""
+    """The log as retention sees it. `segments` ascend; the last one is active. Local copies of the
+    records below `erased_end_offset` are to go, once the remote tier has them."""
 
     segments: Sequence[LogSegment]
     log_end_offset: Offset
@@ -59,6 +61,7 @@ class RetentionState:
     local_log_start_offset: Offset
     highest_offset_in_remote_storage: Offset
     remote_log_enabled: bool
+    erased_end_offset: Offset = 0
 
     @classmethod
     def of(
@@ -177,6 +180,8 @@ def _breaches(
     breaches: list[tuple[DeletionReason, _Breach]] = [
         (DeletionReason.LOG_START, _log_start_breach(state))
     ]
+    if state.remote_log_enabled:
+        breaches.append((DeletionReason.ERASED, _erased_breach(state)))
     copies = _copies_to_remote(state, config)
     # With an empty cleanup.policy the local limits apply still, as in Kafka's deleteOldSegments:
     # only the remote segments are kept for ever.
@@ -194,6 +199,13 @@ def _log_start_breach(state: RetentionState) -> _Breach:
         following = index + 1
         # `<=`: a segment ends before the base of the next one.
         return following < len(state.segments) and state.segments[following].base_offset <= start
+
+    return breach
+
+
+def _erased_breach(state: RetentionState) -> _Breach:
+    def breach(index: int) -> bool:
+        return state.segments[index].base_offset < state.erased_end_offset
 
     return breach
 

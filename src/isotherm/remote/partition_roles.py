@@ -52,6 +52,7 @@ class _Task(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Leader:
+    log: PartitionLog
     copy: _Task
     expiration: _Task
 
@@ -62,6 +63,7 @@ class _Leader:
 
 @dataclass(frozen=True, slots=True)
 class _Follower:
+    log: PartitionLog
     follow: _Task
 
     @property
@@ -100,6 +102,11 @@ class PartitionRoles:
     def leads(self, partition: TopicIdPartition) -> bool:
         """Whether the tasks of the partition's leader run here."""
         return isinstance(self._roles.get(partition), _Leader)
+
+    def log_of(self, partition: TopicIdPartition) -> PartitionLog | None:
+        """The log of a partition whose tasks run here, in either role."""
+        role = self._roles.get(partition)
+        return None if role is None else role.log
 
     # ---- a role begins
 
@@ -152,7 +159,9 @@ class PartitionRoles:
             self._tier.metrics.follow(partition.topic, partition.partition)
             self._tier.retention_shares.follow(partition.topic, partition.partition)
             role = self._roles[partition] = _Leader(
-                CopyTask(log, partition, self._tier), ExpirationTask(log, partition, self._tier)
+                log,
+                CopyTask(log, partition, self._tier),
+                ExpirationTask(log, partition, self._tier),
             )
         log.remote_copies = RemoteCopiesOfLog(log, partition, self._tier)
         schedule = self._schedule
@@ -165,7 +174,7 @@ class PartitionRoles:
         with self._lock:
             if partition in self._roles or self._closed:
                 return
-            role = self._roles[partition] = _Follower(FollowTask(log, partition, self._tier))
+            role = self._roles[partition] = _Follower(log, FollowTask(log, partition, self._tier))
         log.remote_copies = RemoteCopiesOfLog(log, partition, self._tier)
         self._schedule.expirations.schedule(
             partition, self._schedule.tick("follow", partition, role.follow.run)

@@ -144,6 +144,10 @@ class RemoteLogManager:
         """Whether the tasks of the partition's leader run here."""
         return self._roles.leads(partition)
 
+    def log_of(self, partition: TopicIdPartition) -> PartitionLog | None:
+        """The log of a tiered partition that this broker leads or follows."""
+        return self._roles.log_of(partition)
+
     def on_leadership_change(
         self, leaders: Iterable[PartitionLog], followers: Iterable[PartitionLog] = ()
     ) -> None:

@@ -205,7 +205,7 @@ class BrokerProcess:
             run_control=_run_control,
             clock=self.clock,
         )
-        config: Any = SimpleNamespace(remote=TASKS, log_initial_task_delay_ms=1_000)
+        config: Any = SimpleNamespace(remote=TASKS, log_initial_task_delay_ms=1_000, node_id=0)
         tasks = UpkeepTasks(
             self.manager,
             config,
@@ -217,7 +217,7 @@ class BrokerProcess:
             [
                 tasks.cleanup(topic, self.metadata, lambda _: True),
                 tasks.upgrade(self.upgrade),
-                *tasks.compaction(self.storage, self.metadata),
+                *tasks.rewriting(self.storage, self.metadata, lambda _: frozenset()),
             ]
         )
         self._finisher = self._new_finisher(self.manager.tier, self.metadata, is_alone=True)

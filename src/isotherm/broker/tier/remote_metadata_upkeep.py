@@ -17,8 +17,10 @@ from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.rewriting.adoption import AdoptsHistories
 from isotherm.remote.rewriting.finisher import RewriteFinisher, TierReplacementTarget
 from isotherm.remote.rewriting.journal import RewriteJournals
+from isotherm.remote.rewriting.local_copies import LocalCopies
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.tasks.cleanup import RemoteMetadataCleanupManager, TierCleanupTarget
+from isotherm.types import BrokerId, TopicIdPartition
 
 
 class Upkeep(NamedTuple):
@@ -101,19 +103,31 @@ class UpkeepTasks:
         task = self._task("isotherm-remote-log-metadata-upgrade", upgrade.run, interval_ms)
         return Upkeep(task, upgrade.cancel)
 
-    def compaction(
-        self, storage: object, metadata: object, logs: AdoptsHistories | None = None
+    def rewriting(
+        self,
+        storage: object,
+        metadata: object,
+        replicas_of: Callable[[TopicIdPartition], frozenset[BrokerId]],
+        logs: AdoptsHistories | None = None,
     ) -> list[Upkeep]:
-        """Publishes what a job has staged. No task unless both managers support it."""
+        """Publishes runs (compactions, erasures, loads) that a job has staged. No task unless both
+        managers support it."""
         if not isinstance(storage, ObjectStoreRemoteStorageManager):
             return []
         if not isinstance(metadata, ReplacesSegments):
             return []
         stopping = threading.Event()
+        local = LocalCopies(
+            self._config.node_id,
+            self._manager.log_of,
+            replicas_of,
+            self._manager.readers.forget_range,
+            self._clock,
+        )
         finisher = RewriteFinisher(
             RewriteJournals(storage.client, storage.root_directory),
             storage,
-            TierReplacementTarget(self._manager.tier, metadata, self._manager.leads),
+            TierReplacementTarget(self._manager.tier, metadata, self._manager.leads, local),
             abandoned_after_ms=self._settings.remote_log_metadata_cleanup_grace_ms,
             is_alone=self._is_alone,
             clock=self._clock,

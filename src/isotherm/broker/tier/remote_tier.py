@@ -79,7 +79,7 @@ from isotherm.remote.tasks.cleanup import (
 )
 from isotherm.remote.tasks.pending_deletions import PendingDeletions
 from isotherm.remote.tasks.retried_work import TASK_ERRORS, TASK_ERRORS_TEXT, TASKS
-from isotherm.types import REMOTE_LOG_METADATA_TOPICS, LeaderEpoch, TopicIdPartition
+from isotherm.types import REMOTE_LOG_METADATA_TOPICS, BrokerId, LeaderEpoch, TopicIdPartition
 
 
 class RemoteTier(NamedTuple):
@@ -133,7 +133,9 @@ def open_remote_tier(
         rng=surroundings.rng,
         metrics=metrics,
     )
-    work = _upkeep(parts, remote_log_manager, replica_manager, config, surroundings)
+    work = _upkeep(
+        parts, remote_log_manager, replica_manager, config, surroundings, cluster_metadata
+    )
     if own is not None:
         own.metadata.start()
     restorer = LineageRestorer(
@@ -207,8 +209,9 @@ def _upkeep(
     replica_manager: ReplicaManager,
     config: BrokerConfig,
     surroundings: Surroundings,
+    cluster_metadata: ClusterMetadata,
 ) -> list[Upkeep]:
-    """The periodic tasks of the metadata and of compactions in the bucket."""
+    """The periodic tasks of the metadata and of runs in the bucket."""
     own = parts.own
     work = [] if own is None else own.upkeep(remote_log_manager)
     # With other brokers, compaction must look up and record in one step. A plug-in need not support
@@ -221,7 +224,12 @@ def _upkeep(
             surroundings,
             is_alone=config.has_embedded_controller,
         )
-        work += tasks.compaction(parts.storage, parts.metadata, replica_manager)
+        work += tasks.rewriting(
+            parts.storage,
+            parts.metadata,
+            lambda each: _replicas(cluster_metadata, each),
+            replica_manager,
+        )
     return work
 
 
@@ -306,6 +314,13 @@ def open_index_cache(
 def _leader_epoch(metadata: ClusterMetadata, partition: TopicIdPartition) -> LeaderEpoch | None:
     topic = _topic_with(metadata, partition)
     return None if topic is None else topic.partitions[partition.partition].leader_epoch
+
+
+def _replicas(metadata: ClusterMetadata, partition: TopicIdPartition) -> frozenset[BrokerId]:
+    topic = _topic_with(metadata, partition)
+    return (
+        frozenset() if topic is None else frozenset(topic.partitions[partition.partition].replicas)
+    )
 
 
 def _is_tiered(metadata: ClusterMetadata, partition: TopicIdPartition) -> bool:

@@ -234,7 +234,7 @@ class ReadAhead:
         self._start_ahead()
 
     def forget(self, segment_id: RemoteLogSegmentId) -> None:
-        """Drop the ranges of a segment that is damaged."""
+        """Drop the ranges of a segment that is damaged or replaced."""
         with self._lock:
             for each in list(self._by_segment.get(segment_id, ())):
                 self._drop(each)

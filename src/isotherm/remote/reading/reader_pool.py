@@ -38,6 +38,7 @@ from isotherm.remote.reading.remote_log_reader import RemoteLogReader
 from isotherm.remote.reading.remote_offset_lookup import RemoteOffsetLookup
 from isotherm.remote.reading.segment_reader import RemoteSegmentReader
 from isotherm.remote.remote_tier_metrics import Expirations, ReadTimes, publish_readers
+from isotherm.remote.segment_metadata import RemoteLogSegmentId
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.threads import Threads
 from isotherm.types import Offset, TimestampMs, TopicIdPartition
@@ -113,13 +114,17 @@ class RemoteReaderPool:
             READ_AHEAD_POOL, self._thread_count + AHEAD_AT_ONCE, None, threads
         )
         budget = ReadAheadSettings(config.remote_log_reader_read_ahead_max_bytes)
-        read_ahead = ReadAhead(storage, budget, self._fetches, clock)
+        read_ahead = self._read_ahead = ReadAhead(storage, budget, self._fetches, clock)
         damage_log = DamageLog()
         self._reader = RemoteLogReader(metadata, index_cache, read_ahead, damage_log)
         self._offset_lookup = RemoteOffsetLookup(
             metadata, index_cache, RemoteSegmentReader(read_ahead), damage_log
         )
         publish_readers(metrics, self._pool)
+
+    def forget_range(self, segment_id: RemoteLogSegmentId) -> None:
+        """Drop what is read ahead of a segment."""
+        self._read_ahead.forget(segment_id)
 
     def read(self, request: ReadRequest) -> Future[RemoteRead]:
         """Run `RemoteLogReader.read` on the pool. Cancelling the future drops a read that has not

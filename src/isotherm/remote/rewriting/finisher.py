@@ -9,6 +9,9 @@ leads the partition does the rest:
     keep_old_ms later                 the old objects are deleted, then the announced objects,
                                       then the journal
 
+After the publication of an erasure each replica's broker drops its local copies of the old
+segments, and notes it in the run's folder. The leader removes the journal only then.
+
 The oldest segment is first, so that a reader that has read a record also reads its tombstone. Every
 step may be repeated: after a crash the next pass does it again. A segment that is deleted meanwhile
 (by retention, or with its topic) is not replaced: its new objects are deleted instead. A run ends
@@ -42,6 +45,7 @@ from isotherm.remote.rewriting.journal import (
     RunKind,
     SegmentReplacement,
 )
+from isotherm.remote.rewriting.local_copies import LocalCopies
 from isotherm.remote.rewriting.run_recovery import command_of, delete_staged, undo_run
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
@@ -55,12 +59,14 @@ from isotherm.remote.tasks.deletion_rules import (
     may_be_replaced,
 )
 from isotherm.remote.tasks.tier import RemoteTierAccess
-from isotherm.types import TimestampMs, TopicIdPartition
+from isotherm.types import BrokerId, TimestampMs, TopicIdPartition
 
 if TYPE_CHECKING:
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 
 _logger = logging.getLogger(__name__)
+
+_NEVER_MS = 2**63 - 1
 
 REPLACED = "isotherm_remote_rewrite_replaced_segments"
 REPLACED_TEXT = "Remote segments whose place a rewritten one has taken."
@@ -84,12 +90,13 @@ class TierReplacementTarget:
     """The remote tier of the broker, for replacements.
 
     `leads` returns whether this broker leads a partition: only its leader replaces segments. A
-    deposed leader may not know yet that it is deposed.
+    deposed leader may not know yet that it is deposed. Without `local` no local copies are dropped.
     """
 
     tier: RemoteTierAccess
     metadata: ReplacesSegments
     leads: Callable[[TopicIdPartition], bool]
+    local: LocalCopies | None = None
 
     def serves(self, partition: TopicIdPartition) -> bool:
         """Whether this broker leads the partition and has its metadata."""
@@ -163,6 +170,8 @@ class RewriteFinisher:
             self._adoption = HistoryAdoption(journals, storage, target.tier, target.metadata, logs)
         self._is_cancelled = is_cancelled
         self._waiting: dict[ListedRun, TimestampMs] = {}
+        # Runs whose old objects this process has deleted, while replicas still drop local copies.
+        self._without_old: set[tuple[TopicIdPartition, str]] = set()
         self._reported: set[ListedRun] = set()
 
     def run(self) -> None:
@@ -193,6 +202,8 @@ class RewriteFinisher:
         if not self._target.serves(listed.partition):
             if self._target.is_deleted(listed.partition):
                 self._end_with_partition(self._journals.read(listed))
+            else:
+                self._follow(listed)
             return
         run = self._journals.read(listed)
         journal = run.journal
@@ -211,14 +222,70 @@ class RewriteFinisher:
         elif journal.in_place:
             if journal.state is JournalState.STAGED:
                 journal = self._publish(journal)
-            if is_kept_long_enough(
-                published_ms=journal.time_ms,
-                keep_old_ms=journal.keep_old_ms,
-                now_ms=self._clock.now_ms(),
-            ):
-                self._clear(run, journal)
-            else:
+            self._end(listed, run, journal)
+
+    def _end(self, listed: ListedRun, run: FoundRun, journal: RewriteJournal) -> None:
+        """Delete what a published run has left, as far as its time has come."""
+        run, missing = self._without_local_copies(run, journal)
+        if not is_kept_long_enough(
+            published_ms=journal.time_ms,
+            keep_old_ms=journal.keep_old_ms,
+            now_ms=self._clock.now_ms(),
+        ):
+            if not missing:
                 self._waiting[listed] = journal.time_ms + journal.keep_old_ms
+            return
+        key = (run.partition, run.run)
+        if key not in self._without_old:
+            self._delete_old(run, journal)
+            self._without_old.add(key)
+            if missing:
+                _logger.info(
+                    "erasure waits for replicas to drop their local copies partition=%s run=%s"
+                    " brokers=%s",
+                    run.partition,
+                    run.run,
+                    sorted(missing),
+                )
+        if missing:
+            return
+        # The journal goes last: without it the next pass would not find what a crash has left.
+        self._journals.forget(run)
+        self._without_old.discard(key)
+
+    def _follow(self, listed: ListedRun) -> None:
+        """Drop this replica's local copies of segments that an erasure has replaced."""
+        local = self._target.local
+        if local is None or not local.has_replica(listed.partition):
+            return
+        if local.broker_id in listed.dropped_by:
+            return
+        run = self._journals.read(listed)
+        if run.journal is None:
+            return
+        if run.journal.kind is RunKind.ERASURE and run.journal.in_place:
+            self._without_local_copies(run, run.journal)
+        else:
+            self._waiting[listed] = _NEVER_MS
+
+    def _without_local_copies(
+        self, run: FoundRun, journal: RewriteJournal
+    ) -> tuple[FoundRun, frozenset[BrokerId]]:
+        """Drop this broker's local copies of what an erasure has replaced. Returns the run as it
+        is then, and the replicas that have not said that they have dropped theirs."""
+        local = self._target.local
+        if local is None or journal.kind is not RunKind.ERASURE or not journal.in_place:
+            return run, frozenset()
+        if journal.state is not JournalState.PUBLISHED or not journal.replacements:
+            return run, frozenset()
+        if local.broker_id not in run.dropped_by:
+            end = max(each.old.end_offset_inclusive for each in journal.replacements) + 1
+            self._target.forget_indexes(each.old.segment_id for each in journal.replacements)
+            local.forget_ranges(each.old.segment_id for each in journal.replacements)
+            if local.drop(run.partition, end):
+                self._journals.note_dropped(run, local.broker_id)
+                run = replace(run, dropped_by=run.dropped_by | {local.broker_id})
+        return run, local.replicas_of(run.partition) - run.dropped_by
 
     def _give_up(self, listed: ListedRun, run: FoundRun) -> None:
         if self._is_alone:
@@ -270,17 +337,15 @@ class RewriteFinisher:
             )
             self._storage.delete_log_segment_data(replacement.new)
 
-    def _clear(self, run: FoundRun, journal: RewriteJournal) -> None:
+    def _delete_old(self, run: FoundRun, journal: RewriteJournal) -> None:
         live = [each for each in journal.replacements if self._is_superseded(each)]
         self._target.forget_indexes(each.old.segment_id for each in live)
         for each in live:
             self._storage.delete_log_segment_data(each.old)
-        # The replacements are published, or `_replace` has deleted their objects. The journal goes
-        # last: without it the next pass would not find what a crash has left.
+        # The replacements are published, or `_replace` has deleted their objects.
         delete_staged(
             self._storage, run, kept=[each.new.segment_id for each in journal.replacements]
         )
-        self._journals.forget(run)
 
     def _is_superseded(self, replacement: SegmentReplacement) -> bool:
         """Whether no metadata names the old segment any more. If one does, the task that began the

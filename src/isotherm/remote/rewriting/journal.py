@@ -6,6 +6,7 @@ undoes an interrupted one.
     journal              written first, removed last: the state of the run for this partition
     <segment>.staging    empty; has the name of a segment that the run makes, and is written before
                          the segment's first object: it names objects that the run may have put
+    <broker id>.dropped  of an erasure: empty; the broker has no local copies of old segments left
 
     state      meaning                                        after a crash
     staging    segments are being made; none is whole yet     undo: delete their objects
@@ -39,7 +40,14 @@ from isotherm.remote.storage.layout.object_names import (
     split_trailing_uuid,
 )
 from isotherm.remote.storage.object_client import ObjectClient
-from isotherm.types import Offset, TimestampMs, TopicIdPartition, uuid_from_text, uuid_to_text
+from isotherm.types import (
+    BrokerId,
+    Offset,
+    TimestampMs,
+    TopicIdPartition,
+    uuid_from_text,
+    uuid_to_text,
+)
 
 JOURNALS_FOLDER = "isotherm-rewrites"
 JOURNAL_VERSION = 2
@@ -48,6 +56,7 @@ JOURNAL_SIZE_MAX = 1024 * 1024 * 1024
 
 _JOURNAL = "journal"
 _STAGING_SUFFIX = "staging"
+_DROPPED_SUFFIX = ".dropped"
 
 
 class RunKind(enum.Enum):
@@ -104,13 +113,15 @@ class RewriteJournal:
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """The objects in the folder of a run. `modified_ms` is that of the newest one."""
+    """The objects in the folder of a run. `modified_ms` is that of the newest one, `dropped_by` the
+    brokers that have dropped their local copies."""
 
     partition: TopicIdPartition
     run: str
     has_journal: bool
     staged: tuple[tuple[Offset, RemoteLogSegmentId], ...]
     modified_ms: TimestampMs
+    dropped_by: frozenset[BrokerId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +134,7 @@ class FoundRun:
     journal: RewriteJournal | None
     staged: tuple[tuple[Offset, RemoteLogSegmentId], ...]
     modified_ms: TimestampMs
+    dropped_by: frozenset[BrokerId] = frozenset()
 
 
 class RewriteJournals:
@@ -142,6 +154,11 @@ class RewriteJournals:
     def announce(self, run: str, segment_id: RemoteLogSegmentId, start_offset: Offset) -> None:
         """Announce a segment. Call before its first object is put."""
         self._client.put(self._staging_key(run, segment_id, start_offset), b"")
+
+    def note_dropped(self, run: FoundRun, broker_id: BrokerId) -> None:
+        """Record that a broker has dropped its local copies of the segments that an erasure has
+        replaced."""
+        self._client.put(self._dropped_key(run, broker_id), b"")
 
     def list_runs(self) -> list[ListedRun]:
         """Every unfinished run, by one listing."""
@@ -163,7 +180,14 @@ class RewriteJournals:
                 journal = decode_journal(self._client.get(key, JOURNAL_SIZE_MAX))
             except UnreadableDataError as error:
                 raise type(error)(f"{error} object={key}") from error
-        return FoundRun(listed.partition, listed.run, journal, listed.staged, listed.modified_ms)
+        return FoundRun(
+            listed.partition,
+            listed.run,
+            journal,
+            listed.staged,
+            listed.modified_ms,
+            listed.dropped_by,
+        )
 
     def find(self) -> list[FoundRun]:
         """Every unfinished run, with its journal."""
@@ -173,11 +197,16 @@ class RewriteJournals:
         """Remove the run's folder; the journal last."""
         for start_offset, segment_id in run.staged:
             self._client.delete(self._staging_key(run.run, segment_id, start_offset))
+        for broker_id in sorted(run.dropped_by):
+            self._client.delete(self._dropped_key(run, broker_id))
         self._client.delete(self._folder(run.partition, run.run) + _JOURNAL)
 
     def _staging_key(self, run: str, segment_id: RemoteLogSegmentId, start_offset: Offset) -> str:
         stem = segment_file_stem(start_offset, segment_id.id)
         return f"{self._folder(segment_id.topic_id_partition, run)}{stem}.{_STAGING_SUFFIX}"
+
+    def _dropped_key(self, run: FoundRun, broker_id: BrokerId) -> str:
+        return f"{self._folder(run.partition, run.run)}{broker_id}{_DROPPED_SUFFIX}"
 
     def _folder(self, partition: TopicIdPartition, run: str) -> str:
         topic = f"{partition.topic}-{uuid_to_text(partition.topic_id)}"
@@ -202,10 +231,17 @@ def _listed(
         for file in files
         if file is not None and file.suffix == _STAGING_SUFFIX
     ]
+    dropped_by = frozenset(
+        int(name.removesuffix(_DROPPED_SUFFIX))
+        for name, _ in objects
+        if name.endswith(_DROPPED_SUFFIX) and name.removesuffix(_DROPPED_SUFFIX).isdigit()
+    )
     has_journal = any(name == _JOURNAL for name, _ in objects)
     # Each announcement shows that the job still runs.
     newest = max(modified_ms for _, modified_ms in objects)
-    return ListedRun(partition, run, has_journal, tuple(sorted(staged, key=str)), newest)
+    return ListedRun(
+        partition, run, has_journal, tuple(sorted(staged, key=str)), newest, dropped_by
+    )
 
 
 def encode_journal(journal: RewriteJournal) -> bytes:

@@ -46,6 +46,7 @@ from isotherm.spark.jobs.rewrite_run import (
     end_staging,
     new_run,
     source_and_target,
+    unfinished_runs,
 )
 from isotherm.spark.jobs.rewrite_tasks import (
     STAGED_COLUMNS,
@@ -59,6 +60,7 @@ from isotherm.spark.jobs.rewrite_tasks import (
 )
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.task_folder import task_folder
+from isotherm.spark.tier.open_log import open_brokers
 from isotherm.types import TimestampMs, TopicIdPartition, uuid_from_text, uuid_to_text
 
 if TYPE_CHECKING:
@@ -437,6 +439,38 @@ def see_old_objects(
         for erased in certificate.partitions
     )
     return replace(certificate, partitions=partitions)
+
+
+def see_local_copies(
+    options: SourceOptions, settings: ErasureSettings, certificate: ErasureCertificate
+) -> ErasureCertificate:
+    """Look whether every broker has dropped its local copies. The leader removes the journal of a
+    published run only after that, so the replicas of a partition whose journal is gone have."""
+    brokers = open_brokers(options)
+    if not certificate.in_place or brokers is None:
+        return certificate
+    unfinished = {
+        run.partition
+        for run in unfinished_runs(settings, lambda _: True)
+        if run.run == certificate.run
+    }
+    replicas = brokers.replicas({each.partition.topic for each in certificate.partitions})
+    partitions = tuple(
+        replace(each, local_copies_gone=replicas.get(each.partition, ()))
+        if each.segments and each.partition not in unfinished
+        else each
+        for each in certificate.partitions
+    )
+    return replace(certificate, partitions=partitions)
+
+
+def local_copies_left(certificate: ErasureCertificate) -> int:
+    """The partitions of a run in place whose local copies were not seen to be gone."""
+    if not certificate.in_place:
+        return 0
+    return sum(
+        bool(each.segments) and not each.local_copies_gone for each in certificate.partitions
+    )
 
 
 def old_objects_left(certificate: ErasureCertificate) -> int:

@@ -146,6 +146,20 @@ class KafkaBrokers:
             for partition in topic.partitions
         ]
 
+    def replicas(self, topics: Iterable[str]) -> dict[TopicIdPartition, tuple[int, ...]]:
+        """The brokers with a replica of each partition of `topics`."""
+        described = self._answers(
+            "replicas",
+            lambda: self._admin.describe_topics(TopicCollection(sorted(topics))),
+        )
+        return {
+            TopicIdPartition(_topic_id(topic.topic_id), name, partition.id): tuple(
+                sorted(replica.id for replica in partition.replicas)
+            )
+            for name, topic in described.items()
+            for partition in topic.partitions
+        }
+
     def cleanup_policies(self, topics: Iterable[str]) -> dict[str, frozenset[str]]:
         """The words of each topic's cleanup.policy."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(topics)]
