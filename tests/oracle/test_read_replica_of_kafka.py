@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from isotherm.broker.cluster.replica_settings import Tail
+from isotherm.broker.cluster.upstream_cluster import PARTITIONS, STATE_AGE
 from isotherm.errors import ConfigError
 from oracle.consumed_records import consume_all
 from oracle.kafka import EAGER_SETTINGS, KafkaOracle, run_tool
@@ -57,6 +58,10 @@ def test_consumers_get_what_kafka_gives_them(
     got = consume_all(replica.bootstrap_servers, kafka_tiered_topic.name)
     assert got == list(kafka_tiered_topic.expected)
     assert remote_bytes(replica) > 0
+    metrics = replica.node.metrics
+    assert metrics.value(PARTITIONS) >= len(kafka_tiered_topic.local_start_offsets)
+    before_s = metrics.value(STATE_AGE)
+    wait_until(lambda: metrics.value(STATE_AGE) < before_s, "another look at the cluster")
 
 
 def test_replica_is_the_only_broker_that_clients_see(

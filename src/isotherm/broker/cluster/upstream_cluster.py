@@ -77,6 +77,8 @@ _logger = logging.getLogger(__name__)
 PASS_INTERVAL_S = 0.5
 # Passes between two looks at the ACLs, and at which topics are tiered: few topics change it.
 PASSES_PER_CONFIGS = 20
+STATE_AGE = "isotherm_replica_state_age_seconds"
+PARTITIONS = "isotherm_replica_partitions"
 # How long a start waits for the metadata topic.
 METADATA_TIMEOUT_S = 120.0
 
@@ -102,6 +104,7 @@ class UpstreamCluster(ReplicaCluster):
         self._endpoints: tuple[Endpoint, ...] = ()
         self._state: UpstreamState
         self._passes = 0
+        self._looked_s = 0.0
         self._tiered: dict[str, bool] = {}
         self._assigned: set[TopicIdPartition] = set()
         # What ends the history of each partition, and the history.
@@ -180,6 +183,16 @@ class UpstreamCluster(ReplicaCluster):
         self._apply(replica_manager)
         _logger.info("history is served partitions=%d", len(self._begun))
 
+        metrics, clock = self._surroundings.metrics, self._surroundings.clock
+        metrics.computed_gauge(
+            STATE_AGE,
+            "Seconds since the state of the cluster and its metadata topic was read.",
+            lambda: clock.monotonic_s() - self._looked_s,
+        )
+        metrics.computed_gauge(
+            PARTITIONS, "Partitions that the replica serves.", lambda: float(len(self._begun))
+        )
+
         def go_on() -> None:
             self._look()
             control_executor.submit(self._apply, replica_manager).result()
@@ -221,6 +234,7 @@ class UpstreamCluster(ReplicaCluster):
             del self._histories[place]
             self._last.pop(place, None)
         self._raise_starts(places.keys())
+        self._looked_s = self._surroundings.clock.monotonic_s()
 
     def _read_state(self) -> UpstreamState:
         state = read_state(self.client)

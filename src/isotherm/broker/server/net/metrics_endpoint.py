@@ -1,4 +1,5 @@
-"""Serves the broker's metrics to Prometheus: `GET /metrics`, one request per connection.
+"""Serves the broker's metrics to Prometheus: `GET /metrics`, one request per connection. An answer
+to `GET /healthz` says that the event loop, on which clients are served, goes on.
 
     prometheus.listener=9404                     this machine alone, over HTTP
     prometheus.listener=https://0.0.0.0:9404     every address, with the keys of a listener
@@ -182,6 +183,8 @@ class MetricsEndpoint:
             response = _login_refusal(login)
         elif method not in (b"GET", b"HEAD"):
             response = _Response("405 Method Not Allowed", b"only GET is served\n")
+        elif path == b"/healthz":
+            response = _Response("200 OK", b"ok\n")
         elif path != b"/metrics":
             response = _Response("404 Not Found", b"the metrics are at /metrics\n")
         else:

@@ -155,3 +155,10 @@ def test_failed_logins_of_metrics_are_followed_by_a_delay(tmp_path: Path) -> Non
     found = statuses(config, [*wrong, login("right")])
     assert found == [b"401"] * (FAILURES_FREE + 1) + [b"429"] * 3
     assert statuses(config, [login("right"), host_request("localhost")]) == [b"200", b"401"]
+
+
+def test_health_and_metrics_have_a_page_each() -> None:
+    paths = (b"/healthz", b"/metrics", b"/health")
+    requests = [b"GET " + path + b" HTTP/1.1\r\n\r\n" for path in paths]
+    config = BrokerConfig(prometheus_listener="127.0.0.1:0")
+    assert statuses(config, requests) == [b"200", b"200", b"404"]
