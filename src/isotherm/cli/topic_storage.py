@@ -141,6 +141,8 @@ def describe_storage(
 def problem_line(problem: Row) -> str:
     """A row of `storage_problems` as one line."""
     parts = [problem["topic"], problem["cause"]]
+    if problem["partitions"]:
+        parts.append(f"partition {', '.join(map(str, problem['partitions']))}")
     if problem["bytes"] is not None:
         parts.append(human_size(problem["bytes"]))
     return f"{', '.join(each for each in parts if each)}: {problem['text']}"

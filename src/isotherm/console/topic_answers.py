@@ -79,6 +79,8 @@ def topic_answers(
 def storage_problems(storage: ClusterStorage, signs: Signs) -> list[Row]:
     """What somebody has to act on: brokers that do not answer, partitions without a leader, copies
     that fail or have halted. `topic` is null for a broker, `bytes` unless copies are the problem.
+    `partitions` are those with most of the bytes, at most PARTITIONS_NAMED_MAX, largest first: the
+    metrics tell of copies by topic, so all partitions with segments that wait are meant.
     """
     return [
         *(
@@ -86,6 +88,7 @@ def storage_problems(storage: ClusterStorage, signs: Signs) -> list[Row]:
                 "topic": None,
                 "cause": f"broker {each.broker_id} does not answer",
                 "bytes": None,
+                "partitions": [],
                 "failures": 0,
                 "text": f"{each.error}. The numbers leave out what only it knows.",
             }
@@ -116,14 +119,23 @@ def topic_problems(topic: TopicStorage, now_ms: TimestampMs, signs: Signs) -> li
                 "topic": name,
                 "cause": "partitions do not answer",
                 "bytes": None,
+                "partitions": [],
                 "failures": 0,
                 "text": f"Partition {numbers}{more}: {error}. The sums leave them out.",
             }
         )
     for hold in _hold_rows(topic, now_ms, signs):
         if hold["cause"] in PROBLEMS:
-            sizes = {"bytes": hold["bytes"], "failures": hold["failures"]}
-            rows.append({"topic": name, "cause": hold["cause"], **sizes, "text": hold["remedy"]})
+            sizes = {key: hold[key] for key in ("bytes", "failures")}
+            rows.append(
+                {
+                    "topic": name,
+                    "cause": hold["cause"],
+                    **sizes,
+                    "partitions": hold["partition_numbers"],
+                    "text": hold["remedy"],
+                }
+            )
     return rows
 
 
@@ -154,7 +166,8 @@ def _hold_rows(topic: TopicStorage, now_ms: TimestampMs, signs: Signs) -> list[R
             holds[hold.cause].append((hold, each.state.partition.partition))
     rows = []
     for cause, held in holds.items():
-        worst, partition = max(held, key=lambda one: one[0].size_in_bytes)
+        held.sort(key=lambda one: -one[0].size_in_bytes)
+        worst, partition = held[0]
         since = [hold.since_ms for hold, _ in held if hold.since_ms is not None]
         rows.append(
             {
@@ -164,6 +177,7 @@ def _hold_rows(topic: TopicStorage, now_ms: TimestampMs, signs: Signs) -> list[R
                 "attempts": sum(hold.attempts for hold, _ in held),
                 "since_ms": min(since, default=None),
                 "worst_partition": partition,
+                "partition_numbers": [number for _, number in held[:PARTITIONS_NAMED_MAX]],
                 "first_offset": worst.first_offset,
                 "failures": seen.failures if seen and cause is HoldCause.COPY_FAILED else 0,
                 "remedy": _remedy(cause, seen),

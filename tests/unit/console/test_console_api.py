@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from isotherm.cli.topic_storage import problem_line
 from isotherm.config.http_credentials import FAILURES_FREE
 from isotherm.console.answers import GroupReading, group_detail, group_rows, overview
 from isotherm.console.app import STATIC
@@ -31,7 +32,13 @@ from isotherm.storage_view.traffic import ALL_TOPICS, Traffic
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
 from tests.support.console_server import CLIENT_ARGUMENTS, SWEEP_COMMAND, running_console
-from tests.support.scripted_cluster import NOW_MS, ScriptedCluster, damaged_cluster, local_tier
+from tests.support.scripted_cluster import (
+    NOW_MS,
+    ScriptedCluster,
+    damaged_cluster,
+    local_tier,
+    remote_segment,
+)
 from tests.support.scripted_tables import ScriptedTables
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -247,6 +254,18 @@ def test_answers_say_why_what_is_left_and_what_it_costs(address: str) -> None:
     # All copies are a minute old, so no growth can be forecast.
     assert orders["forecast_cost_per_month"] == [None, None, None]
     assert orders["cost_per_month"] == pytest.approx(orders["remote_bytes"] / 2**30 * 0.023)
+
+
+def test_partitions_whose_copies_wait_are_named_the_largest_first() -> None:
+    cluster, mib = ScriptedCluster(), 1 << 20
+    copied = [remote_segment(1, 0, 999, size=mib)]
+    cluster.add("stuck", copied, local_tier(0, 0, 1000, mib))
+    cluster.add("stuck", [], local_tier(0, 0, 3000, 3 * mib))
+    cluster.add("stuck", [], local_tier(0, 0, 5000, 5 * mib))
+    signs = {"stuck": CopySigns(failures=2, lag_bytes=8 * mib)}
+    (problem,) = storage_problems(cluster.read(), signs)
+    assert problem["partitions"] == [2, 1]
+    assert problem_line(problem).startswith("stuck, copies fail, partition 2, 1, 8.0 MiB: ")
 
 
 def test_failed_copies_are_the_first_thing_that_is_said() -> None:

@@ -73,7 +73,8 @@ function problemWords(some) {
 
 const topicOf = ({ topic }) => element("a", { href: `#/topics/${encodeURIComponent(topic)}` }, topic);
 
-const damage = ({ bytes: size, failures }) => (size === null ? "" : `${bytes(size)} of closed segments are not copied. `)
+const damage = ({ bytes: size, failures, partitions }) =>
+  (size === null ? "" : `${bytes(size)} of closed segments are not copied${partitions.length ? `, most in partition ${partitions.join(", ")}` : ""}. `)
   + (failures ? `${plural(failures, "copy", "copies")} failed in the last minutes. ` : "");
 
 export const figure = (name, value, note = "", isBad = false) =>
