@@ -277,6 +277,10 @@ class InvalidRequestError(RejectedError):
     """The request contradicts itself or the protocol."""
 
 
+class InvalidRecordStateError(RejectedError):
+    """A member of a share group acknowledges records that it has not acquired."""
+
+
 class CorruptMessageError(RejectedError):
     """A produced batch fails its CRC, length or structure checks."""
 

@@ -52,6 +52,7 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.PolicyViolationError: ErrorCode.policy_violation,
     errors.NoReassignmentInProgressError: ErrorCode.no_reassignment_in_progress,
     errors.InvalidRequestError: ErrorCode.invalid_request,
+    errors.InvalidRecordStateError: ErrorCode.invalid_record_state,
     errors.ThrottlingQuotaExceededError: ErrorCode.throttling_quota_exceeded,
     errors.CorruptMessageError: ErrorCode.corrupt_message,
     errors.InvalidRecordError: ErrorCode.invalid_record,
