@@ -189,3 +189,13 @@ def test_a_range_of_millions_is_one_run() -> None:
     assert len(list(window.runs())) == 3
     say(window, 0, 999_999, AcknowledgeType.ACCEPT)
     assert window.start_offset == 4_000_001
+
+
+def test_the_start_never_goes_back_below_the_log_start() -> None:
+    window = Window.load(0, ())
+    acquired(window, TENS[:1])
+    given = [Acknowledgement(0, 9, [AcknowledgeType.ACCEPT])]
+    transition = acknowledge(window, "a", given, DELIVERIES, 0)
+    window.move_start(20)
+    end_transition(window, transition, DELIVERIES, 0, is_committed=True)
+    assert (window.start_offset, window.next_fetch_offset(), window.batches) == (20, 20, [])

@@ -80,6 +80,22 @@ def test_a_snapshot_follows_a_full_run_of_updates(broker: Any) -> None:
     broker.run(scenario, **{SNAPSHOT_EVERY: 3})
 
 
+def test_a_new_beginning_does_not_end_a_run_of_updates(broker: Any) -> None:
+    async def scenario() -> None:
+        key = await started(broker)
+        for offset in range(2):
+            broker.coordinator.write(key, write(StateBatch(offset, offset, 1, 2)))
+        broker.coordinator.initialize(key, 1, 5)
+        for offset in range(5, 7):
+            broker.coordinator.write(key, write(StateBatch(offset, offset, 1, 2)))
+        kinds = [type(record.value) for record in broker.records()]
+        assert kinds == [
+            ShareSnapshot, ShareUpdate, ShareUpdate, ShareSnapshot, ShareUpdate, ShareSnapshot
+        ]  # fmt: skip
+
+    broker.run(scenario, **{SNAPSHOT_EVERY: 3})
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_load_gives_the_state_in_memory(broker: Any, seed: int) -> None:
     rng = random.Random(seed)
