@@ -278,7 +278,9 @@ class GroupRecord(NamedTuple):
 
 
 # Key class and readable value classes, by record type.
-_SCHEMAS: dict[int, tuple[type[Any], dict[int, type[Any]]]] = {
+Schemas: TypeAlias = dict[int, tuple[type[Any], dict[int, type[Any]]]]
+
+_SCHEMAS: Schemas = {
     key.__api_key__: (key, {value.__version__: value for value in values})
     for key, values in (
         (OffsetCommitKey, typing.get_args(AnyOffsetCommitValue)),
@@ -336,31 +338,34 @@ def _encode(version: int, entity: Any) -> bytes:
     return bytes(out)
 
 
-def decode_record(key: Buffer, value: Buffer | None) -> GroupRecord | None:
-    """The record; None for an unknown type, which Kafka skips too.
+def decode_record(
+    key: Buffer, value: Buffer | None, schemas: Schemas = _SCHEMAS
+) -> GroupRecord | None:
+    """The record; None for a type that is not in `schemas`. Kafka skips unknown types too.
 
     Raises CorruptMetadataError for a value of an unknown version, and for malformed bytes.
     """
     record_type, _ = _version_of(key)
-    schema = _SCHEMAS.get(record_type)
+    schema = schemas.get(record_type)
     if schema is None:
         return None
     decoded_key = _decode(schema[0], key)
-    return GroupRecord(decoded_key, None if value is None else _value_of(record_type, value))
+    return GroupRecord(decoded_key, None if value is None else _value_of(schema[1], value))
 
 
 def decode_offset_value(value: Buffer) -> AnyOffsetCommitValue:
     """The value of an offset record. Raises what `decode_record` raises."""
-    decoded: AnyOffsetCommitValue = _value_of(OffsetCommitKey.__api_key__, value)
+    decoded: AnyOffsetCommitValue = _value_of(_SCHEMAS[OffsetCommitKey.__api_key__][1], value)
     return decoded
 
 
-def _value_of(record_type: int, value: Buffer) -> Any:
+def _value_of(value_classes: dict[int, type[Any]], value: Buffer) -> Any:
     version, _ = _version_of(value)
-    value_class = _SCHEMAS[record_type][1].get(version)
+    value_class = value_classes.get(version)
     if value_class is None:
+        record_name = next(iter(value_classes.values())).__name__
         raise CorruptMetadataError(
-            f"unknown version of a group record record_type={record_type} version={version}"
+            f"unknown version of a group record record={record_name} version={version}"
         )
     return _decode(value_class, value)
 
