@@ -56,7 +56,7 @@ from isotherm.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = [
     "HEADER_SIZE",
@@ -235,28 +235,67 @@ def read_records(
     UTF-8 get replacement characters, as Kafka's clients show them.
     Raises CorruptRecordError on any damage. Does not check the CRC; see `verify_batch_crc`.
     """
+    payload = _counted_payload(buffer, position, header, size_max)
+    records: list[Record] = []
+    next_position = 0
+    for _ in range(header.records_count):
+        record, next_position = _read_record(payload, next_position, header)
+        records.append(record)
+    _check_end(payload, next_position, header)
+    return records
+
+
+def read_record_times(
+    buffer: ReadBuffer, position: Position, header: BatchHeader
+) -> Iterator[tuple[TimestampMs, Offset]]:
+    """The timestamp and offset of each record of one batch. Keys, values and headers are checked
+    but not copied: a copy of many megabytes holds up all threads. Raises as `read_records`, for
+    damage up to the record that the caller takes last.
+    """
+    payload = _counted_payload(buffer, position, header, DECOMPRESSED_SIZE_MAX)
+    end = 0
+    for _ in range(header.records_count):
+        position = end
+        size, start = read_varint(payload, position)
+        if size < 0 or size > len(payload) - start:
+            raise _damaged_record(header, position)
+        end = start + size
+        body = payload[:end]
+        timestamp_delta, at = read_varlong(body, start + 1)
+        offset_delta, at = read_varint(body, at)
+        at = _pass_headers(body, _pass_nullable(body, _pass_nullable(body, at)), header)
+        if at != end or not 0 <= offset_delta <= header.last_offset_delta:
+            raise _damaged_record(header, position)
+        timestamp_ms = _wrap_int64(header.base_timestamp + timestamp_delta)
+        if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            timestamp_ms = header.max_timestamp
+        yield timestamp_ms, header.base_offset + offset_delta
+    _check_end(payload, end, header)
+
+
+def _counted_payload(
+    buffer: ReadBuffer, position: Position, header: BatchHeader, size_max: int
+) -> memoryview:
+    """As `read_payload`, with room for as many records as the header says."""
     payload = read_payload(buffer, position, header, size_max)
-    if header.records_count == 0:
-        return []
-    # Checked first: a damaged count must not make this loop or allocate for millions of records.
+    # Checked first: a damaged count must not make a loop or allocate for millions of records.
     if header.records_count * RECORD_SIZE_MIN > len(payload):
         raise CorruptRecordError(
             f"batch claims more records than it holds position={position}"
             f" base_offset={header.base_offset} records_count={header.records_count}"
             f" payload_size={len(payload)}"
         )
-    records: list[Record] = []
-    next_position = 0
-    for _ in range(header.records_count):
-        record, next_position = _read_record(payload, next_position, header)
-        records.append(record)
-    # As in Kafka's DefaultRecordBatch: a count that is too small would hide the records after it.
-    if next_position != len(payload):
+    return payload
+
+
+def _check_end(payload: memoryview, end: Position, header: BatchHeader) -> None:
+    """As in Kafka's DefaultRecordBatch: a count that is too small would hide the records after it.
+    A batch without records is not decompressed, so its bytes are not looked at."""
+    if header.records_count and end != len(payload):
         raise CorruptRecordError(
             f"batch has bytes after its last record base_offset={header.base_offset}"
-            f" size={len(payload) - next_position}"
+            f" size={len(payload) - end}"
         )
-    return records
 
 
 def _read_record(
@@ -302,15 +341,37 @@ def _read_headers(
     return tuple(headers), at
 
 
+def _pass_headers(body: memoryview, position: Position, header: BatchHeader) -> Position:
+    """Checks as `_read_headers`."""
+    count, at = read_varint(body, position)
+    if not 0 <= count <= len(body) - at:
+        raise _damaged_record(header, position)
+    for _ in range(count):
+        size, _ = read_varint(body, at)
+        if size < 0:
+            raise _damaged_record(header, position)
+        at = _pass_nullable(body, _pass_nullable(body, at))
+    return at
+
+
 def _read_nullable_bytes(body: memoryview, position: Position) -> tuple[bytes | None, Position]:
     size, at = read_varint(body, position)
     if size < 0:
         return None, at
     if size > len(body) - at:
-        raise CorruptRecordError(
-            f"field is longer than its record size={size} size_left={len(body) - at}"
-        )
+        raise _too_long_field(size, len(body) - at)
     return bytes(body[at : at + size]), at + size
+
+
+def _pass_nullable(body: memoryview, position: Position) -> Position:
+    size, at = read_varint(body, position)
+    if size > len(body) - at:
+        raise _too_long_field(size, len(body) - at)
+    return at + max(0, size)
+
+
+def _too_long_field(size: int, size_left: int) -> CorruptRecordError:
+    return CorruptRecordError(f"field is longer than its record size={size} size_left={size_left}")
 
 
 def _wrap_int64(value: int) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isotherm.errors import CorruptRecordError, InvalidRecordError
-from isotherm.record.batch import read_payload, read_records
+from isotherm.record.batch import read_payload, read_record_times
 from isotherm.record.batch_header import HEADER_SIZE, BatchHeader
 from isotherm.record.compression import DECOMPRESSED_SIZE_MAX
 from isotherm.record.decompression_memory import (
@@ -51,9 +51,9 @@ def find_record(
 def _find_in_python(
     batch: ReadBuffer, header: BatchHeader, timestamp_ms: TimestampMs, start_offset: Offset
 ) -> tuple[TimestampMs, Offset] | None:
-    for record in read_records(batch, 0, header):
-        if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-            return record.timestamp_ms, record.offset
+    for found_ms, offset in read_record_times(batch, 0, header):
+        if found_ms >= timestamp_ms and offset >= start_offset:
+            return found_ms, offset
     return None
 
 

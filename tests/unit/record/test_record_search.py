@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from isotherm.record.batch import (
     build_batch,
     encode_batch,
     read_batch_header,
+    read_record_times,
     read_records,
 )
 from isotherm.record.batch_header import TimestampType
@@ -68,6 +70,40 @@ def test_damaged_batch_is_named(python_records_max: int, monkeypatch: pytest.Mon
     batch[HEADER_SIZE] = 0x7E
     with pytest.raises(CorruptRecordError):
         find_record(batch, header, T0, 0)
+
+
+_fields = st.none() | st.binary(max_size=6)
+_records = st.lists(
+    st.tuples(
+        st.integers(T0, T0 + 9),
+        _fields,
+        _fields,
+        st.lists(st.tuples(st.text(max_size=2), _fields), max_size=2).map(tuple),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(_records, st.integers(0), st.integers(0, 255))
+def test_times_of_records_are_read_as_the_records_are(
+    records: list[Any], place: int, byte: int
+) -> None:
+    """Also of damaged ones: what is passed over is checked as what is copied."""
+    batch = build_batch(records)
+    header = read_batch_header(batch)
+    whole = [(each.timestamp_ms, each.offset) for each in read_records(batch, 0, header)]
+    assert list(read_record_times(batch, 0, header)) == whole
+    batch[HEADER_SIZE + place % (len(batch) - HEADER_SIZE)] = byte
+
+    def outcome(read: Callable[[], Iterable[tuple[int, int]]]) -> list[tuple[int, int]] | str:
+        try:
+            return list(read())
+        except CorruptRecordError as error:
+            return str(error)
+
+    expected = outcome(lambda: [each[1::-1] for each in read_records(batch, 0, header)])
+    assert outcome(lambda: read_record_times(batch, 0, header)) == expected
 
 
 class NotedMemory(DecompressionMemory):
