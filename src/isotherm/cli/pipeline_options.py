@@ -164,7 +164,9 @@ def spark_session(options: SparkOptions, *, is_small: bool = False) -> Iterator[
     debug = debugging.get()
     check_master(master)
     config = parse_pairs(options.spark_config)
-    if master.startswith("local"):
+    exists = SparkSession.getActiveSession() is not None
+    # A session that exists keeps its settings, but for those of the command line.
+    if master.startswith("local") and not exists:
         config.setdefault(_SHUFFLE_PARTITIONS, str(_SHUFFLE_PARTITIONS_LOCAL))
         if is_small:
             config[_JAVA_OPTIONS] = f"{SHORT_JVM_OPTIONS} {config.get(_JAVA_OPTIONS, '')}".strip()
@@ -172,7 +174,7 @@ def spark_session(options: SparkOptions, *, is_small: bool = False) -> Iterator[
         config = {_JAVA_TRACE: "true", _PYTHON_TRACE: "false", **config}
     else:
         config[_JAVA_OPTIONS] = f"{_SILENT} {config.get(_JAVA_OPTIONS, '')}".strip()
-    if SparkSession.getActiveSession() is not None:
+    if exists:
         with spark_errors():
             yield session("isotherm-pipeline", master=master, config=config)
         return
