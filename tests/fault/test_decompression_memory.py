@@ -90,18 +90,22 @@ def batch_of_many(size: int) -> bytes:
     return bytes(encode_batch(many, compress(CompressionType.ZSTD, body * count)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "frames",
-    [
-        [produce_frame(batch_of_one(DECOMPRESSED_MAX - 100))],
-        [produce_frame(batch_of_one(DECOMPRESSED_MAX))],
-        [produce_frame(batch_of_many(DECOMPRESSED_MAX - 100))],
-        [produce_frame(batch_of_one(DECOMPRESSED_MAX - 100)), list_offsets_frame()],
+# Made by the test: each has a batch of 64 MiB.
+FRAMES = {
+    "stored": lambda: [produce_frame(batch_of_one(DECOMPRESSED_MAX - 100))],
+    "too large": lambda: [produce_frame(batch_of_one(DECOMPRESSED_MAX))],
+    "refused for a record": lambda: [produce_frame(batch_of_many(DECOMPRESSED_MAX - 100))],
+    "searched": lambda: [
+        produce_frame(batch_of_one(DECOMPRESSED_MAX - 100)),
+        list_offsets_frame(),
     ],
-    ids=["stored", "too large", "refused for a record", "searched"],
-)
-def test_memory_is_bounded_over_all_requests(tmp_path: Path, frames: list[bytes]) -> None:
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FRAMES)
+def test_memory_is_bounded_over_all_requests(tmp_path: Path, name: str) -> None:
+    frames = FRAMES[name]()
     broker = BrokerProcess(tmp_path, {"message.decompressed.max.bytes": str(DECOMPRESSED_MAX)})
     try:
         address = broker.bootstrap_servers
