@@ -19,47 +19,15 @@ from isotherm.remote.rewriting.finisher import RewriteFinisher, TierReplacementT
 from isotherm.remote.rewriting.journal import JournalState, RewriteJournals
 from isotherm.remote.rewriting.run_recovery import undo_run
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
-from isotherm.remote.storage.object_client import ObjectClient, open_object_store
+from isotherm.remote.storage.object_client import open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.tasks.partition_deletion import delete_remote_partition
+from tests.support.mortal_store import Countdown, CutOffError, MortalClient
 from tests.support.tiered_partition import TieredPartition
 
 KEYS = (b"a", b"b", b"c", b"d", b"a", b"b", b"a", b"e", b"a", b"b")
 KEEP_OLD_MS = 5000
-
-
-class CutOffError(BaseException):
-    """The process ends here. A BaseException, so that no handler of errors catches it."""
-
-
-class Countdown:
-    """Ends the process at the n-th durable change."""
-
-    def __init__(self) -> None:
-        self.left: int | None = None
-        self.count = 0
-
-    def step(self) -> None:
-        self.count += 1
-        if self.left is not None:
-            self.left -= 1
-            if self.left < 0:
-                raise CutOffError
-
-
-class MortalClient(ObjectClient):
-    """Counts each change of the store as a step of the countdown."""
-
-    countdown: Countdown
-
-    def put(self, key: str, content: Any) -> None:
-        self.countdown.step()
-        super().put(key, content)
-
-    def delete(self, key: str) -> None:
-        self.countdown.step()
-        super().delete(key)
 
 
 class Story:
