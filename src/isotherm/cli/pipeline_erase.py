@@ -255,6 +255,7 @@ def erase(
                 certificate, reports = job.erase(
                     spark, plan, matches, selector, settings, show_step
                 )
+        matches.records.unpersist()
         if not run:
             _print_plan(plan, job.report(plan, matches), cost, as_json=as_json)
             return

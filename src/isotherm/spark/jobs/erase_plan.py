@@ -64,7 +64,13 @@ def read_erasure_plan(
     found = {
         partition: pieces
         for partition, pieces in histories.pieces.items()
-        if pieces and (selector.partitions is None or partition.partition in selector.partitions)
+        # A copy has all partitions.
+        if pieces
+        and (
+            not settings.in_place
+            or selector.partitions is None
+            or partition.partition in selector.partitions
+        )
     }
     storage = storage_of_job(settings.source)
     planned: list[Piece] = []

@@ -123,12 +123,14 @@ def check_where(spark: SparkSession, text: str) -> frozenset[str]:
             "the expression of --where may select other records each time, and the proof selects"
             f" once more value={text!r} hint='write times and numbers as literals'"
         )
-    return frozenset(name for name in WHERE_COLUMNS if _is_named(frame, text, name))
+    return frozenset(name for name in WHERE_COLUMNS if _is_named(spark, text, name))
 
 
-def _is_named(frame: DataFrame, text: str, column: str) -> bool:
+def _is_named(spark: SparkSession, text: str, column: str) -> bool:
+    # Not a frame that drops the column: Spark would find it below the projection.
+    others = schema_of([name for name in WHERE_COLUMNS if name != column])
     try:
-        frame.drop(column).where(text)
+        spark.createDataFrame([], others).where(text)
     except PySparkException:
         return True
     return False

@@ -1,0 +1,191 @@
+"""`erase` as a copy of a bucket: selections, actions and refusals, without a broker."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from pyspark.sql import Row, SparkSession
+from typer.testing import CliRunner
+
+from isotherm.cli.main import app
+from isotherm.errors import ConfigError, PolicyViolationError
+from isotherm.record.batch import CompressionType, build_batch
+from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.types import TopicIdPartition
+from tests.support.record_segments import RecordSegmentMaker
+
+TOPIC_ID = uuid.UUID(int=21)
+T0 = 1_700_000_000_000
+COUNT = 60
+
+
+@pytest.fixture(scope="module")
+def bucket(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A topic of two partitions, each in two segments, of JSON values."""
+    assert spark.getActiveSession() is not None
+    folder = tmp_path_factory.mktemp("users")
+    storage = ObjectStoreRemoteStorageManager(ObjectStoreSettings(url=(folder / "b").as_uri()))
+    maker = RecordSegmentMaker(folder / "made", storage)
+    for partition in range(2):
+        for first in range(0, COUNT, 30):
+            batches = [
+                build_batch(
+                    [
+                        (T0 + n, key_of(n), value_of(n), (("of", b"%d" % (n % 7)),))
+                        for n in range(at, at + 10)
+                    ],
+                    base_offset=at,
+                    compression=CompressionType.ZSTD,
+                )
+                for at in range(first, first + 30, 10)
+            ]
+            maker.tier(TopicIdPartition(TOPIC_ID, "users", partition), batches)
+    return folder / "b"
+
+
+def key_of(number: int) -> bytes:
+    return b"\xff%d" % (number % 7)
+
+
+def value_of(number: int) -> bytes:
+    return b'{"user": {"id": %d.0, "name": "N%d"}}' % (number % 7, number)
+
+
+def erase(*arguments: str, code: int = 0) -> Any:
+    done = CliRunner().invoke(
+        app, ["pipeline", "erase", *arguments, "--json", "--master", "local[2]"]
+    )
+    assert done.exit_code == code, (done.output, done.exception)
+    return json.loads(done.stdout) if code in (0, 3) else None
+
+
+@pytest.fixture
+def copied(
+    spark: SparkSession, bucket: Path, tmp_path: Path
+) -> Callable[..., tuple[Any, list[Row]]]:
+    """Erases in a copy; returns the certificate, and the rows of the copy."""
+
+    def run(*arguments: str) -> tuple[Any, list[Row]]:
+        target = tmp_path / "copy"
+        place = ["--path", str(bucket), "-o", "subscribe=users", "--to", str(target), "--run"]
+        certificate = erase(*place, *arguments)
+        rows = spark.read.format("isotherm").load(
+            target.as_uri(), subscribe="users", failOnOffsetGaps=False, includeHeaders=True
+        )
+        return certificate, rows.orderBy("partition", "offset").collect()
+
+    return run
+
+
+def expected(is_kept: Callable[[int, int], bool]) -> list[tuple[int, int]]:
+    return [(p, n) for p in range(2) for n in range(COUNT) if is_kept(p, n)]
+
+
+def places(rows: list[Row]) -> list[tuple[int, int]]:
+    return [(row.partition, row.offset) for row in rows]
+
+
+def test_expression_selects_and_the_certificate_names_nothing(
+    copied: Callable[..., tuple[Any, list[Row]]],
+) -> None:
+    where = "get_json_object(CAST(value AS STRING), '$.user.name') IN ('N5', 'N40')"
+    certificate, rows = copied("--where", where)
+    assert places(rows) == expected(lambda _, n: n not in (5, 40))
+    assert [(each["matched"], each["left"]) for each in certificate["partitions"]] == [(2, 0)] * 2
+    assert certificate["provedMs"] is not None
+    assert "N5" not in json.dumps(certificate)
+    # The old objects of a copy are the source's, and stay.
+    assert all(each["oldGoneMs"] is None for each in certificate["partitions"][0]["segments"])
+
+
+def test_ranges_partitions_and_keys_apply_together(
+    copied: Callable[..., tuple[Any, list[Row]]], tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.csv"
+    with keys.open("w", newline="") as file:
+        csv.writer(file).writerows([["n", "key"], ["1", base64.b64encode(key_of(3)).decode()]])
+    until = ["--until", "2023-11-14T22:13:20.040", "--from", "10", "--partitions", "1"]
+    _, rows = copied("--keys", str(keys), "--key-encoding", "base64", *until)
+    assert places(rows) == expected(
+        lambda p, n: not (p == 1 and 10 <= n < 40 and key_of(n) == key_of(3))
+    )
+
+
+def test_tombstones_keep_keys_and_redaction_keeps_the_rest(
+    copied: Callable[..., tuple[Any, list[Row]]], bucket: Path, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.parquet"
+    parquet.write_table(pa.table({"key": pa.array([key_of(2)], pa.binary())}), keys)
+    certificate, rows = copied("--keys", str(keys), "--action", "tombstone")
+    assert sum(each["left"] for each in certificate["partitions"]) == 0
+    assert places(rows) == expected(lambda *_: True)
+    for row in rows:
+        is_ours = bytes(row.key) == key_of(2)
+        assert (row.value is None, row.headers is None) == (is_ours, is_ours)
+        assert is_ours or bytes(row.value) == value_of(row.offset)
+
+    second = tmp_path / "redacted"
+    redacting = [
+        "--action",
+        "redact",
+        "--field",
+        "user.name",
+        "--where",
+        "headers[0].value = X'32'",
+    ]
+    place = ["--path", str(bucket), "-o", "subscribe=users", "--to", str(second), "--run"]
+    certificate = erase(*place, *redacting)
+    assert sum(each["matched"] for each in certificate["partitions"]) == 2 * len(range(2, COUNT, 7))
+    assert sum(each["left"] for each in certificate["partitions"]) == 0
+    copy = ["--path", str(second), "-o", "subscribe=users", "--verify", certificate["run"]]
+    assert erase(*copy, *redacting)["partitions"][0]["left"] == 0
+    # What was put back by hand is found.
+    for old in bucket.rglob("*"):
+        if old.is_file():
+            target = second / old.relative_to(bucket)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(old.read_bytes())
+    for new in [each for each in second.rglob("users-*/**/*") if each.is_file()]:
+        if not (bucket / new.relative_to(second)).exists():
+            new.unlink()
+    assert erase(*copy, *redacting, code=3)["partitions"][0]["left"] == len(range(2, COUNT, 7))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (["--where", "valeu = 1"], ConfigError, "Spark refuses the expression"),
+        (["--where", "key ="], ConfigError, "Spark refuses the expression"),
+        (["--where", "offset"], ConfigError, "Spark refuses the expression"),
+        (["--where", "rand() < 0.5"], ConfigError, "may select other records"),
+        (["--where", "timestamp < now()"], ConfigError, "may select other records"),
+        (["--where", "offset = 1", "--action", "redact", "--field", "a.b", "--from", "100"],
+         None, ""),
+        (["--where", "key IS NOT NULL", "--max-bytes", "10"], PolicyViolationError, "more than"),
+        (["--keys", "/nowhere/keys.txt"], ConfigError, "cannot be read path=/nowhere/keys.txt"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_selected_is_refused_in_one_line(
+    bucket: Path, tmp_path: Path, arguments: list[str], error: type[Exception] | None, message: str
+) -> None:
+    done = CliRunner().invoke(
+        app,
+        ["pipeline", "erase", "--path", str(bucket), "-o", "subscribe=users", "--to",
+         str(tmp_path / "copy"), *arguments, "--master", "local[2]"],
+    )  # fmt: skip
+    if error is None:
+        assert done.exit_code == 0, done.exception
+        return
+    assert isinstance(done.exception, error), (done.output, done.exception)
+    assert message in str(done.exception)
+    assert not list((tmp_path / "copy").rglob("*.log"))
