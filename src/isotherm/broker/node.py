@@ -308,7 +308,7 @@ class BrokerNode:
             self._config, cluster.metadata, replica_manager, create_topic, self._clock
         )
         self.metrics.registry.register(
-            CoordinatorMetrics(group_coordinator.shards, transaction_coordinator)
+            CoordinatorMetrics(group_coordinator.shards, transaction_coordinator, share_coordinator)
         )
         return BrokerServices(
             config=self._config,

@@ -31,6 +31,14 @@ class ShareCoordinatorConfig:
         " created.",
         check=at_least(1),
     )
+    share_coordinator_share_partitions_max: int = key(
+        INT,
+        1_000_000,
+        "Partitions, times the share groups that consume each, whose state this broker"
+        " coordinates; a further one is refused with POLICY_VIOLATION. Isotherm's own key. (Kafka"
+        " has no bound.)",
+        check=at_least(1),
+    )
     share_coordinator_state_topic_segment_bytes: int = key(
         INT, 104_857_600, "Segment size of __share_group_state.", check=at_least(1)
     )

@@ -37,6 +37,7 @@ from isotherm.errors import (
     InvalidRequestError,
     IsothermError,
     NotCoordinatorError,
+    PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
 from isotherm.remote.outages import log_failure
@@ -143,6 +144,8 @@ class ShareCoordinator:
         state = shard.states.get(key)
         value = initialized(state, state_epoch, start_offset, self._clock.now_ms())
         self._check_exists(key)
+        if state is None:
+            self._check_room(key)
         self._append(shard, key, value)
         return shard
 
@@ -185,6 +188,20 @@ class ShareCoordinator:
         if key in shard.states:
             self._log.append(shard, [ShareStateRecord(key, None)])
         return shard
+
+    @property
+    def share_partition_count(self) -> int:
+        """Share partitions whose state this broker coordinates. Any thread."""
+        return sum(len(shard.states) for shard in self._shards.active())
+
+    def _check_room(self, key: SharePartitionKey) -> None:
+        count = self.share_partition_count
+        if count >= self._config.share_coordinator_share_partitions_max:
+            raise PolicyViolationError(
+                "this broker coordinates as many share partitions as it may"
+                f" group_id={key.group_id} count={count}"
+                " key=share.coordinator.share.partitions.max"
+            )
 
     @property
     def commit_timeout_s(self) -> float:

@@ -25,6 +25,11 @@ from isotherm.errors import FencedLeaderEpochError, FencedStateEpochError, Inval
 from isotherm.types import Offset, TimestampMs
 
 NO_EPOCH = -1
+# A leader has at most as many batches as records in flight, of which
+# group.share.max.partition.max.record.locks allows 10,000. More would hold up the event loop.
+BATCHES_PER_WRITE_MAX = 10_000
+# Of a state and a write to it.
+BATCHES_MAX = 2 * BATCHES_PER_WRITE_MAX
 UNKNOWN_COUNT = -1
 
 
@@ -120,11 +125,19 @@ def written(
 ) -> ShareSnapshot | ShareUpdate:
     """The record of a write: an update, or after `updates_per_snapshot` of them a snapshot.
 
-    Raises InvalidRequestError without a state, FencedLeaderEpochError and FencedStateEpochError.
+    Raises InvalidRequestError without a state and for too many batches, FencedLeaderEpochError and
+    FencedStateEpochError.
     """
     state = _present(state)
     _check_leader_epoch(state, write.leader_epoch)
     _check_state_epoch(state, write.state_epoch)
+    count = len(write.batches)
+    total = count + len(state.snapshot.batches)
+    if count > BATCHES_PER_WRITE_MAX or total > BATCHES_MAX:
+        raise InvalidRequestError(
+            f"a share partition's state has too many batches written={count}"
+            f" max={BATCHES_PER_WRITE_MAX} total={total} max_total={BATCHES_MAX}"
+        )
     return _record(state, write, state.snapshot.leader_epoch, now_ms, updates_per_snapshot)
 
 

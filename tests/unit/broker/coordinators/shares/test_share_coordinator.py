@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.shares.share_state import StateWrite
+from isotherm.broker.coordinators.shares.share_state import (
+    BATCHES_MAX,
+    BATCHES_PER_WRITE_MAX,
+    StateWrite,
+)
 from isotherm.broker.coordinators.shares.share_state_records import (
     SharePartitionKey,
     ShareSnapshot,
@@ -22,6 +26,7 @@ from isotherm.errors import (
     FencedStateEpochError,
     InvalidRequestError,
     NotCoordinatorError,
+    PolicyViolationError,
     UnknownTopicOrPartitionError,
 )
 from isotherm.protocol.api_keys import ApiKey
@@ -254,6 +259,33 @@ def test_what_is_not_there_is_refused(broker: Any) -> None:
                     act()
         broker.coordinator.delete(key)
         assert broker.records() == []
+
+    broker.run(scenario)
+
+
+def test_share_partitions_are_bounded(broker: Any) -> None:
+    async def scenario() -> None:
+        key = await started(broker)
+        with pytest.raises(PolicyViolationError, match="count=1 key=share"):
+            broker.coordinator.initialize(key._replace(group_id="h"), 0, 0)
+        assert broker.coordinator.share_partition_count == 1
+        # What is there may begin anew.
+        broker.coordinator.initialize(key, 0, 5)
+
+    broker.run(scenario, share_coordinator_share_partitions_max=1)
+
+
+def test_batches_of_a_state_are_bounded(broker: Any) -> None:
+    async def scenario() -> None:
+        key = await started(broker)
+        batches = [StateBatch(2 * offset, 2 * offset, 1, 2) for offset in range(BATCHES_MAX)]
+        with pytest.raises(InvalidRequestError, match="written=10001"):
+            broker.coordinator.write(key, write(*batches[: BATCHES_PER_WRITE_MAX + 1]))
+        broker.coordinator.write(key, write(*batches[:BATCHES_PER_WRITE_MAX]))
+        broker.coordinator.write(key, write(*batches[BATCHES_PER_WRITE_MAX:-1]))
+        with pytest.raises(InvalidRequestError, match="total=20001"):
+            broker.coordinator.write(key, write(*batches[-2:]))
+        broker.coordinator.write(key, write(batches[-1]))
 
     broker.run(scenario)
 
