@@ -8,9 +8,11 @@ returns has committed what it appended (`CoordinatorShard.wait_committed`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from typing import Any
 
 from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
 from isotherm.broker.coordinators.coordinator_shards import CoordinatorShards
@@ -23,13 +25,14 @@ from isotherm.broker.coordinators.shares.share_state import (
     rewritten,
     written,
 )
-from isotherm.broker.coordinators.shares.share_state_log import RECORDS_PER_BATCH, ShareStateLog
+from isotherm.broker.coordinators.shares.share_state_log import ShareStateLog
 from isotherm.broker.coordinators.shares.share_state_records import (
     SharePartitionKey,
     ShareSnapshot,
     ShareStateRecord,
     ShareUpdate,
 )
+from isotherm.broker.loop_turns import PART_SIZE, next_turn
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.clock import Clock
 from isotherm.config.share_coordinator import ShareCoordinatorConfig
@@ -68,16 +71,11 @@ class ShareCoordinator:
             new_shard=self._new_shard,
             opened=self._on_opened,
         )
+        self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._repeat(
-            "records are not pruned",
-            config.share_coordinator_state_topic_prune_interval_ms,
-            self._log.prune,
-        )
-        self._repeat(
-            "snapshots are not renewed",
-            config.share_coordinator_cold_partition_snapshot_interval_ms,
-            self._renew_snapshots,
+        self._run_later(config.share_coordinator_state_topic_prune_interval_ms, self._prune)
+        self._run_later(
+            config.share_coordinator_cold_partition_snapshot_interval_ms, self._renew_snapshots
         )
 
     # ---- leadership (coordinators.Elected)
@@ -97,10 +95,11 @@ class ShareCoordinator:
         await self._shards.wait_until_loaded()
 
     async def stop(self) -> None:
-        """Close the shards and stop the timers. The log keeps its records."""
+        """Close the shards and end the periodic tasks. The log keeps its records."""
         for timer in self._timers.values():
             timer.cancel()
-        self._timers.clear()
+        for task in tuple(self._tasks):
+            task.cancel()
         await self._shards.stop()
 
     def _new_shard(self, index: int) -> ShareShard | None:
@@ -209,18 +208,18 @@ class ShareCoordinator:
         return self._config.share_coordinator_write_timeout_ms / 1000
 
     def topics_deleted(self, topic_ids: Collection[uuid.UUID]) -> None:
-        """Forget the states of deleted topics' partitions."""
+        """Forget the states of deleted topics' partitions, a little later."""
+        self._start(self._forget(topic_ids))
+
+    async def _forget(self, topic_ids: Collection[uuid.UUID]) -> None:
         for shard in self._shards.active():
-            keys = [key for key in shard.states if key.topic_id in topic_ids]
-            try:
-                self._append_all(shard, [ShareStateRecord(key, None) for key in keys])
-            except IsothermError as error:
-                log_failure(
-                    logger,
-                    error,
-                    f"share groups' states of deleted topics are not deleted"
-                    f" partition={shard.index}",
-                )
+            with self._logged("states of deleted topics are not deleted", shard):
+                for keys in _parts(shard):
+                    gone = [
+                        key for key in keys if key.topic_id in topic_ids and key in shard.states
+                    ]
+                    self._append_all(shard, [ShareStateRecord(key, None) for key in gone])
+                    await next_turn()
 
     @property
     def _updates_per_snapshot(self) -> int:
@@ -232,45 +231,68 @@ class ShareCoordinator:
         self._log.append(shard, [ShareStateRecord(key, value)])
 
     def _append_all(self, shard: ShareShard, records: list[ShareStateRecord]) -> None:
-        for start in range(0, len(records), RECORDS_PER_BATCH):
-            self._log.append(shard, records[start : start + RECORDS_PER_BATCH])
+        if records and not shard.is_closed:
+            self._log.append(shard, records)
+
+    @contextlib.contextmanager
+    def _logged(self, failure: str, shard: ShareShard) -> Iterator[None]:
+        """Errors of one shard are logged, and do not keep others waiting."""
+        try:
+            yield
+        except IsothermError as error:
+            name = self._log.partitions.name
+            log_failure(logger, error, f"{failure} partition={name}-{shard.index}")
 
     # ---- time
 
-    def _repeat(
-        self, failure: str, interval_ms: TimestampMs, task: Callable[[ShareShard], None]
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _run_later(
+        self, interval_ms: TimestampMs, work: Callable[[ShareShard], Awaitable[None]]
     ) -> None:
-        """Run `task` for each shard, and again every `interval_ms`."""
+        """Do the work for each shard every `interval_ms`."""
 
-        def run() -> None:
+        async def run() -> None:
             for shard in self._shards.active():
-                try:
-                    task(shard)
-                except IsothermError as error:
-                    log_failure(
-                        logger,
-                        error,
-                        f"{failure} partition={self._log.partitions.name}-{shard.index}",
-                    )
-            self._repeat(failure, interval_ms, task)
+                await work(shard)
+            self._run_later(interval_ms, work)
 
-        self._timers[failure] = self._loop.call_later(interval_ms / 1000, run)
+        self._timers[work.__name__] = self._loop.call_later(
+            interval_ms / 1000, lambda: self._start(run())
+        )
 
-    def _renew_snapshots(self, shard: ShareShard) -> None:
+    async def _prune(self, shard: ShareShard) -> None:
+        with self._logged("records are not pruned", shard):
+            self._log.prune(shard)
+        await next_turn()
+
+    async def _renew_snapshots(self, shard: ShareShard) -> None:
         """Write old snapshots again, unless each of the shard's was renewed before and nothing has
         changed since."""
         if all(is_rewritten(state) for state in shard.states.values()):
             return
         now_ms = self._clock.now_ms()
         age_ms = self._config.share_coordinator_cold_partition_snapshot_interval_ms
-        self._append_all(
-            shard,
-            [
-                ShareStateRecord(key, rewritten(state, now_ms))
-                for key, state in shard.states.items()
-                if now_ms - state.snapshot.write_timestamp_ms >= age_ms
-            ],
-        )
+        with self._logged("snapshots are not renewed", shard):
+            for keys in _parts(shard):
+                states = [(key, shard.states[key]) for key in keys if key in shard.states]
+                records = [
+                    ShareStateRecord(key, rewritten(state, now_ms))
+                    for key, state in states
+                    if now_ms - state.snapshot.write_timestamp_ms >= age_ms
+                ]
+                self._append_all(shard, records)
+                await next_turn()
+
+
+def _parts(shard: ShareShard) -> Iterator[Sequence[SharePartitionKey]]:
+    """The shard's share partitions in parts, between which the event loop has other turns."""
+    keys = tuple(shard.states)
+    for start in range(0, len(keys), PART_SIZE):
+        yield keys[start : start + PART_SIZE]
 
 
 def _check_number(key: SharePartitionKey) -> None:

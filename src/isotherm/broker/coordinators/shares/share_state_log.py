@@ -26,8 +26,6 @@ from isotherm.record.keyed_records import read_keyed_records
 from isotherm.types import Offset
 
 SHARE_STATE_TOPIC = "__share_group_state"
-# Records of one batch in the periodic tasks, of about 100 bytes each: far below its limit.
-RECORDS_PER_BATCH = 1000
 
 
 class ShareStateLog:

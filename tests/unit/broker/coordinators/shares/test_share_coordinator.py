@@ -189,7 +189,7 @@ def test_an_old_snapshot_is_written_again_once(broker: Any) -> None:
         assert renewed.write_timestamp_ms > first.write_timestamp_ms
         broker.clock.advance(10)
         shard = next(iter(broker.coordinator._shards.active()))
-        broker.coordinator._renew_snapshots(shard)
+        await broker.coordinator._renew_snapshots(shard)
         assert len(broker.records()) == 3, "nothing has changed"
 
     broker.run(scenario, **{RENEW_MS: 1})
@@ -205,6 +205,19 @@ def test_the_states_of_a_deleted_topic_are_deleted(broker: Any) -> None:
         await until(lambda: key not in shard.states)
         assert list(shard.states) == [kept]
         assert broker.records()[-1] == (key, None)
+
+    broker.run(scenario)
+
+
+def test_many_states_are_deleted_in_parts(broker: Any, turns: list[None]) -> None:
+    async def scenario() -> None:
+        key = await started(broker)
+        for number in range(450):
+            broker.coordinator.initialize(key._replace(group_id=f"g{number}"), 0, 0)
+        turns.clear()
+        broker.controller.delete_topics([key.topic_id])
+        await until(lambda: broker.coordinator.share_partition_count == 0)
+        assert len(turns) >= 2
 
     broker.run(scenario)
 
