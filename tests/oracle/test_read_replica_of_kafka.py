@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +16,9 @@ from confluent_kafka.admin import AdminClient
 
 from isotherm.broker.cluster.replica_settings import Tail
 from isotherm.broker.cluster.upstream_cluster import PARTITIONS, STATE_AGE
+from isotherm.client.node_address import NodeAddress
 from isotherm.errors import ConfigError
+from isotherm.testing.local_servers import free_ports
 from oracle.consumed_records import consume_all
 from oracle.kafka import EAGER_SETTINGS, KafkaOracle, run_tool
 from oracle.tiered_topic import TieredTopic, fill_tiered_topic, make_tiered_topic
@@ -57,7 +62,8 @@ def test_consumers_get_what_kafka_gives_them(
 ) -> None:
     got = consume_all(replica.bootstrap_servers, kafka_tiered_topic.name)
     assert got == list(kafka_tiered_topic.expected)
-    assert remote_bytes(replica) > 0
+    # Clients that see the brokers too may read there.
+    assert replica.tail is Tail.LEADER or remote_bytes(replica) > 0
     metrics = replica.node.metrics
     assert metrics.value(PARTITIONS) >= len(kafka_tiered_topic.local_start_offsets)
     before_s = metrics.value(STATE_AGE)
@@ -249,3 +255,79 @@ def test_history_is_served_while_the_cluster_is_away(kafka_tools: Path, tmp_path
         assert got == [each.offset for each in topic.expected]
         consumer.close()
     kafka.kill()
+
+
+def test_kcat_reads_all(kafka_tiered_topic: TieredTopic, proxy: EmbeddedReplica) -> None:
+    if shutil.which("kcat") is None:
+        pytest.skip("kcat is not installed: apt-get install kcat")
+    command = [
+        "kcat", "-C", "-b", proxy.bootstrap_servers, "-t", kafka_tiered_topic.name,
+        "-o", "beginning", "-e", "-q", "-f", "%p %o\n",
+    ]  # fmt: skip
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    places = [tuple(map(int, line.split())) for line in printed.splitlines()]
+    assert sorted(places) == [(e.partition, e.offset) for e in kafka_tiered_topic.expected]
+
+
+def test_aiokafka_reads_all_in_a_group(
+    kafka_tiered_topic: TieredTopic, replica: EmbeddedReplica
+) -> None:
+    aiokafka = pytest.importorskip("aiokafka")
+
+    async def places() -> list[tuple[int, int]]:
+        consumer = aiokafka.AIOKafkaConsumer(
+            kafka_tiered_topic.name,
+            bootstrap_servers=replica.bootstrap_servers,
+            group_id=f"aiokafka-{replica.tail}",
+            auto_offset_reset="earliest",
+        )
+        await consumer.start()
+        found: list[tuple[int, int]] = []
+        while len(found) < len(kafka_tiered_topic.expected):
+            for records in (await consumer.getmany(timeout_ms=1000)).values():
+                found += [(each.partition, each.offset) for each in records]
+        await consumer.stop()
+        return found
+
+    assert sorted(asyncio.run(places())) == [
+        (each.partition, each.offset) for each in kafka_tiered_topic.expected
+    ]
+
+
+def test_replicas_share_partitions_and_take_over(
+    kafka: KafkaOracle, kafka_tiered_topic: TieredTopic, tmp_path: Path
+) -> None:
+    topic = "shared"
+    create_topic(kafka.bootstrap_server, topic, 12, {"remote.storage.enable": "true"})
+    ports = free_ports(2)
+    ids = (1_000_001, 1_000_002)
+    peers = {n: NodeAddress("127.0.0.1", p) for n, p in zip(ids, ports, strict=True)}
+    first, second = (
+        EmbeddedReplica(
+            tmp_path / str(node_id),
+            kafka.remote_dir,
+            {"node.id": str(node_id)},
+            upstream=kafka.bootstrap_server,
+            listener=f"PLAINTEXT://127.0.0.1:{port}",
+            peers=peers,
+        )
+        for node_id, port in zip(ids, ports, strict=True)
+    )
+
+    def leaders(replica: EmbeddedReplica) -> list[int]:
+        admin = AdminClient({"bootstrap.servers": replica.bootstrap_servers})
+        partitions = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+        return [partitions[number].leader for number in sorted(partitions)]
+
+    with first, second:
+        wait_until(lambda: set(leaders(first)) == set(leaders(second)) == set(ids), "both")
+        assert leaders(first) == leaders(second)
+        got = consume_all(first.bootstrap_servers, kafka_tiered_topic.name)
+        assert got == list(kafka_tiered_topic.expected)
+        owned = [leader == ids[0] for leader in leaders(first)]
+        second.stop()
+        wait_until(lambda: set(leaders(first)) == {ids[0]}, "the replica that is left")
+        assert any(owned)
+        got = consume_all(first.bootstrap_servers, kafka_tiered_topic.name)
+        assert got == list(kafka_tiered_topic.expected)
+    delete_topic(kafka.bootstrap_server, topic)

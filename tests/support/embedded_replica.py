@@ -9,7 +9,9 @@ from isotherm.broker.cluster.replica_settings import ReplicaSettings, Tail
 from isotherm.broker.node import BrokerNode
 from isotherm.broker.read_replica import ReplicaNode
 from isotherm.cli.replica import NODE_ID, replica_config
+from isotherm.client.node_address import NodeAddress
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.types import BrokerId
 
 
 class EmbeddedReplica(EmbeddedBroker):
@@ -26,14 +28,17 @@ class EmbeddedReplica(EmbeddedBroker):
         tail: Tail = Tail.PROXY,
         acls: str | None = None,
         listener: str = "PLAINTEXT://127.0.0.1:0",
+        peers: Mapping[BrokerId, NodeAddress] | None = None,
     ) -> None:
         self.directory = directory
         self.fs = None
         self._thread = None
+        self.tail = tail
         self._settings = ReplicaSettings(
             upstream=None if upstream is None else {"bootstrap.servers": upstream},
             tail=tail,
             acls=acls,
+            peers=peers or {},
         )
         self.config = replica_config(
             str(path),

@@ -68,6 +68,15 @@ def replica(
     node_id: Annotated[
         int, typer.Option("--node-id", min=0, help="The id of the replica. No broker has it.")
     ] = NODE_ID,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            "--peers",
+            metavar="ID=HOST:PORT,...",
+            help="Replicas that share the partitions, by their --node-id and the address for"
+            " clients. All are given the same list.",
+        ),
+    ] = None,
     acls: Annotated[
         str | None,
         typer.Option(
@@ -101,6 +110,7 @@ def replica(
     close_to_others()
     # As in `isotherm serve`.
     gc.disable()
+    from isotherm.broker.cluster.replica_peers import parse_peers
     from isotherm.broker.cluster.replica_settings import ReplicaSettings, Tail
     from isotherm.broker.process import exit_at_once, run
     from isotherm.broker.read_replica import ReplicaNode
@@ -118,7 +128,12 @@ def replica(
 
     client = client_settings(command_config, client_property)
     client["bootstrap.servers"] = upstream
-    settings = ReplicaSettings(upstream=client if upstream else None, tail=Tail(tail), acls=acls)
+    settings = ReplicaSettings(
+        upstream=client if upstream else None,
+        tail=Tail(tail),
+        acls=acls,
+        peers=parse_peers(peers) if peers else {},
+    )
 
     def make_node(config: BrokerConfig) -> ReplicaNode:
         return ReplicaNode(config, settings)

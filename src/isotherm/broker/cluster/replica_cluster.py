@@ -40,6 +40,7 @@ from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replica_roles import NoFetchers
 from isotherm.broker.partitions.replication.cluster_view import ClusterView
+from isotherm.broker.partitions.replication.replica_fetcher_manager import LeaderToFetch
 from isotherm.broker.peers.tail_reader import TailReader
 from isotherm.broker.server.requests.context import TopicCreationRequests
 from isotherm.broker.server.requests.served_api import Api
@@ -155,7 +156,7 @@ class ReplicaCluster:
         return _ReplicaView(self._config.node_id, self._surroundings, self.metadata)
 
     def open_fetchers(self, replica_manager: ReplicaManager) -> NoFetchers:
-        return NoFetchers()
+        return _NoCopies()
 
     def follow_tier(self, tier: RemoteTierAccess) -> None:
         """Do nothing: no partition is followed on another broker."""
@@ -241,20 +242,25 @@ def next_image(
     if acls is not None and acls != image.acls:
         image = replace(image, acls=acls)
     if topics is not None:
-        kept = {each.topic_id: each for each in topics}
-        kept = {
-            topic_id: before if (before := image.topics_by_id.get(topic_id)) == each else each
-            for topic_id, each in kept.items()
-        }
-        image = replace(
-            image,
-            topics_by_id=kept,
-            topics_by_name={each.name: each for each in kept.values()},
-        )
+        before = image.topics_by_id
+        # Equal topics stay the same objects, and an equal map the same map: the difference of two
+        # images is then found without a look at each partition.
+        kept = {e.topic_id: e if (old := before.get(e.topic_id)) != e else old for e in topics}
+        if len(kept) != len(before) or any(before.get(k) is not e for k, e in kept.items()):
+            by_name = {each.name: each for each in kept.values()}
+            image = replace(image, topics_by_id=kept, topics_by_name=by_name)
     if configs is not None:
         texts = {ConfigResource(TOPIC_RESOURCE, name): each for name, each in configs.items()}
-        image = replace(image, configs=texts)
+        if texts != image.configs:
+            image = replace(image, configs=texts)
     return image
+
+
+class _NoCopies(NoFetchers):
+    """A partition of another replica is not copied from it: both read the bucket."""
+
+    def add(self, fetches: Iterable[LeaderToFetch]) -> None:
+        return
 
 
 class _ReplicaView(ClusterView):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isotherm.client.node_address import NodeAddress
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import ConfigError
+from isotherm.types import BrokerId
 
 ACLS_OF_UPSTREAM = "upstream"
 
@@ -32,11 +34,13 @@ class Tail(enum.StrEnum):
 class ReplicaSettings:
     """`upstream` are the client properties of the cluster in front of which the replica stands,
     with `bootstrap.servers`; None without a cluster. `acls` is a file of ACLs, or
-    ACLS_OF_UPSTREAM; None if access is not checked."""
+    ACLS_OF_UPSTREAM; None if access is not checked. `peers` are the replicas that share the
+    partitions, this one among them or not."""
 
     upstream: Mapping[str, Any] | None = None
     tail: Tail = Tail.PROXY
     acls: str | None = None
+    peers: Mapping[BrokerId, NodeAddress] = field(default_factory=dict)
 
     @property
     def acl_file(self) -> Path | None:
@@ -47,6 +51,11 @@ class ReplicaSettings:
         logins that it offers."""
         if self.acls == ACLS_OF_UPSTREAM and self.upstream is None:
             raise ConfigError("there is no cluster to take ACLs from hint='--upstream, or a file'")
+        if self.peers and (self.upstream is None or self.tail is Tail.LEADER):
+            raise ConfigError(
+                "replicas share partitions in front of a cluster alone, as the only brokers that"
+                " clients see option=--peers hint='--upstream, and --tail proxy or none'"
+            )
         for listener in config.listener_layout.brokers:
             if self.acls is None and not _is_loopback(listener.host):
                 raise ConfigError(

@@ -29,6 +29,7 @@ from isotherm.broker.cluster.replica_cluster import (
     begin_history,
     begin_log,
 )
+from isotherm.broker.cluster.replica_peers import answering, owner_of
 from isotherm.broker.cluster.replica_settings import (
     ACLS_OF_UPSTREAM,
     ReplicaSettings,
@@ -51,6 +52,7 @@ from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.tiered_history import TieredHistory, last_segment, read_history
+from isotherm.client.node_address import NodeAddress
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import (
     ConfigError,
@@ -77,6 +79,7 @@ _logger = logging.getLogger(__name__)
 PASS_INTERVAL_S = 0.5
 # Passes between two looks at the ACLs, and at which topics are tiered: few topics change it.
 PASSES_PER_CONFIGS = 20
+PASSES_PER_PROBE = 4
 STATE_AGE = "isotherm_replica_state_age_seconds"
 PARTITIONS = "isotherm_replica_partitions"
 # How long a start waits for the metadata topic.
@@ -96,6 +99,9 @@ class UpstreamCluster(ReplicaCluster):
         self._tail = settings.tail
         self._properties = properties
         self._acls: Acls | None = None
+        own = config.node_id
+        self._peers = {n: a for n, a in settings.peers.items() if n != own}
+        self._answering: Mapping[BrokerId, NodeAddress] = {}
         self._client: UpstreamClient | None = None
         self._topic: UpstreamMetadataTopic | None = None
         self._metadata: TopicBasedRemoteLogMetadataManager | None = None
@@ -219,6 +225,8 @@ class UpstreamCluster(ReplicaCluster):
             self._tiered = read_tiered(self.client, names)
             if self._settings.acls == ACLS_OF_UPSTREAM:
                 self._acls = read_upstream_acls(self.client)
+        if self._passes % PASSES_PER_PROBE == 0:
+            self._answering = answering(self._peers)
         self._passes += 1
         places = {
             TopicIdPartition(topic.topic_id, topic.name, each.partition): each.leader_epoch
@@ -349,6 +357,8 @@ class UpstreamCluster(ReplicaCluster):
             }
         else:
             topics = [each for each in topics if self._tiered.get(each.name)]
+            peers = self._answering.items()
+            brokers |= {n: self._image_of(UpstreamBroker(n, a, None)) for n, a in peers}
         configs = {each.name: HISTORY_SETTINGS for each in topics if self._tiered.get(each.name)}
         self.publish(topics=topics, configs=configs, brokers=brokers, acls=self._acls)
 
@@ -367,12 +377,15 @@ class UpstreamCluster(ReplicaCluster):
 
     def _topic_image(self, topic: TopicImage, led: Mapping[TopicIdPartition, object]) -> TopicImage:
         own = self._config.node_id
+        replicas = (own, *self._answering)
 
         def image_of(each: PartitionImage) -> PartitionImage:
-            is_led = TopicIdPartition(topic.topic_id, topic.name, each.partition) in led
+            place = TopicIdPartition(topic.topic_id, topic.name, each.partition)
+            is_led = place in led
             if self._tail is not Tail.LEADER:
-                leader = own if is_led else NO_LEADER
-                return each._replace(leader=leader, replicas=(own,), isr=(own,))
+                leader = owner_of(place, replicas) if is_led else NO_LEADER
+                # Without its own id among the replicas, a node has no log of the partition.
+                return each._replace(leader=leader, replicas=replicas, isr=replicas)
             if not is_led:
                 return each
             return each._replace(leader=own, replicas=(*each.replicas, own), isr=(*each.isr, own))
