@@ -226,6 +226,7 @@ def test_a_bucket_of_another_cluster_and_a_taken_id_are_refused(
         EmbeddedReplica(tmp_path / "t", kafka.remote_dir, {"node.id": "1"}, upstream=server).start()
 
 
+@pytest.mark.slow
 def test_history_is_served_while_the_cluster_is_away(kafka_tools: Path, tmp_path: Path) -> None:
     few = {"rlmm.config.remote.log.metadata.topic.num.partitions": "2"}
     kafka = KafkaOracle(tmp_path / "kafka", {**EAGER_SETTINGS, **few})
@@ -270,15 +271,16 @@ def test_kcat_reads_all(kafka_tiered_topic: TieredTopic, proxy: EmbeddedReplica)
 
 
 def test_aiokafka_reads_all_in_a_group(
-    kafka_tiered_topic: TieredTopic, replica: EmbeddedReplica
+    kafka_tiered_topic: TieredTopic, proxy: EmbeddedReplica
 ) -> None:
+    """It does not follow a preferred read replica."""
     aiokafka = pytest.importorskip("aiokafka")
 
     async def places() -> list[tuple[int, int]]:
         consumer = aiokafka.AIOKafkaConsumer(
             kafka_tiered_topic.name,
-            bootstrap_servers=replica.bootstrap_servers,
-            group_id=f"aiokafka-{replica.tail}",
+            bootstrap_servers=proxy.bootstrap_servers,
+            group_id="aiokafka",
             auto_offset_reset="earliest",
         )
         await consumer.start()

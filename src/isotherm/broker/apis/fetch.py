@@ -31,6 +31,7 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
+from isotherm.broker.metadata.image import NO_LEADER
 from isotherm.broker.partitions.delayed_fetch import DelayedFetch
 from isotherm.broker.partitions.fetch_reads import (
     LOCAL_READ_SIZE_MAX,
@@ -275,10 +276,11 @@ async def _read_tail(tail: TailReader, reads: FetchReads, request: FetchRequest)
     for index in places:
         target = reads.targets[index]
         assert target.partition is not None, "its log was read"
+        leader = target.partition.goes_on_at
         requests.append(
             TailRequest(
                 target.partition.topic_partition,
-                target.partition.goes_on_at,
+                NO_LEADER if leader is None else leader,
                 target.request.fetch_offset,
                 target.request.partition_max_bytes,
             )

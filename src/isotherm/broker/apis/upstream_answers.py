@@ -195,7 +195,8 @@ def _any_epoch(entry: Any) -> dict[str, Any]:
 def _leader(
     context: RequestContext, client: UpstreamClient, place: TopicPartition
 ) -> NodeAddress | None:
-    return client.addresses.get(_partition(context, place).goes_on_at)
+    leader = _partition(context, place).goes_on_at
+    return None if leader is None else client.addresses.get(leader)
 
 
 def _partition(context: RequestContext, place: TopicPartition) -> Partition:

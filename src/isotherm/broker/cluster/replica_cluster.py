@@ -47,6 +47,7 @@ from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.tier.remote_tier import OwnMetadata
 from isotherm.broker.tier.tiered_history import TieredHistory
+from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import PolicyViolationError
 from isotherm.log.log_manager import LogManager
@@ -153,7 +154,24 @@ class ReplicaCluster:
         )
 
     def view(self) -> ClusterView:
-        return _ReplicaView(self._config.node_id, self._surroundings, self.metadata)
+        return _ReplicaView(self)
+
+    @property
+    def node_id(self) -> BrokerId:
+        return self._config.node_id
+
+    @property
+    def clock(self) -> Clock:
+        return self._surroundings.clock
+
+    @property
+    def passes_tail_on(self) -> bool:
+        """See Partition."""
+        return False
+
+    def goes_on_at(self, place: TopicIdPartition) -> BrokerId | None:
+        """See ClusterView. Any thread."""
+        return None
 
     def open_fetchers(self, replica_manager: ReplicaManager) -> NoFetchers:
         return _NoCopies()
@@ -264,14 +282,16 @@ class _NoCopies(NoFetchers):
 
 
 class _ReplicaView(ClusterView):
-    def __init__(
-        self, broker_id: BrokerId, surroundings: Surroundings, metadata: QuorumMetadata
-    ) -> None:
-        super().__init__(broker_id, surroundings.clock)
-        self._metadata = metadata
+    def __init__(self, cluster: ReplicaCluster) -> None:
+        super().__init__(cluster.node_id, cluster.clock)
+        self._cluster = cluster
+        self.passes_tail_on = cluster.passes_tail_on
 
     def find_broker(self, broker_id: BrokerId) -> BrokerImage | None:
-        return self._metadata.image.brokers.get(broker_id)
+        return self._cluster.metadata.image.brokers.get(broker_id)
 
     def find_topic(self, topic: str | uuid.UUID) -> TopicImage | None:
-        return self._metadata.image.topic(topic)
+        return self._cluster.metadata.image.topic(topic)
+
+    def goes_on_at(self, place: TopicIdPartition) -> BrokerId | None:
+        return self._cluster.goes_on_at(place)

@@ -112,6 +112,7 @@ class UpstreamCluster(ReplicaCluster):
         self._passes = 0
         self._looked_s = 0.0
         self._tiered: dict[str, bool] = {}
+        self._leaders: Mapping[TopicPartition, BrokerId] = {}
         self._assigned: set[TopicIdPartition] = set()
         # What ends the history of each partition, and the history.
         self._last: dict[TopicIdPartition, RemoteLogSegmentMetadata] = {}
@@ -247,6 +248,11 @@ class UpstreamCluster(ReplicaCluster):
     def _read_state(self) -> UpstreamState:
         state = read_state(self.client)
         self.client.addresses = {each.broker_id: each.address for each in state.brokers.values()}
+        self._leaders = {
+            TopicPartition(topic.name, each.partition): each.leader
+            for topic in state.topics
+            for each in topic.partitions
+        }
         return state
 
     def _assign(self, places: Iterable[TopicIdPartition]) -> None:
@@ -327,25 +333,24 @@ class UpstreamCluster(ReplicaCluster):
             begin_log(log, history)
             self._begun[place] = history
         self._publish(self._histories)
-        leaders = self._leaders()
         for place, history in self._histories.items():
             partition = replica_manager.find_partition(place.topic, None, place.partition)
             before = self._begun[place]
-            if self._tail is not Tail.NONE:
-                partition.is_passed_on = self._tail is Tail.PROXY
-                partition.goes_on_at = leaders[place.topic_partition]
+            partition.goes_on_at = self.goes_on_at(place)
             if history._replace(log_start_offset=0) != before._replace(log_start_offset=0):
                 begin_history(partition, history)
             elif history.log_start_offset > before.log_start_offset:
                 partition.log.maybe_increment_log_start_offset(history.log_start_offset)
             self._begun[place] = history
 
-    def _leaders(self) -> dict[TopicPartition, BrokerId]:
-        return {
-            TopicPartition(topic.name, each.partition): each.leader
-            for topic in self._state.topics
-            for each in topic.partitions
-        }
+    @property
+    def passes_tail_on(self) -> bool:
+        return self._tail is Tail.PROXY
+
+    def goes_on_at(self, place: TopicIdPartition) -> BrokerId | None:
+        if self._tail is Tail.NONE:
+            return None
+        return self._leaders.get(place.topic_partition, NO_LEADER)
 
     def _publish(self, led: Mapping[TopicIdPartition, object]) -> None:
         own = self._own_broker(self._endpoints)

@@ -280,10 +280,11 @@ class FetchReader(NamedTuple):
         follower = self.follower
         if follower is not None:
             partition.check_follower(follower.broker_id, request.current_leader_epoch)
-        if partition.goes_on_at != NO_LEADER and request.fetch_offset >= fetchable_end(
+        goes_on_at = partition.goes_on_at
+        if goes_on_at is not None and request.fetch_offset >= fetchable_end(
             partition.log, self.isolation
         ):
-            return _sent_on(partition, request, leader_only=self.leader_only)
+            return _sent_on(partition, request, goes_on_at, leader_only=self.leader_only)
         if self.rack is not None or request.last_fetched_epoch != NO_LEADER_EPOCH:
             elsewhere = _elsewhere(partition, request, self.rack)
             if elsewhere is not None:
@@ -350,19 +351,21 @@ def _hidden_from(read: PartitionRead) -> Offset | None:
     return stable if stable < response.high_watermark else None
 
 
-def _sent_on(partition: Partition, request: FetchPartition, *, leader_only: bool) -> PartitionRead:
+def _sent_on(
+    partition: Partition, request: FetchPartition, leader: BrokerId, *, leader_only: bool
+) -> PartitionRead:
     """The answer of a read replica at the end of the remote tier: the real leader goes on
     (docs/decisions/0274)."""
     if partition.is_passed_on:
         return PartitionRead(_response(partition, request), is_tail=True)
-    if leader_only:
-        # Before version 11 an answer names no other broker.
+    # Before version 11 an answer names no other broker.
+    if leader_only or leader == NO_LEADER:
         raise NotLeaderOrFollowerError(
             "the records behind the remote tier are at the partition's leader"
-            f" partition={partition.topic_partition} leader={partition.goes_on_at}"
+            f" partition={partition.topic_partition} leader={leader}"
         )
     response = _response(partition, request)
-    return PartitionRead(response._replace(preferred_read_replica=partition.goes_on_at))
+    return PartitionRead(response._replace(preferred_read_replica=leader))
 
 
 def _elsewhere(

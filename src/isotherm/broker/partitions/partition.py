@@ -74,8 +74,8 @@ class Partition:
     - `term`: grows when this broker stops leading. It must not acknowledge records of an earlier
       term, since another leader may have truncated them.
     - `image`: the metadata image that was last applied. The ISR may be newer.
-    - `goes_on_at`: in a read replica, the broker with the records behind this log; else NO_LEADER.
-      With `is_passed_on` the replica fetches them from there, otherwise the client does.
+    - `goes_on_at`: see ClusterView. With `is_passed_on` the replica fetches the records behind this
+      log from there, otherwise the client does.
     """
 
     def __init__(
@@ -99,8 +99,9 @@ class Partition:
         self.is_leader = False
         self.is_alone = False
         self.is_gone = False
-        self.goes_on_at: BrokerId = NO_LEADER
-        self.is_passed_on = False
+        # From the start: an offset behind the log must never seem to be out of range.
+        self.goes_on_at = cluster.goes_on_at(topic_id_partition)
+        self.is_passed_on = cluster.passes_tail_on
         self.image: PartitionImage | None = None
         self.term = 0
         self.appended_size = 0

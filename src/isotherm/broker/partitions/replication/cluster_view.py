@@ -42,8 +42,10 @@ class ClusterView:
     """Answers from the newest metadata image, and reaches the controller. Thread-safe.
 
     The answers suit a broker with the embedded controller, where no partition has a follower. A
-    member of a cluster overrides them.
+    member of a cluster overrides them. `passes_tail_on`: see Partition.
     """
+
+    passes_tail_on = False
 
     def __init__(self, broker_id: BrokerId, clock: Clock, *, lag_time_max_ms: int = 30_000) -> None:
         self.broker_id = broker_id
@@ -61,6 +63,12 @@ class ClusterView:
 
     def find_topic(self, topic: str | uuid.UUID) -> TopicImage | None:
         del topic
+        return None
+
+    def goes_on_at(self, place: TopicIdPartition) -> BrokerId | None:
+        """In a read replica, the broker with the records behind the log of a partition, or
+        NO_LEADER while there is none. None otherwise: the log has all records."""
+        del place
         return None
 
     def find_log_dir(self, directory_id: uuid.UUID) -> LogDir | None:
