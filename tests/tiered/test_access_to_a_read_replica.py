@@ -133,6 +133,20 @@ def test_acls_of_the_cluster_say_who_reads(cluster: EmbeddedBroker, tmp_path: Pa
         assert seen(replica.bootstrap_servers) == ANN_READS_OPEN
 
 
+def test_a_replica_that_may_not_read_the_metadata_topic_says_so(tmp_path: Path) -> None:
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin",
+    }
+    (tmp_path / "bucket").mkdir()
+    with EmbeddedBroker(tmp_path / "cluster", settings) as broker:
+        replica = EmbeddedReplica(
+            tmp_path / "s", tmp_path / "bucket", upstream=broker.bootstrap_servers
+        )
+        with pytest.raises(ConfigError, match="its metadata topic may not be read"):
+            replica.start()
+
+
 @pytest.mark.parametrize(
     ("listener", "settings", "acls", "reason"),
     [

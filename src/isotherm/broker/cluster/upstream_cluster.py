@@ -58,6 +58,7 @@ from isotherm.errors import (
     ConfigError,
     CorruptDataError,
     RemoteResourceNotFoundError,
+    RemoteStorageError,
     RemoteStorageNotReadyError,
     UnknownTopicOrPartitionError,
 )
@@ -142,7 +143,8 @@ class UpstreamCluster(ReplicaCluster):
         self._topic = UpstreamMetadataTopic(self._properties)
         try:
             count = self._topic.partition_count
-        except UnknownTopicOrPartitionError as error:
+            _read_one(self._topic)
+        except (UnknownTopicOrPartitionError, RemoteStorageError) as error:
             raise ConfigError(
                 "the cluster has no tiered storage, or its metadata topic may not be read"
                 f" cluster_id={self.cluster_id} reason='{error}'"
@@ -425,3 +427,12 @@ class UpstreamCluster(ReplicaCluster):
         if self._client is not None:
             self._client.close()
         super().close()
+
+
+def _read_one(topic: UpstreamMetadataTopic) -> None:
+    """Read a record, if there is one. Without the right, the start would only wait for all."""
+    for number in range(topic.partition_count):
+        first, end = topic.offsets(number)
+        if first < end:
+            topic.read(number, first, 1)
+            return
