@@ -12,17 +12,19 @@ import asyncio
 import datetime
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code
-from isotherm.broker.peers.upstream_client import UpstreamClient, UpstreamPool
-from isotherm.client.cluster_client import ClusterClient
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.fetch import FetchPartitionResponse
 from isotherm.types import BrokerId, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from isotherm.broker.peers.upstream_client import UpstreamClient
+    from isotherm.client.cluster_client import ClusterClient
 
 TAIL_FETCHES_MAX = 64
 TAIL_BYTES_MAX = 8 * 1024 * 1024
@@ -54,6 +56,9 @@ class TailReader:
     """`read` is for the event loop thread."""
 
     def __init__(self, upstream: UpstreamClient) -> None:
+        # Imported on use: a broker starts without the client of another cluster.
+        from isotherm.broker.peers.upstream_client import UpstreamPool
+
         self._upstream = upstream
         self._pool = UpstreamPool(upstream, "tail", TAIL_FETCHES_MAX)
 
