@@ -248,7 +248,7 @@ MISTAKES = [
     Mistake(r"produce flights -K '\q'", USAGE, r"--key-separator: no such escape: \\q"),
     Mistake("produce flights -b {closed}", FAILED, "{closed}: connection refused", stdin="hello"),
     Mistake("consume flights -o yesterday", USAGE, "--offset: beginning, end, .*: yesterday"),
-    Mistake("consume flights -o @yesterday", USAGE, "not a time value='yesterday' hint="),
+    Mistake("consume flights -o @yesterday", USAGE, "--offset: not a time value='yesterday'"),
     Mistake("consume flights -o -5", USAGE, "--offset: beginning, end, a number or @TIME: -5"),
     Mistake("consume flights -o ²", USAGE, "--offset: beginning, end, a number or @TIME: ²"),
     Mistake(

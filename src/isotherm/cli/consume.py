@@ -33,8 +33,8 @@ from isotherm.cli.shown_bytes import json_fields, json_headers, terminal_text
 from isotherm.cli.stop_signals import HeldSignals, held_signals
 from isotherm.client.record_headers import HeaderReader, Headers
 from isotherm.clock import Clock, SystemClock
-from isotherm.errors import RejectedError
-from isotherm.types import Offset
+from isotherm.errors import ConfigError, RejectedError
+from isotherm.types import Offset, TimestampMs
 
 _POLL_S = 0.5
 WAIT_NOTICE_S = 5.0
@@ -101,7 +101,7 @@ def consume(
     """
     check_format(record_format)
     is_time = offset.startswith("@")
-    start = time_ms(offset[1:]) if is_time else _start_offset(offset)
+    start = _start_time_ms(offset[1:]) if is_time else _start_offset(offset)
     with one_line_errors(bootstrap_server), held_signals() as signals:
         settings = client.properties
         if as_json:
@@ -135,6 +135,13 @@ def consume(
             raise typer.Exit(signals.exit_code) from None
         finally:
             reader.close()
+
+
+def _start_time_ms(text: str) -> TimestampMs:
+    try:
+        return time_ms(text)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error), param_hint="--offset") from None
 
 
 def _start_offset(text: str) -> int:
