@@ -30,7 +30,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from isotherm.errors import CorruptMetadataError, UnknownObjectVersionError, UnreadableDataError
+from isotherm.errors import (
+    CorruptMetadataError,
+    RemoteResourceNotFoundError,
+    UnknownObjectVersionError,
+    UnreadableDataError,
+)
 from isotherm.remote.metadata.wire.serde import decode_event, encode_keyed_event
 from isotherm.remote.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from isotherm.remote.storage.layout.object_names import (
@@ -190,8 +195,14 @@ class RewriteJournals:
         )
 
     def find(self) -> list[FoundRun]:
-        """Every unfinished run, with its journal."""
-        return [self.read(listed) for listed in self.list_runs()]
+        """Every unfinished run, with its journal. A run that ends meanwhile is left out."""
+        found = []
+        for listed in self.list_runs():
+            try:
+                found.append(self.read(listed))
+            except RemoteResourceNotFoundError:
+                continue  # its journal was removed after the listing
+        return found
 
     def forget(self, run: FoundRun) -> None:
         """Remove the run's folder; the journal last."""

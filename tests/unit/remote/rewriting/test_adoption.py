@@ -264,3 +264,15 @@ def test_an_expired_segment_does_not_come_back(tmp_path: Path) -> None:
     assert broker.tiered.read_all() == kept
     assert not broker.journals.find()
     assert not [name for name in broker.tiered.object_names() if str(first.segment_id.id) in name]
+
+
+def test_a_run_that_ends_between_listing_and_read_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job that waits lists the journals while the broker removes one."""
+    broker = Broker(tmp_path / "broker", leader_epoch=0)
+    broker.stage()
+    listed = broker.journals.list_runs()
+    broker.look()
+    monkeypatch.setattr(broker.journals, "list_runs", lambda: listed)
+    assert broker.journals.find() == []
