@@ -14,7 +14,7 @@ from isotherm.errors import IsothermError
 from isotherm.remote.compaction.compacted_piece import CompactionRules
 from isotherm.remote.metadata.folding.fold import fold_metadata_topic
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
-from isotherm.remote.rewriting.journal import RewriteJournals
+from isotherm.remote.rewriting.journal import RewriteJournals, RunKind
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -153,3 +153,58 @@ def test_next_leader_publishes_what_a_job_has_staged(kafka_tools: Path, tmp_path
 def objects_of(cluster: MixedCluster, segment: RemoteLogSegmentId) -> list[Path]:
     text = uuid_to_text(segment.id)
     return [path for path in cluster.bucket.rglob("*") if text in path.name]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_each_replica_drops_its_local_copies_of_erased_records(
+    kafka_tools: Path, tmp_path: Path
+) -> None:
+    """One of them is down while the erasure is published, and drops them when it is back."""
+    settings = {
+        "rsm.config.layout": "aiven",
+        "rlmm.config.remote.log.rewrite.check.interval.ms": "300",
+    }
+    kinds = dict.fromkeys((1, 2, 3), IsothermMember)
+    with MixedCluster(tmp_path / "cluster", kinds, settings) as cluster:
+        tiered = {"remote.storage.enable": "true", "segment.bytes": "1048576"}
+        local = {"local.retention.bytes": "-1", "file.delete.delay.ms": "100"}
+        cluster.create(TOPIC, [1, 2, 3], **tiered, **local)
+        produce(cluster)
+        wait_until(lambda: len(finished(cluster)) >= 4, "copied segments", TIMEOUT_S)
+        before = sorted(finished(cluster), key=lambda each: each.start_offset)
+        bucket = ObjectStoreSettings(url=cluster.bucket.as_uri())
+        storage = ObjectStoreRemoteStorageManager(
+            bucket, store=open_object_store(bucket, create_folder=False)
+        )
+        journals = RewriteJournals(storage.client, storage.root_directory)
+        job = LocalCompaction(
+            storage,
+            journals,
+            tmp_path / "job",
+            CompactionRules(now_ms=SystemClock().now_ms(), delete_retention_ms=1000),
+        )
+        cluster.members[3].kill()
+        # What an erasure leaves may be any records.
+        staged = job.stage("run", before, in_place=True, kind=RunKind.ERASURE).replacements
+        end = max(each.old.end_offset_inclusive for each in staged) + 1
+        wait_until(
+            lambda: any(run.dropped_by == {1, 2} for run in journals.list_runs()),
+            "two brokers without local copies",
+            TIMEOUT_S,
+        )
+        assert local_bases(cluster, 3)[0] == 0
+        cluster.members[3].start()
+        wait_until(lambda: journals.list_runs() == [], "the end of the run", TIMEOUT_S)
+        for node in kinds:
+            assert local_bases(cluster, node)[0] >= end
+        cluster.await_isr(TOPIC, {1, 2, 3})
+        found = read(cluster)
+    assert all(offset == number for offset, number in found.items())
+    assert set(range(end, COUNT)) <= found.keys()
+
+
+def local_bases(cluster: MixedCluster, node: int) -> list[int]:
+    """The base offsets of a broker's local segments, and of those that wait for their deletion."""
+    logs = cluster.members[node].data_dir.glob(f"{TOPIC}-0/*.log*")
+    return sorted(int(path.name.partition(".")[0]) for path in logs)

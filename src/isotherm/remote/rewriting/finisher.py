@@ -66,8 +66,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_NEVER_MS = 2**63 - 1
-
 REPLACED = "isotherm_remote_rewrite_replaced_segments"
 REPLACED_TEXT = "Remote segments whose place a rewritten one has taken."
 FINISH_ERRORS = "isotherm_remote_rewrite_errors"
@@ -173,6 +171,8 @@ class RewriteFinisher:
         # Runs whose old objects this process has deleted, while replicas still drop local copies.
         self._without_old: set[tuple[TopicIdPartition, str]] = set()
         self._reported: set[ListedRun] = set()
+        # Runs of which a follower has nothing to drop.
+        self._not_followed: set[ListedRun] = set()
 
     def run(self) -> None:
         """Check all runs in the bucket: one listing, and a request for each journal that may be
@@ -182,6 +182,7 @@ class RewriteFinisher:
         # A run whose objects have changed is another key, and is read again.
         self._waiting = {run: due for run, due in self._waiting.items() if run in listed}
         self._reported.intersection_update(listed)
+        self._not_followed.intersection_update(listed)
         for run in listed:
             if self._is_cancelled():
                 return
@@ -258,7 +259,7 @@ class RewriteFinisher:
         local = self._target.local
         if local is None or not local.has_replica(listed.partition):
             return
-        if local.broker_id in listed.dropped_by:
+        if local.broker_id in listed.dropped_by or listed in self._not_followed:
             return
         run = self._journals.read(listed)
         if run.journal is None:
@@ -266,7 +267,8 @@ class RewriteFinisher:
         if run.journal.kind is RunKind.ERASURE and run.journal.in_place:
             self._without_local_copies(run, run.journal)
         else:
-            self._waiting[listed] = _NEVER_MS
+            # Not among those that wait: this broker may lead the partition the next time.
+            self._not_followed.add(listed)
 
     def _without_local_copies(
         self, run: FoundRun, journal: RewriteJournal

@@ -54,10 +54,11 @@ class LocalCompaction:
         in_place: bool,
         keep_old_ms: int = 0,
         target: ObjectStoreRemoteStorageManager | None = None,
+        kind: RunKind = RunKind.COMPACTION,
     ) -> RewriteJournal:
         owner: TopicIdPartition = segments[0].topic_id_partition
         journal = RewriteJournal(
-            kind=RunKind.COMPACTION,
+            kind=kind,
             run=run,
             partition=owner,
             state=JournalState.STAGING,
@@ -85,7 +86,7 @@ class LocalCompaction:
             for piece in pieces
         )
         done = RewriteJournal(
-            kind=RunKind.COMPACTION,
+            kind=kind,
             run=run,
             partition=owner,
             state=JournalState.STAGED,

@@ -51,6 +51,7 @@ class Story:
         self.directory = directory
         self.rng = random.Random(seed)
         self.countdown = Countdown()
+        self.leads = True
         self.replicas: frozenset[BrokerId] = frozenset({BROKER_ID})
         settings = ObjectStoreSettings(url=(directory / "bucket").as_uri())
         store = open_object_store(settings, create_folder=True)
@@ -95,9 +96,9 @@ class Story:
 
         topic.append = counted  # type: ignore[attr-defined]
 
-    def stage(self, run: str) -> None:
+    def stage(self, run: str, kind: RunKind = RunKind.ERASURE) -> None:
         journal = RewriteJournal(
-            kind=RunKind.ERASURE,
+            kind=kind,
             run=run,
             partition=self.partition.partition,
             state=JournalState.STAGING,
@@ -132,6 +133,9 @@ class Story:
 
     def look(self) -> None:
         """Let the broker do what is due."""
+        self.finisher().run()
+
+    def finisher(self) -> RewriteFinisher:
         partition = self.partition
         local = LocalCopies(
             BROKER_ID,
@@ -140,15 +144,15 @@ class Story:
             partition.read_ahead.forget,
             partition.clock,
         )
-        RewriteFinisher(
+        return RewriteFinisher(
             self.journals,
             self.storage,
-            TierReplacementTarget(partition.tier, partition.metadata, lambda _: True, local),
+            TierReplacementTarget(partition.tier, partition.metadata, lambda _: self.leads, local),
             abandoned_after_ms=10**12,
             is_alone=True,
             clock=partition.clock,
             metrics=Metrics(),
-        ).run()
+        )
 
     def finish(self) -> None:
         self.look()
@@ -233,6 +237,21 @@ def test_journal_waits_for_each_replica(tmp_path: Path) -> None:
     story.journals.note_dropped(found, 7)
     story.look()
     story.check_done()
+
+
+@pytest.mark.parametrize("kind", list(RunKind))
+def test_follower_that_becomes_the_leader_publishes(tmp_path: Path, kind: RunKind) -> None:
+    story = Story(tmp_path / "story", 4)
+    story.stage("one", kind)
+    finisher = story.finisher()
+    story.leads = False
+    for _ in range(2):
+        finisher.run()
+    assert story.partition.segments() == story.before
+    story.leads = True
+    finisher.run()
+    assert story.partition.segments() != story.before
+    story.finish()
 
 
 def test_segment_that_is_not_in_the_bucket_is_not_dropped(tmp_path: Path) -> None:
