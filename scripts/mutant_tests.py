@@ -128,6 +128,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         *STALE_DECISIONS,
         "tests/property/remote/test_several_metadata_writers.py",
     ),
+    "remote/rewriting/adoption.py": ("tests/unit/remote/rewriting/test_adoption.py",),
+    "broker/partitions/adopted_history.py": ("tests/unit/remote/rewriting/test_adoption.py",),
     "remote/rewriting/finisher.py": COMPACTION,
     "remote/rewriting/run_recovery.py": (
         *COMPACTION,

@@ -21,6 +21,7 @@
     ├── FencedError                       a newer epoch exists: stop
     │   ├── FencedLeaderEpochError · UnknownLeaderEpochError
     │   ├── InvalidProducerEpochError · ProducerFencedError · TransactionCoordinatorFencedError
+    │   │   FencedStateEpochError
     │   └── TableOvertakenError               another run has written to the table
     ├── RejectedError                     the request or the configuration is wrong: change it
     │   ├── ConfigError
@@ -45,7 +46,7 @@
     │   ├── SaslAuthenticationError · IllegalSaslStateError
     │   ├── UnsupportedVersionError
     │   │   └── UnknownObjectVersionError         an object's; UnreadableDataError too
-    │   └── InvalidUpdateVersionError · InvalidGroupIdError
+    │   └── InvalidUpdateVersionError · InvalidGroupIdError · InvalidRecordStateError
     ├── UnreadableDataError               this piece of stored data cannot be used: report it, go on
     │   ├── RemoteResourceNotFoundError       the remote tier lacks this segment or index
     │   └── CorruptDataError                  stored data is damaged: quarantine or rebuild it

@@ -81,8 +81,9 @@ def test_transactional_ids_are_bounded(broker: Any) -> None:
         assert broker.coordinator.id_count == 2
         # Those that exist go on.
         assert await broker.begin("a") == (first.producer_id, 1)
-        (groups, ids) = CoordinatorMetrics(SimpleNamespace(count=7), broker.coordinator).collect()
-        assert (groups.samples[0].value, ids.samples[0].value) == (7, 2)
+        groups, shares = SimpleNamespace(count=7), SimpleNamespace(share_partition_count=5)
+        metrics = CoordinatorMetrics(groups, broker.coordinator, shares).collect()
+        assert [metric.samples[0].value for metric in metrics] == [7, 2, 5]
 
     broker.run(scenario, transaction_coordinator_transactional_ids_max=2)
 
