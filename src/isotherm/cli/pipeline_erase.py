@@ -34,13 +34,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from isotherm.remote.erasure.certificate import ErasureCertificate
+    from isotherm.remote.erasure.certificate import ErasedTable, ErasureCertificate
     from isotherm.spark.jobs.cost import Cost
     from isotherm.spark.jobs.erase import ErasureSettings, PartitionReport
     from isotherm.spark.jobs.erase_plan import ErasurePlan
     from isotherm.spark.jobs.erase_selection import Selector
+    from isotherm.spark.jobs.erase_tables import OpenedTable
     from isotherm.spark.jobs.rewrite_run import Recovery
     from isotherm.spark.options import SourceOptions
+    from isotherm.spark.tables.open_table import TablePlace
 
 _HOUR_MS = 3_600_000
 _LOOK_INTERVAL_S = 1.0
@@ -159,6 +161,41 @@ Verify = Annotated[
         " the same records as then.",
     ),
 ]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--table",
+        metavar="[FORMAT:]NAME[@WAREHOUSE]",
+        help="Delete the rows of the records from this table of `isotherm pipeline table`, and from"
+        " its dead letters. FORMAT is iceberg, delta or parquet. May be given many times.",
+    ),
+]
+Warehouse = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="The folder or bucket of the tables that name no other."),
+]
+Catalog = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="For Iceberg tables: a catalog of PyIceberg's."),
+]
+TableOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="A property of the Iceberg catalog, or for Delta and Parquet a setting of the object"
+        " store, as --to-option of `table`. May be given many times.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TablesOfTopics:
+    """The tables from which rows are deleted."""
+
+    table: Tables = None
+    warehouse: Warehouse = None
+    catalog: Catalog = None
+    table_option: TableOption = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +227,7 @@ def erase(
     keep_old_ms: KeepOldMs = _HOUR_MS,
     wait: Wait = False,
     wait_s: WaitS = 0,
+    tables: TablesOfTopics,
     max_bytes: MaxBytes = None,
     option: SourceOption = None,
     client: ClientOptions,
@@ -212,8 +250,6 @@ def erase(
     from isotherm.remote.storage.store_check import check_store
     from isotherm.spark.jobs import erase as job
     from isotherm.spark.jobs import rewrite_run
-    from isotherm.spark.jobs.cost import check_cost
-    from isotherm.spark.jobs.erase_plan import read_erasure_plan
     from isotherm.spark.option_parsing import parse_options
 
     properties = client.properties
@@ -229,6 +265,8 @@ def erase(
         to_url=to,
         to_storage=parse_pairs(to_option),
     )
+    places = _table_places(tables)
+    _check_tables(places, settings)
     if verify is None:
         rewrite_run.check_settings(settings, options)
     if settings.bucket is not None:
@@ -241,39 +279,90 @@ def erase(
     selector = _selector(selected)
     if verify is not None:
         with spark_session(spark_options) as spark:
-            _verify(spark, options, settings, selector, verify, clock, as_json=as_json)
+            again = _Verification(verify, places, erases=run)
+            _verify(spark, options, settings, selector, again, clock, as_json=as_json)
         return
+    request = _Request(places, max_bytes, run, wait, wait_s, as_json)
+    _plan_or_run(options, settings, selector, spark_options, request, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What to do with the records that are selected."""
+
+    places: list[TablePlace]
+    max_bytes: int | None
+    run: bool
+    wait: bool
+    wait_s: int
+    as_json: bool
+
+
+def _plan_or_run(
+    options: SourceOptions,
+    settings: ErasureSettings,
+    selector: Selector,
+    spark_options: SparkOptions,
+    request: _Request,
+    clock: Clock,
+) -> None:
+    from isotherm.spark.jobs import erase as job
+    from isotherm.spark.jobs.cost import check_cost
+    from isotherm.spark.jobs.erase_plan import read_erasure_plan
+    from isotherm.spark.jobs.erase_tables import count_rows, erased_offsets, open_tables
+
     with progress("reading metadata"):
         plan = read_erasure_plan(options, settings, selector)
+        opened = open_tables(request.places, plan.partitions, writes=request.run)
     with spark_session(spark_options) as spark:
-        check_cost(job.cost_of_scan(spark, plan, selector, settings.fetch_bytes), max_bytes)
+        check_cost(job.cost_of_scan(spark, plan, selector, settings.fetch_bytes), request.max_bytes)
         with progress("finding the records") as show_step:
             matches = job.find_matches(spark, plan, selector, settings)
             cost = job.cost_of_run(spark, plan, matches, selector, settings)
-            if run:
-                check_cost(cost, max_bytes)
+            if request.run:
+                check_cost(cost, request.max_bytes)
                 certificate, reports = job.erase(
-                    spark, plan, matches, selector, settings, show_step
+                    spark, plan, matches, selector, settings, show_step, opened
                 )
+            else:
+                offsets = erased_offsets(matches.records, plan.pieces) if opened else {}
+                rows = count_rows(spark, opened, offsets)
         matches.records.unpersist()
-        if not run:
-            _print_plan(plan, job.report(plan, matches), cost, as_json=as_json)
+        if not request.run:
+            _print_plan(plan, job.report(plan, matches), cost, rows, as_json=request.as_json)
             return
-        if not as_json:
+        if not request.as_json:
             _print_reports(reports)
             _print_unreachable(plan)
-        if settings.in_place and not wait:
+            for each in certificate.tables:
+                console().print(f"table {each.name}: {each.deleted} rows deleted")
+        if settings.in_place and not request.wait:
             error_console().print(
                 "the broker publishes the staged segments at its next check; then --verify"
                 f" {certificate.run} proves it"
             )
-            _print_certificate(certificate, as_json=as_json)
+            _print_certificate(certificate, as_json=request.as_json)
             return
         certificate = _proved(
-            spark, options, settings, selector, certificate, _Waiting(clock, wait_s)
+            spark, options, settings, selector, certificate, opened, _Waiting(clock, request.wait_s)
         )
-    _print_certificate(certificate, as_json=as_json)
+    _print_certificate(certificate, as_json=request.as_json)
     _end(certificate)
+
+
+def _check_tables(places: list[TablePlace], settings: ErasureSettings) -> None:
+    from isotherm.remote.erasure.erased_piece import EraseAction
+
+    if places and not settings.in_place:
+        raise ConfigError(
+            "a copy leaves the source as it is, and the tables are of the source"
+            " options=--table,--to"
+        )
+    if places and settings.action is EraseAction.REDACT:
+        raise ConfigError(
+            "rows of tables are deleted, and a redaction keeps records options=--table,--action"
+            " hint='redact the records without --table, and make the table anew after that'"
+        )
 
 
 def _recover(
@@ -292,21 +381,37 @@ def _recover(
     _print_recovery(steps, run=run, as_json=as_json)
 
 
+@dataclass(frozen=True, slots=True)
+class _Verification:
+    """A certificate's file or the name of its run, and the tables. With `erases` rows that are left
+    in them are deleted."""
+
+    certificate: str
+    places: list[TablePlace]
+    erases: bool
+
+
 def _verify(
     spark: SparkSession,
     options: SourceOptions,
     settings: ErasureSettings,
     selector: Selector,
-    verify: str,
+    request: _Verification,
     clock: Clock,
     *,
     as_json: bool,
 ) -> None:
     from isotherm.spark.jobs import erase as job
+    from isotherm.spark.jobs.erase_tables import open_tables
 
-    certificate = _read_certificate(settings, verify)
-    with progress("reading everything again"):
+    certificate = _read_certificate(settings, request.certificate)
+    owners = [each.partition for each in certificate.partitions]
+    tables = open_tables(request.places, owners, writes=request.erases)
+    with progress("reading everything again") as show_step:
         seen = job.prove(spark, options, settings, selector, certificate, clock.now_ms())
+        seen = job.see_tables(
+            spark, settings, seen, tables, erases=request.erases, progress=show_step
+        )
     seen = job.see_old_objects(settings, seen, clock.now_ms())
     seen = job.see_local_copies(options, settings, seen)
     job.put_certificate(settings, seen)
@@ -320,6 +425,7 @@ def _proved(
     settings: ErasureSettings,
     selector: Selector,
     certificate: ErasureCertificate,
+    tables: list[OpenedTable],
     waiting: _Waiting,
 ) -> ErasureCertificate:
     """Wait for the broker, prove the erasure, and store the certificate after each step."""
@@ -330,9 +436,12 @@ def _proved(
     if settings.in_place:
         with progress("waiting until the broker has published"):
             waiting.until(lambda: not unpublished_runs(settings, owners), "published")
-    with progress("reading everything again"):
+    with progress("reading everything again") as show_step:
         certificate = job.prove(
             spark, options, settings, selector, certificate, waiting.clock.now_ms()
+        )
+        certificate = job.see_tables(
+            spark, settings, certificate, tables, erases=True, progress=show_step
         )
     job.put_certificate(settings, certificate)
     with progress("waiting until the old segments are deleted"):
@@ -417,6 +526,30 @@ def _selector(selected: SelectedRecords) -> Selector:
     )
 
 
+def _table_places(tables: TablesOfTopics) -> list[TablePlace]:
+    from isotherm.spark.tables.open_table import TABLE_FORMATS, TablePlace
+
+    places = []
+    for text in tables.table or ():
+        named, _, warehouse = text.partition("@")
+        table_format, _, name = named.rpartition(":")
+        if table_format not in ("", *TABLE_FORMATS) or not name:
+            raise typer.BadParameter(
+                f"a name, or FORMAT:NAME with one of {', '.join(TABLE_FORMATS)}: {text}",
+                param_hint="--table",
+            )
+        places.append(
+            TablePlace(
+                table_format or TABLE_FORMATS[0],
+                warehouse or tables.warehouse,
+                name,
+                tables.catalog if table_format in ("", TABLE_FORMATS[0]) else None,
+                parse_pairs(tables.table_option),
+            )
+        )
+    return places
+
+
 def _place(text: str | None) -> tuple[int | None, int | None]:
     """An offset, or a time in milliseconds."""
     if text is None:
@@ -464,7 +597,12 @@ def _print_recovery(steps: list[Recovery], *, run: bool, as_json: bool) -> None:
 
 
 def _print_plan(
-    plan: ErasurePlan, reports: list[PartitionReport], cost: Cost, *, as_json: bool
+    plan: ErasurePlan,
+    reports: list[PartitionReport],
+    cost: Cost,
+    tables: list[ErasedTable],
+    *,
+    as_json: bool,
 ) -> None:
     rows = [each.as_row() for each in reports]
     shown = ("topic", "partition", "segments", "matching", "records", "bytes")
@@ -472,6 +610,7 @@ def _print_plan(
         print_json(
             {
                 "cost": cost.as_row(),
+                "tables": [{"name": each.name, "rows": each.left} for each in tables],
                 "partitions": [
                     {
                         **{name: row[name] for name in shown},
@@ -491,6 +630,8 @@ def _print_plan(
         return
     print_rows(shown, rows, as_json=False)
     _print_unreachable(plan)
+    for each in tables:
+        console().print(f"table {each.name}: {each.left} rows in its newest and older states")
     console().print(
         f"\nwould read {human_size(cost.bytes_read)} in {cost.gets} GETs and store {cost.puts}"
         f" objects at most, in about {cost.seconds():.0f} s; --run does it"
@@ -532,8 +673,9 @@ def _end(certificate: ErasureCertificate) -> None:
     from isotherm.spark.jobs.erase import old_objects_left
 
     objects = old_objects_left(certificate)
-    if certificate.left or objects:
+    if certificate.left or objects or certificate.rows_left:
         error_console().print(
             f"matching records are left records={certificate.left} old_segments={objects}"
+            f" rows_of_tables={certificate.rows_left}"
         )
         raise typer.Exit(EXIT_FOUND)

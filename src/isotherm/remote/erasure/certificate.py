@@ -1,7 +1,8 @@
 """The certificate of an erasure: what was erased, where it was looked for afterwards, and what was
 not reached. It names no key and no expression, only a digest of the selector.
 
-    <root>isotherm-erasures/<run>.json     docs/formats/erasure-certificate.md
+    <root>isotherm-erasures/<run>.json              docs/formats/erasure-certificate.md
+    <root>isotherm-erasures/<run>.offsets.parquet   of a run with tables: what was erased
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from isotherm.types import Offset, TimestampMs, TopicIdPartition, uuid_from_text
 
 CERTIFICATES_FOLDER = "isotherm-erasures"
 CERTIFICATE_VERSION = 1
+OFFSETS_SIZE_MAX = 1024 * 1024 * 1024
+"""The size limit of the offsets of a run: some 8 bytes for each erased record."""
 CERTIFICATE_SIZE_MAX = 1024 * 1024 * 1024
 """The size limit of a certificate: some 300 bytes for each rewritten segment."""
 
@@ -61,6 +64,18 @@ class ErasedPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedTable:
+    """A table of a topic. `deleted` counts the rows of erased records, dead letters included, that
+    were deleted. `left` is how many were found afterwards, also in the table's older states; None
+    until it was looked into."""
+
+    name: str
+    table_format: str
+    deleted: int = 0
+    left: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureCertificate:
     """`time_ms` is when the run began, `proved_ms` when everything had been read again, None before
     that. `selector` is the digest of the selector."""
@@ -74,11 +89,17 @@ class ErasureCertificate:
     time_ms: TimestampMs
     partitions: tuple[ErasedPartition, ...]
     proved_ms: TimestampMs | None = None
+    tables: tuple[ErasedTable, ...] = ()
 
     @property
     def left(self) -> int:
         """The matching records that were found again."""
         return sum(each.left or 0 for each in self.partitions)
+
+    @property
+    def rows_left(self) -> int:
+        """The rows of erased records that were found in tables."""
+        return sum(each.left or 0 for each in self.tables)
 
 
 def encode_certificate(certificate: ErasureCertificate) -> bytes:
@@ -93,6 +114,15 @@ def encode_certificate(certificate: ErasureCertificate) -> bytes:
         "timeMs": certificate.time_ms,
         "provedMs": certificate.proved_ms,
         "partitions": [_partition_members(each) for each in certificate.partitions],
+        "tables": [
+            {
+                "name": each.name,
+                "format": each.table_format,
+                "deleted": each.deleted,
+                "left": each.left,
+            }
+            for each in certificate.tables
+        ],
     }
     return json.dumps(members, indent=1, ensure_ascii=False).encode()
 
@@ -150,6 +180,15 @@ def decode_certificate(data: bytes) -> ErasureCertificate:
             time_ms=int(members["timeMs"]),
             proved_ms=_optional(members["provedMs"]),
             partitions=tuple(map(_partition, members["partitions"])),
+            tables=tuple(
+                ErasedTable(
+                    name=_text(each["name"]),
+                    table_format=_text(each["format"]),
+                    deleted=int(each["deleted"]),
+                    left=_optional(each["left"]),
+                )
+                for each in members["tables"]
+            ),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptMetadataError("not a certificate of an erasure") from error
@@ -216,6 +255,17 @@ class ErasureCertificates:
     def get(self, run: str) -> ErasureCertificate:
         """Raises RemoteResourceNotFoundError if the run has no certificate here."""
         return decode_certificate(self._client.get(f"{self._root}{run}.json", CERTIFICATE_SIZE_MAX))
+
+    def put_offsets(self, run: str, parquet: bytes) -> None:
+        """Store the offsets of the erased records, a Parquet file."""
+        self._client.put(self._offsets_key(run), parquet)
+
+    def get_offsets(self, run: str) -> bytes:
+        """Raises RemoteResourceNotFoundError if the run stored none."""
+        return self._client.get(self._offsets_key(run), OFFSETS_SIZE_MAX)
+
+    def _offsets_key(self, run: str) -> str:
+        return f"{self._root}{run}.offsets.parquet"
 
 
 def covering(partitions: Sequence[ErasedPartition]) -> dict[TopicIdPartition, Offset]:

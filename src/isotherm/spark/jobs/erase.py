@@ -10,16 +10,19 @@ prove      the log is read once more up to the end of the run; the certificate s
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyarrow import parquet
 
 from isotherm.errors import ConfigError
 from isotherm.remote.erasure.certificate import (
     ErasedPartition,
     ErasedSegment,
+    ErasedTable,
     ErasureCertificate,
     ErasureCertificates,
     covering,
@@ -38,6 +41,17 @@ from isotherm.spark.jobs.erase_selection import (
     Selector,
     counts_of_pieces,
     select_records,
+)
+from isotherm.spark.jobs.erase_tables import (
+    ErasedOffsets,
+    OpenedTable,
+    count_rows,
+    erase_rows,
+    erased_offsets,
+    offsets_table,
+    read_offsets,
+    with_left,
+    with_more_deleted,
 )
 from isotherm.spark.jobs.rewrite_run import (
     RewriteSettings,
@@ -221,15 +235,22 @@ def erase(
     selector: Selector,
     settings: ErasureSettings,
     progress: Callable[[str], None] = lambda text: None,
+    tables: Sequence[OpenedTable] = (),
 ) -> tuple[ErasureCertificate, list[PartitionReport]]:
-    """Stage the segments with matches, without the matching records. Then publish a copy, or leave
-    the journals of a run in place to the broker. The certificate says nothing of a proof yet, and
-    is stored.
+    """Delete the rows of matching records from the tables, and stage the segments with matches,
+    without the matching records. Then publish a copy, or leave the journals of a run in place to
+    the broker. The certificate says nothing of a proof yet, and is stored.
 
-    After an error `recover` removes the staged segments.
+    The tables come first: if the run ends before the publication, the next one finds the same
+    records. After an error `recover` removes the staged segments.
     """
     check_target(plan.partitions, settings)
     run = new_run()
+    erased_tables: Sequence[ErasedTable] = ()
+    if tables:
+        offsets = erased_offsets(matches.records, plan.pieces)
+        _put_offsets(settings, run, offsets)
+        erased_tables = erase_rows(spark, tables, offsets, run, progress)
     worked_on = _worked_on(plan, matches, settings)
     staged: list[StagedPiece] = []
     if worked_on:
@@ -240,6 +261,7 @@ def erase(
         progress("publishing")
         end_staging(journals, started, staged, settings)
     certificate = _certificate(run, plan, matches, selector, settings, staged)
+    certificate = replace(certificate, tables=tuple(erased_tables))
     put_certificate(settings, certificate)
     return certificate, report(plan, matches, staged)
 
@@ -480,6 +502,43 @@ def old_objects_left(certificate: ErasureCertificate) -> int:
     return sum(
         each.old_gone_ms is None for erased in certificate.partitions for each in erased.segments
     )
+
+
+def see_tables(
+    spark: SparkSession,
+    settings: ErasureSettings,
+    certificate: ErasureCertificate,
+    tables: Sequence[OpenedTable],
+    *,
+    erases: bool,
+    progress: Callable[[str], None],
+) -> ErasureCertificate:
+    """Look for the rows of erased records in the tables. With `erases` delete them before: a run of
+    `table` that began before the publication may have added some.
+
+    Raises ConfigError if these are not the tables of the run.
+    """
+    if not (tables or certificate.tables):
+        return certificate
+    seen = with_left(certificate.tables, [_unseen(each) for each in tables])
+    client = open_certificates(settings)
+    offsets = read_offsets(client.get_offsets(certificate.run))
+    if erases:
+        more = erase_rows(spark, tables, offsets, new_run(), progress)
+        seen = with_more_deleted(seen, more)
+    progress("reading the tables")
+    seen = with_left(seen, count_rows(spark, tables, offsets))
+    return replace(certificate, tables=seen)
+
+
+def _unseen(opened: OpenedTable) -> ErasedTable:
+    return ErasedTable(name=opened.name, table_format=opened.table_format)
+
+
+def _put_offsets(settings: ErasureSettings, run: str, offsets: ErasedOffsets) -> None:
+    file = io.BytesIO()
+    parquet.write_table(offsets_table(offsets), file, compression="zstd")
+    open_certificates(settings).put_offsets(run, file.getvalue())
 
 
 def open_certificates(settings: ErasureSettings) -> ErasureCertificates:

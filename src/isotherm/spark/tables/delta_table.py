@@ -20,11 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import unquote
 
-import obstore
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -33,14 +31,15 @@ from pyarrow import parquet
 
 from isotherm.clock import Clock, SystemClock
 from isotherm.errors import ConfigError, RemoteStorageError
-from isotherm.remote.storage.object_client import open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.tables.delta_statistics import file_statistics
+from isotherm.spark.tables.erasable_files import ErasableFiles
 from isotherm.spark.tables.folder_place import (
-    FolderPlace,
+    OpenedPlace,
     check_unused,
     local_folder,
     plain_url,
+    store_client,
 )
 from isotherm.spark.tables.table_rows import dead_schema, rows_schema
 from isotherm.spark.tables.time_partitions import (
@@ -78,47 +77,15 @@ _FOOTER_THREADS = 16
 
 
 @dataclass(frozen=True)
-class DeltaPlace(FolderPlace):
+class DeltaPlace(OpenedPlace):
     """The folder of a Delta table.
 
     The names of files are URLs here, and paths in the table's log.
     """
 
-    def open(self, name: str) -> IO[bytes]:
-        """Open a file. Raises FileNotFoundError or OSError as the store does."""
-        key = f"{self.folder}/{self.path_of(name)}"
-        if self.settings.scheme == "file":
-            return Path(plain_url(self.settings.url).removeprefix("file://"), key).open("rb")
-        store = open_object_store(self.settings, create_folder=False)
-        return io.BufferedReader(_StoredFile(obstore.open_reader(store, key)))
-
     @property
     def root(self) -> str:
         return f"{plain_url(self.settings.url)}/{self.folder}/"
-
-
-class _StoredFile(io.RawIOBase):
-    """An object as a file, which is read in ranges."""
-
-    def __init__(self, reader: Any) -> None:
-        self._reader = reader
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._reader.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._reader.seek(offset, whence))
-
-    def tell(self) -> int:
-        return int(self._reader.tell())
 
 
 class DeltaTopicTable:
@@ -257,6 +224,9 @@ class DeltaTopicTable:
                 if self._write(self._dead_place, dead, added, (), {_OF_VERSION: version}, {}):
                     return
         raise overtaken(self.name)
+
+    def erasable(self) -> list[ErasableFiles]:
+        return [_DeltaErasure(self, is_dead=False), _DeltaErasure(self, is_dead=True)]
 
     @property
     def _known(self) -> DeltaTable:
@@ -412,6 +382,69 @@ class DeltaTopicTable:
             f" names them has expired table={self.name} version={version}"
             " hint='make the table anew, under another name with --table'"
         )
+
+
+class _DeltaErasure:
+    """`ErasableFiles` over Delta.
+
+    The log's commits have bounds of columns, those of removed files too. So a checkpoint follows
+    the commit of an erasure, and all of the log before it is deleted.
+    """
+
+    def __init__(self, owner: DeltaTopicTable, *, is_dead: bool) -> None:
+        self._owner = owner
+        self._is_dead = is_dead
+        self.place = owner._dead_place if is_dead else owner._place
+        self.name = self.place.folder
+
+    @property
+    def _table(self) -> DeltaTable:
+        return self._dead if self._is_dead else self._owner._known
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        return _columns(self._table) if self._is_dead else self._owner._columns_in_files()
+
+    def read(self) -> None:
+        if self._is_dead:
+            self._dead = self._owner._dead_table()
+        else:
+            self._owner.identity()
+
+    def files(self) -> list[str]:
+        if not self._is_dead:
+            return self._owner.data_files()
+        return [f"{self.place.root}{path}" for path in _files(self._table)]
+
+    def replace(self, added: Sequence[str], removed: Sequence[str]) -> None:
+        if self._is_dead:
+            actions = self._owner._added(self.place, added)
+            if not self._owner._write(self.place, self._table, actions, removed, {}, {}):
+                raise overtaken(self.name)
+        else:
+            self._owner.commit(TableCommit(added, (), self._owner.covered(), removed))
+        with _translated("the table's log cannot be shortened"):
+            self._table.create_checkpoint()
+        version = self._table.version()
+        log = f"{self.place.folder}/_delta_log/"
+        client = store_client(self._owner._settings)
+        for each in client.list_level(log)[1]:
+            number = each.key.removeprefix(log).partition(".")[0]
+            if number.isdigit() and int(number) < version:
+                client.delete(each.key)
+
+    def older(self) -> list[str]:
+        return []
+
+    def unnamed(self) -> list[str]:
+        named = set(self.files())
+        folder = f"{self.place.folder}/"
+        listed = [
+            f"{self.place.root}{each.key.removeprefix(folder)}"
+            for each in store_client(self._owner._settings).list_objects(folder)
+            if each.key.endswith(".parquet") and not each.key.startswith(f"{folder}_delta_log/")
+        ]
+        return sorted(each for each in listed if each not in named)
 
 
 def storage_options(settings: ObjectStoreSettings) -> dict[str, str]:

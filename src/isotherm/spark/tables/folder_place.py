@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import unquote
+
+import obstore
 
 from isotherm.errors import ConfigError
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
@@ -41,6 +44,43 @@ class FolderPlace:
         client = store_client(self.settings)
         for name in files:
             client.delete(f"{self.folder}/{self.path_of(name)}")
+
+
+@dataclass(frozen=True)
+class OpenedPlace(FolderPlace):
+    """A folder whose files are read again."""
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open a file. Raises FileNotFoundError or OSError as the store does."""
+        key = f"{self.folder}/{self.path_of(name)}"
+        if self.settings.scheme == "file":
+            return Path(plain_url(self.settings.url).removeprefix("file://"), key).open("rb")
+        store = open_object_store(self.settings, create_folder=False)
+        return io.BufferedReader(_StoredFile(obstore.open_reader(store, key)))
+
+
+class _StoredFile(io.RawIOBase):
+    """An object as a file, which is read in ranges."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._reader.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._reader.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._reader.tell())
 
 
 def check_unused(settings: ObjectStoreSettings, folder: str, own: Collection[str] = ()) -> None:

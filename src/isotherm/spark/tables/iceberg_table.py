@@ -38,6 +38,8 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform, Transform
 
 from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
+from isotherm.spark.tables.erasable_files import ErasableFiles
+from isotherm.spark.tables.iceberg_erasure import IcebergErasure
 from isotherm.spark.tables.iceberg_snapshots import (
     DEAD_LETTERS,
     OF_SNAPSHOT,
@@ -264,6 +266,17 @@ class IcebergTable:
                 needed=OF_SNAPSHOT,
             ),
         ]
+
+    def erasable(self) -> list[ErasableFiles]:
+        rows, dead = self.kept()
+
+        def commit(added: Sequence[str], removed: Sequence[str]) -> None:
+            self.commit(TableCommit(added, (), self._covered, removed))
+
+        def commit_dead(added: Sequence[str], removed: Sequence[str]) -> None:
+            dead.replace(added, removed, keeps_rows=False)
+
+        return [IcebergErasure(rows, commit), IcebergErasure(dead, commit_dead)]
 
     @property
     def _known(self) -> Table:

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -101,6 +102,14 @@ class IcebergKept:
         with translated("the table cannot be written"):
             change = FileChange(added, removed, keeps_rows=keeps_rows)
             commit_snapshot(self._known, change, summary, self._lost())
+
+    def named_files(self) -> set[str]:
+        """The files that any snapshot names."""
+        return named_files(self._known, self._known.snapshots())
+
+    def data_folder(self) -> tuple[FileIO, str]:
+        """The folder of the table's data files, without a slash at its end, and how it is read."""
+        return self._known.io, self._known.location_provider().new_data_location("")[:-1]
 
     def expire(self, before_ms: TimestampMs) -> Expired:
         """Expire older snapshots, except the newest one, those that the next run needs, and those

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cached_property
@@ -30,8 +31,10 @@ from isotherm.errors import (
 )
 from isotherm.remote.storage.object_client import ObjectClient, StoredObject
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.tables.erasable_files import ErasableFiles
 from isotherm.spark.tables.folder_place import (
     FolderPlace,
+    OpenedPlace,
     check_unused,
     is_made,
     plain_url,
@@ -105,6 +108,10 @@ class ParquetTable:
         self._identity = identity
         self._types = first_types(identity.key_format, identity.value_format)
 
+    def erasable(self) -> list[ErasableFiles]:
+        folders = (self.name, self.name + DEAD_LETTERS_SUFFIX)
+        return [_FolderErasure(self._settings, folder) for folder in folders]
+
     @property
     def _known_identity(self) -> Identity:
         assert self._identity is not None, "identity or create comes first"
@@ -177,3 +184,37 @@ class ParquetTable:
                 except RemoteResourceNotFoundError:
                     continue  # it was moved already
                 self._client.delete(staged)
+
+
+class _FolderErasure:
+    """`ErasableFiles` of a folder. A file without the rows takes the place of the file with them,
+    so that commits stay true. A reader sees either."""
+
+    schema = None
+
+    def __init__(self, settings: ObjectStoreSettings, folder: str) -> None:
+        self.name = folder
+        self.place = OpenedPlace(settings, folder)
+        self._settings = settings
+
+    def read(self) -> None:
+        """The folder is listed each time."""
+
+    def files(self) -> list[str]:
+        return [each for each in self._listed() if not each.startswith("_staged/")]
+
+    def replace(self, added: Sequence[str], removed: Sequence[str]) -> None:
+        """The files are written over themselves."""
+
+    def older(self) -> list[str]:
+        return []
+
+    def unnamed(self) -> list[str]:
+        """The files of runs that were killed before their commit."""
+        return [each for each in self._listed() if each.startswith("_staged/")]
+
+    def _listed(self) -> list[str]:
+        folder = f"{self.name}/"
+        objects = store_client(self._settings).list_objects(folder)
+        names = (each.key.removeprefix(folder) for each in objects)
+        return sorted(each for each in names if each.endswith(".parquet"))

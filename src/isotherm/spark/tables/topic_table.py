@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from isotherm.errors import ConfigError, TableOvertakenError
 from isotherm.spark.tables.debezium_values import DEBEZIUM
+from isotherm.spark.tables.erasable_files import ErasableFiles
 from isotherm.spark.tables.parquet_files import Place
 from isotherm.spark.tables.time_partitions import NO_PARTITIONS
 from isotherm.spark.tables.value_types import DecodedTypes
@@ -118,6 +119,10 @@ class TopicTable(Protocol):
 
     def settle(self) -> None:
         """Complete the last commit, even if it is that of another run."""
+
+    def erasable(self) -> Sequence[ErasableFiles]:
+        """The files of rows and those of dead letters, for an erasure. `identity` and `settle` come
+        first."""
 
 
 def overtaken(

@@ -12,6 +12,7 @@ from isotherm.errors import CorruptMetadataError, UnsupportedVersionError
 from isotherm.remote.erasure.certificate import (
     ErasedPartition,
     ErasedSegment,
+    ErasedTable,
     ErasureCertificate,
     ErasureCertificates,
     Unreachable,
@@ -50,18 +51,24 @@ CERTIFICATE = ErasureCertificate(
     time_ms=11,
     partitions=(PARTITION, PARTITION),
     proved_ms=12,
+    tables=(
+        ErasedTable(name="kafka.t", table_format="iceberg", deleted=9, left=3),
+        ErasedTable(name="t", table_format="delta"),
+    ),
 )
 
 
 def test_certificate_is_read_as_it_was_written() -> None:
     assert decode_certificate(encode_certificate(CERTIFICATE)) == CERTIFICATE
     assert CERTIFICATE.left == 2
+    assert CERTIFICATE.rows_left == 3
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("run", 5), ("fields", "a"), ("fields", [1]), ("timeMs", "soon"), ("partitions", {"a": 1}),
-     ("partitions", [1]), ("selectorSha256", None), ("provedMs", []), ("location", None)],
+     ("partitions", [1]), ("selectorSha256", None), ("provedMs", []), ("location", None),
+     ("tables", None), ("tables", [{"name": "t"}])],
 )  # fmt: skip
 def test_member_of_another_type_is_corrupt(name: str, value: object) -> None:
     members = json.loads(encode_certificate(CERTIFICATE))
