@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from isotherm.remote.erasure.certificate import ErasedTable, ErasureCertificate
+    from isotherm.remote.storage.bucket_protection import BucketProtection
     from isotherm.spark.jobs.cost import Cost
     from isotherm.spark.jobs.erase import ErasureSettings, PartitionReport
     from isotherm.spark.jobs.erase_plan import ErasurePlan
@@ -306,6 +307,7 @@ def _plan_or_run(
     request: _Request,
     clock: Clock,
 ) -> None:
+    from isotherm.remote.storage.bucket_protection import read_protection
     from isotherm.spark.jobs import erase as job
     from isotherm.spark.jobs.cost import check_cost
     from isotherm.spark.jobs.erase_plan import read_erasure_plan
@@ -329,11 +331,14 @@ def _plan_or_run(
                 rows = count_rows(spark, opened, offsets)
         matches.records.unpersist()
         if not request.run:
-            _print_plan(plan, job.report(plan, matches), cost, rows, as_json=request.as_json)
+            protection = read_protection(settings.written, clock.now_ms())
+            reports = job.report(plan, matches)
+            _print_plan(plan, reports, cost, rows, protection, as_json=request.as_json)
             return
         if not request.as_json:
             _print_reports(reports)
             _print_unreachable(plan)
+            _print_protection(certificate.protection)
             for each in certificate.tables:
                 console().print(f"table {each.name}: {each.deleted} rows deleted")
         if settings.in_place and not request.wait:
@@ -601,6 +606,7 @@ def _print_plan(
     reports: list[PartitionReport],
     cost: Cost,
     tables: list[ErasedTable],
+    protection: BucketProtection,
     *,
     as_json: bool,
 ) -> None:
@@ -610,6 +616,11 @@ def _print_plan(
         print_json(
             {
                 "cost": cost.as_row(),
+                "bucket": {
+                    "versioning": protection.versioning,
+                    "replication": protection.replication,
+                    "objectLock": protection.object_lock,
+                },
                 "tables": [{"name": each.name, "rows": each.left} for each in tables],
                 "partitions": [
                     {
@@ -630,6 +641,7 @@ def _print_plan(
         return
     print_rows(shown, rows, as_json=False)
     _print_unreachable(plan)
+    _print_protection(protection)
     for each in tables:
         console().print(f"table {each.name}: {each.left} rows in its newest and older states")
     console().print(
@@ -656,6 +668,11 @@ def _print_unreachable(plan: ErasurePlan) -> None:
         console().print(line)
     if len(lines) > _UNREACHABLE_SHOWN_MAX:
         console().print(f"not reached: {len(lines) - _UNREACHABLE_SHOWN_MAX} more; --json has all")
+
+
+def _print_protection(protection: BucketProtection) -> None:
+    for line in protection.lines():
+        console().print(f"the bucket: {line}", soft_wrap=True)
 
 
 def _print_certificate(certificate: ErasureCertificate, *, as_json: bool) -> None:

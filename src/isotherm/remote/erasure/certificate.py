@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isotherm.errors import CorruptMetadataError, UnknownObjectVersionError
+from isotherm.remote.storage.bucket_protection import UNKNOWN_PROTECTION, BucketProtection
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.types import Offset, TimestampMs, TopicIdPartition, uuid_from_text, uuid_to_text
 
@@ -78,7 +79,8 @@ class ErasedTable:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureCertificate:
     """`time_ms` is when the run began, `proved_ms` when everything had been read again, None before
-    that. `selector` is the digest of the selector."""
+    that. `selector` is the digest of the selector. `protection` is that of the bucket that the run
+    wrote to."""
 
     run: str
     action: str
@@ -90,6 +92,7 @@ class ErasureCertificate:
     partitions: tuple[ErasedPartition, ...]
     proved_ms: TimestampMs | None = None
     tables: tuple[ErasedTable, ...] = ()
+    protection: BucketProtection = UNKNOWN_PROTECTION
 
     @property
     def left(self) -> int:
@@ -111,6 +114,11 @@ def encode_certificate(certificate: ErasureCertificate) -> bytes:
         "selectorSha256": certificate.selector,
         "inPlace": certificate.in_place,
         "location": certificate.location,
+        "bucket": {
+            "versioning": certificate.protection.versioning,
+            "replication": certificate.protection.replication,
+            "objectLock": certificate.protection.object_lock,
+        },
         "timeMs": certificate.time_ms,
         "provedMs": certificate.proved_ms,
         "partitions": [_partition_members(each) for each in certificate.partitions],
@@ -177,6 +185,11 @@ def decode_certificate(data: bytes) -> ErasureCertificate:
             selector=_text(members["selectorSha256"]),
             in_place=bool(members["inPlace"]),
             location=_text(members["location"]),
+            protection=BucketProtection(
+                versioning=_text(members["bucket"]["versioning"]),
+                replication=_text(members["bucket"]["replication"]),
+                object_lock=_text(members["bucket"]["objectLock"]),
+            ),
             time_ms=int(members["timeMs"]),
             proved_ms=_optional(members["provedMs"]),
             partitions=tuple(map(_partition, members["partitions"])),

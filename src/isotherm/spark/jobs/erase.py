@@ -32,6 +32,7 @@ from isotherm.remote.erasure.redaction import FieldPath
 from isotherm.remote.rewriting.journal import RunKind
 from isotherm.remote.rewriting.run_recovery import place_of_segment
 from isotherm.remote.segment_metadata import RemoteLogSegmentId
+from isotherm.remote.storage.bucket_protection import read_protection
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.spark.jobs.cost import Cost, parallel_tasks
@@ -261,7 +262,8 @@ def erase(
         progress("publishing")
         end_staging(journals, started, staged, settings)
     certificate = _certificate(run, plan, matches, selector, settings, staged)
-    certificate = replace(certificate, tables=tuple(erased_tables))
+    protection = read_protection(settings.written, settings.now_ms)
+    certificate = replace(certificate, tables=tuple(erased_tables), protection=protection)
     put_certificate(settings, certificate)
     return certificate, report(plan, matches, staged)
 
@@ -420,7 +422,8 @@ def prove(
         for partition in ends
     }
     partitions = tuple(replace(each, left=left[each.partition]) for each in certificate.partitions)
-    return replace(certificate, partitions=partitions, proved_ms=now_ms)
+    protection = read_protection(settings.written, now_ms)
+    return replace(certificate, partitions=partitions, proved_ms=now_ms, protection=protection)
 
 
 def _check_same(

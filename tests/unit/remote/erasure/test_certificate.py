@@ -19,6 +19,7 @@ from isotherm.remote.erasure.certificate import (
     decode_certificate,
     encode_certificate,
 )
+from isotherm.remote.storage.bucket_protection import OFF, ON, SUSPENDED, BucketProtection
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.types import TopicIdPartition
@@ -51,6 +52,7 @@ CERTIFICATE = ErasureCertificate(
     time_ms=11,
     partitions=(PARTITION, PARTITION),
     proved_ms=12,
+    protection=BucketProtection(versioning=SUSPENDED, replication=OFF, object_lock=ON),
     tables=(
         ErasedTable(name="kafka.t", table_format="iceberg", deleted=9, left=3),
         ErasedTable(name="t", table_format="delta"),
