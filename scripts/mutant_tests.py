@@ -159,6 +159,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "spark/jobs/recheck.py": ("tests/spark/test_sweep_recheck.py",),
     "spark/jobs/table.py": ("tests/spark/test_table.py",),
+    "spark/jobs/erase_tables.py": (
+        "tests/unit/spark/jobs/test_erase_tables.py",
+        "tests/spark/test_erase_tables.py",
+    ),
     "spark/jobs/table_retention.py": (
         "tests/unit/spark/jobs/test_table_retention.py",
         "tests/spark/test_table_retention.py",

@@ -262,6 +262,11 @@ def test_readme_and_guides_work_word_for_word_from_the_wheel(
     [
         ("kafka-operator.md", "299999"),
         pytest.param(
+            "forgetting-a-person.md",
+            '"left": 0',
+            marks=[pytest.mark.spark, pytest.mark.nightly],
+        ),
+        pytest.param(
             "data-engineer.md", "count(1)=300000", marks=[pytest.mark.spark, pytest.mark.nightly]
         ),
     ],
