@@ -161,12 +161,91 @@ def test_tombstones_keep_keys_and_redaction_keeps_the_rest(
     assert erase(*copy, *redacting, code=3)["partitions"][0]["left"] == len(range(2, COUNT, 7))
 
 
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """A topic whose values are objects of two types, a text, and null."""
+    storage = ObjectStoreRemoteStorageManager(ObjectStoreSettings(url=(tmp_path / "b").as_uri()))
+    values = [
+        b'{"user": {"id": 1}}',
+        b'{"user": {"id": 2}, "tags": ["a"]}',
+        b"no json",
+        None,
+        b'{"user": "two", "rare": {"deep": true}}',
+        b'{"user": {"id": 2.0}}',
+    ]
+    for partition, order in enumerate((values, values[::-1])):
+        rows = [(T0, b"k%d" % (n % 2), value, ()) for n, value in enumerate(order)]
+        RecordSegmentMaker(tmp_path / f"made{partition}", storage).tier(
+            TopicIdPartition(TOPIC_ID, "users", partition), [build_batch(rows, base_offset=0)]
+        )
+    return tmp_path / "b"
+
+
+def test_fields_of_decoded_values_select_and_what_is_no_json_is_counted(
+    spark: SparkSession, odd: Path, tmp_path: Path
+) -> None:
+    assert spark.getActiveSession() is not None
+    copy = tmp_path / "copy"
+    source = ["--path", str(odd), "-o", "subscribe=users"]
+    selection = ["--value", "json", "--where", "value.user.id = 2"]
+    planned = erase(*source, "--to", str(copy), *selection)["partitions"]
+    # In the first partition's first object user is an object, and this type stays.
+    assert [(each["records"], each["undecoded"]) for each in planned] == [(2, 2), (2, 2)]
+    certificate = erase(*source, "--to", str(copy), *selection, "--run")
+    assert [(each["matched"], each["undecoded"]) for each in certificate["partitions"]] == [
+        (2, 2),
+        (2, 2),
+    ]
+    rows = spark.read.format("isotherm").load(
+        copy.as_uri(), subscribe="users", failOnOffsetGaps=False
+    )
+    left = sorted((row.partition, row.offset) for row in rows.collect())
+    assert left == [(0, 0), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2), (1, 3), (1, 5)]
+    # No value has this field any more, and the type of the certificate has it.
+    every = ["--value", "json", "--where", "value.tags IS NOT NULL"]
+    second = tmp_path / "second"
+    certificate = erase(*source, "--to", str(second), *every, "--run")
+    there = ["--path", str(second), "-o", "subscribe=users", "--verify", certificate["run"]]
+    assert [each["left"] for each in erase(*there, *every)["partitions"]] == [0, 0]
+    with pytest.raises(ConfigError, match="not those of the certificate"):
+        raise_of(*there, "--value", "string", *every[2:])
+
+
+def raise_of(*arguments: str) -> None:
+    done = CliRunner().invoke(app, ["pipeline", "erase", *arguments, "--master", "local[2]"])
+    assert done.exception is not None
+    raise done.exception
+
+
+def test_decoded_values_are_redacted_and_keys_limit_what_is_counted(
+    spark: SparkSession, odd: Path, tmp_path: Path
+) -> None:
+    copy, keys = tmp_path / "copy", tmp_path / "keys.txt"
+    keys.write_text("k1")
+    certificate = erase(
+        "--path", str(odd), "-o", "subscribe=users", "--to", str(copy), "--run", "--keys",
+        str(keys), "--value", "json", "--where", "value.user.id IN (1, 2)", "--action", "redact",
+        "--field", "user.id",
+    )  # fmt: skip
+    # Of the first partition the offsets 1 and 5, and no bad value; of the other one 5, and 1 and 3.
+    assert [(each["matched"], each["undecoded"]) for each in certificate["partitions"]] == [
+        (2, 0),
+        (1, 2),
+    ]
+    rows = spark.read.format("isotherm").load(copy.as_uri(), subscribe="users").collect()
+    nulled = {(row.partition, row.offset) for row in rows if b"null" in bytes(row.value or b"")}
+    assert nulled == {(0, 1), (0, 5), (1, 5)}
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         (["--where", "valeu = 1"], ConfigError, "Spark refuses the expression"),
         (["--where", "key ="], ConfigError, "Spark refuses the expression"),
         (["--where", "offset"], ConfigError, "Spark refuses the expression"),
+        (["--where", "value.user.nam = 'N5'", "--value", "json"], ConfigError,
+         "value:struct<user:struct<id:double,name:string>>"),
+        (["--where", "value.a = 1", "--value", "avro"], ConfigError, "needs a schema registry"),
         (["--where", "rand() < 0.5"], ConfigError, "may select other records"),
         (["--where", "timestamp < now()"], ConfigError, "may select other records"),
         (["--where", "offset = 1", "--action", "redact", "--field", "a.b", "--from", "100"],

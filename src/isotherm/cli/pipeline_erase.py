@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isotherm.cli.option_groups import with_groups
-from isotherm.cli.options import AsJson, ClientOptions, parse_pairs
+from isotherm.cli.options import AsJson, ClientOptions, Registry, RegistryOption, parse_pairs
 from isotherm.cli.output import console, error_console, human_size, print_json, print_rows
 from isotherm.cli.pipeline_bucket import MaxBytes
 from isotherm.cli.pipeline_options import (
@@ -73,6 +73,16 @@ Where = Annotated[
         metavar="SQL",
         help="Erase the records for which this is true: Spark's SQL over key, value, headers,"
         " timestamp, partition and offset.",
+    ),
+]
+Value = Annotated[
+    str,
+    typer.Option(
+        "--value",
+        metavar="FORMAT",
+        help="What `value` is in --where: raw, unchanged bytes; string, UTF-8; json, objects, as in"
+        " value.user.id = 42; avro, protobuf or json-schema, after the id of a schema in"
+        " --registry.",
     ),
 ]
 Partitions = Annotated[
@@ -207,6 +217,9 @@ class SelectedRecords:
     keys_format: KeysFormat = None
     key_encoding: KeyEncoding = "text"
     where: Where = None
+    value: Value = "raw"
+    registry: Registry = None
+    registry_option: RegistryOption = None
     partitions: Partitions = None
     from_: From = None
     until: Until = None
@@ -329,7 +342,7 @@ def _plan_or_run(
             else:
                 offsets = erased_offsets(matches.records, plan.pieces) if opened else {}
                 rows = count_rows(spark, opened, offsets)
-        matches.records.unpersist()
+        matches.unpersist()
         if not request.run:
             protection = read_protection(settings.written, clock.now_ms())
             reports = job.report(plan, matches)
@@ -337,6 +350,7 @@ def _plan_or_run(
             return
         if not request.as_json:
             _print_reports(reports)
+            _print_undecoded(reports)
             _print_unreachable(plan)
             _print_protection(certificate.protection)
             for each in certificate.tables:
@@ -506,6 +520,8 @@ def _action(text: str, fields: list[str] | None) -> Any:
 def _selector(selected: SelectedRecords) -> Selector:
     from isotherm.spark.jobs.erase_keys import KEY_ENCODINGS, KEY_FORMATS, read_keys
     from isotherm.spark.jobs.erase_selection import Selector
+    from isotherm.spark.tables.schema_registry import registry_settings
+    from isotherm.spark.tables.value_formats import RAW, formats
 
     if selected.keys is None and selected.where is None:
         raise typer.BadParameter(
@@ -515,6 +531,10 @@ def _selector(selected: SelectedRecords) -> Selector:
         raise typer.BadParameter(f"one of {', '.join(KEY_FORMATS)}", param_hint="--keys-format")
     if selected.key_encoding not in KEY_ENCODINGS:
         raise typer.BadParameter(f"one of {', '.join(KEY_ENCODINGS)}", param_hint="--key-encoding")
+    registered = registry_settings(selected.registry, parse_pairs(selected.registry_option))
+    value_format = formats(RAW, selected.value, registered).value
+    if selected.where is None and value_format.name != RAW:
+        raise typer.BadParameter("it is for --where", param_hint="--value")
     keys = None
     if selected.keys is not None:
         keys = read_keys(selected.keys, selected.keys_format, selected.key_encoding)
@@ -528,6 +548,7 @@ def _selector(selected: SelectedRecords) -> Selector:
         end_offset=end_offset,
         start_ms=start_ms,
         end_ms=end_ms,
+        value_format=value_format,
     )
 
 
@@ -611,7 +632,7 @@ def _print_plan(
     as_json: bool,
 ) -> None:
     rows = [each.as_row() for each in reports]
-    shown = ("topic", "partition", "segments", "matching", "records", "bytes")
+    shown = ("topic", "partition", "segments", "matching", "records", "bytes", "undecoded")
     if as_json:
         print_json(
             {
@@ -639,7 +660,8 @@ def _print_plan(
             }
         )
         return
-    print_rows(shown, rows, as_json=False)
+    print_rows(shown[:-1], rows, as_json=False)
+    _print_undecoded(reports)
     _print_unreachable(plan)
     _print_protection(protection)
     for each in tables:
@@ -655,6 +677,15 @@ def _print_reports(reports: list[PartitionReport]) -> None:
         "topic", "partition", "segments", "matching", "records", "changed", "bytes", "bytes_after",
     )  # fmt: skip
     print_rows(columns, [each.as_row() for each in reports], as_json=False)
+
+
+def _print_undecoded(reports: list[PartitionReport]) -> None:
+    for each in reports:
+        if each.undecoded is not None:
+            console().print(
+                f"not decoded, and so not selected: {each.undecoded.count} values of"
+                f" {each.partition}, the first one at offset {each.undecoded.first}"
+            )
 
 
 def _print_unreachable(plan: ErasurePlan) -> None:

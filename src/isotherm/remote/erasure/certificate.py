@@ -51,6 +51,7 @@ class Unreachable:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasedPartition:
     """`matched` counts the records that the run acted on, in offsets [start_offset, end_offset).
+    `undecoded` counts those whose value could not be decoded, and that therefore did not match.
     `left` is how many matched when all of that was read again; None until it was read.
     `local_copies_gone` names the brokers that have dropped their local copies."""
 
@@ -58,6 +59,7 @@ class ErasedPartition:
     start_offset: Offset
     end_offset: Offset
     matched: int
+    undecoded: int = 0
     segments: tuple[ErasedSegment, ...] = ()
     unreachable: tuple[Unreachable, ...] = ()
     left: int | None = None
@@ -80,7 +82,7 @@ class ErasedTable:
 class ErasureCertificate:
     """`time_ms` is when the run began, `proved_ms` when everything had been read again, None before
     that. `selector` is the digest of the selector. `protection` is that of the bucket that the run
-    wrote to."""
+    wrote to. `value_type` is the type of decoded values, a schema of Arrow in base64."""
 
     run: str
     action: str
@@ -93,6 +95,7 @@ class ErasureCertificate:
     proved_ms: TimestampMs | None = None
     tables: tuple[ErasedTable, ...] = ()
     protection: BucketProtection = UNKNOWN_PROTECTION
+    value_type: str | None = None
 
     @property
     def left(self) -> int:
@@ -121,6 +124,7 @@ def encode_certificate(certificate: ErasureCertificate) -> bytes:
         },
         "timeMs": certificate.time_ms,
         "provedMs": certificate.proved_ms,
+        "valueType": certificate.value_type,
         "partitions": [_partition_members(each) for each in certificate.partitions],
         "tables": [
             {
@@ -143,6 +147,7 @@ def _partition_members(erased: ErasedPartition) -> dict[str, Any]:
         "startOffset": erased.start_offset,
         "endOffset": erased.end_offset,
         "matched": erased.matched,
+        "undecoded": erased.undecoded,
         "left": erased.left,
         "localCopiesGone": list(erased.local_copies_gone),
         "segments": [
@@ -192,6 +197,7 @@ def decode_certificate(data: bytes) -> ErasureCertificate:
             ),
             time_ms=int(members["timeMs"]),
             proved_ms=_optional(members["provedMs"]),
+            value_type=None if members["valueType"] is None else _text(members["valueType"]),
             partitions=tuple(map(_partition, members["partitions"])),
             tables=tuple(
                 ErasedTable(
@@ -216,6 +222,7 @@ def _partition(members: Mapping[str, Any]) -> ErasedPartition:
         start_offset=int(members["startOffset"]),
         end_offset=int(members["endOffset"]),
         matched=int(members["matched"]),
+        undecoded=int(members["undecoded"]),
         left=_optional(members["left"]),
         local_copies_gone=tuple(map(int, members["localCopiesGone"])),
         segments=tuple(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -40,20 +40,22 @@ from isotherm.spark.jobs.erase_plan import ErasurePlan, read_erasure_plan
 from isotherm.spark.jobs.erase_selection import (
     ScanSettings,
     Selector,
+    UndecodedValues,
     counts_of_pieces,
     select_records,
 )
-from isotherm.spark.jobs.erase_tables import (
-    ErasedOffsets,
-    OpenedTable,
-    count_rows,
-    erase_rows,
-    erased_offsets,
-    offsets_table,
-    read_offsets,
-    with_left,
-    with_more_deleted,
-)
+from isotherm.spark.jobs.erase_tables import ErasedOffsets
+from isotherm.spark.jobs.erase_tables import OpenedTable
+from isotherm.spark.jobs.erase_tables import count_rows
+from isotherm.spark.jobs.erase_tables import erase_rows
+from isotherm.spark.jobs.erase_tables import erased_offsets
+from isotherm.spark.jobs.erase_tables import offsets_table
+from isotherm.spark.jobs.erase_tables import read_offsets
+from isotherm.spark.jobs.erase_tables import with_left
+from isotherm.spark.jobs.erase_tables import with_more_deleted
+from isotherm.spark.jobs.erase_values import find_value_type
+from isotherm.spark.jobs.erase_values import type_of_text
+from isotherm.spark.jobs.erase_values import type_text
 from isotherm.spark.jobs.rewrite_run import (
     RewriteSettings,
     begin_journals,
@@ -74,6 +76,7 @@ from isotherm.spark.jobs.rewrite_tasks import (
     staged_pieces,
 )
 from isotherm.spark.options import SourceOptions
+from isotherm.spark.tables.value_types import ValueType
 from isotherm.spark.task_folder import task_folder
 from isotherm.spark.tier.open_log import open_brokers
 from isotherm.types import TimestampMs, TopicIdPartition, uuid_from_text, uuid_to_text
@@ -133,17 +136,41 @@ def settings_of(
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The matching records, and their number in each piece that has some. `records` is persisted;
-    the caller unpersists it."""
+    """The matching records, and their number in each piece that has some. `selected` is that of
+    `select_records`, persisted. `undecoded` has the values that `value_type` cannot hold, by
+    piece."""
 
-    records: DataFrame
+    selected: DataFrame
     counts: Mapping[int, int]
+    undecoded: Mapping[int, UndecodedValues] = field(default_factory=dict)
+    value_type: ValueType = None
+
+    @property
+    def records(self) -> DataFrame:
+        """The columns `piece` and `relative` of the matching records."""
+        return self.selected.where("NOT is_dead").select("piece", "relative")
+
+    def unpersist(self) -> None:
+        self.selected.unpersist()
 
     def matching(self, pieces: Sequence[Piece]) -> list[Piece]:
         return [piece for piece in pieces if self.counts.get(piece.number)]
 
     def count(self, pieces: Sequence[Piece]) -> int:
         return sum(self.counts.get(piece.number, 0) for piece in pieces)
+
+    def undecoded_in(self, pieces: Sequence[Piece]) -> UndecodedValues | None:
+        """The values in these pieces that cannot be decoded, if there are any."""
+        found = [
+            (piece, self.undecoded[piece.number])
+            for piece in pieces
+            if piece.number in self.undecoded
+        ]
+        if not found:
+            return None
+        piece, first = found[0]
+        count = sum(each.count for _, each in found)
+        return UndecodedValues(count, piece.start_offset + first.first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +185,7 @@ class PartitionReport:
     records: int
     bytes: int
     unreachable: int
+    undecoded: UndecodedValues | None = None
     changed: int = 0
     bytes_after: int = 0
 
@@ -170,14 +198,16 @@ class PartitionReport:
             "records": self.records,
             "bytes": self.bytes,
             "unreachable": self.unreachable,
+            "undecoded": 0 if self.undecoded is None else self.undecoded.count,
             "changed": self.changed,
             "bytes_after": self.bytes_after,
         }
 
 
 def cost_of_scan(spark: SparkSession, plan: ErasurePlan, selector: Selector, fetch: int) -> Cost:
-    """The cost to find the matching records."""
-    return _cost(spark, plan.selected(selector), fetch)
+    """The cost to find the matching records. The fields of values are found before."""
+    once = _cost(spark, plan.selected(selector), fetch)
+    return once + once if selector.decodes else once
 
 
 def cost_of_run(
@@ -208,7 +238,8 @@ def find_matches(
     """Read the log and find the records on which the action would change something.
 
     Raises PolicyViolationError if DROP selects a tombstone of a compacted topic, unless all records
-    of its key are selected, and for a value that REDACT cannot change.
+    of its key are selected, and for a value that REDACT cannot change. Raises ConfigError for an
+    expression that Spark refuses.
     """
     scan = ScanSettings(
         source=settings.source,
@@ -219,8 +250,16 @@ def find_matches(
         and bool(plan.compacted)
         and not selector.names_whole_keys,
     )
+    if selector.decodes:
+        pieces = plan.selected(selector)
+        selector = replace(
+            selector,
+            value_type=find_value_type(
+                spark, pieces, selector.value_format, settings.source, settings.fetch_bytes
+            ),
+        )
     records = select_records(spark, plan.pieces, selector, scan)
-    return Matches(records, counts_of_pieces(records))
+    return Matches(records, *counts_of_pieces(records), selector.value_type)
 
 
 def _worked_on(plan: ErasurePlan, matches: Matches, settings: ErasureSettings) -> list[Piece]:
@@ -320,6 +359,7 @@ def report(
                 records=matches.count(pieces),
                 bytes=sum(piece.segment.segment_size_in_bytes for piece in matching),
                 unreachable=len(plan.unreachable[partition]),
+                undecoded=matches.undecoded_in(pieces),
                 changed=len(mine),
                 bytes_after=sum(each.bytes_written for each in mine),
             )
@@ -345,6 +385,7 @@ def _certificate(
                 start_offset=pieces[0].start_offset,
                 end_offset=pieces[-1].end_offset,
                 matched=matches.count(reached),
+                undecoded=0 if (dead := matches.undecoded_in(pieces)) is None else dead.count,
                 segments=tuple(
                     _erased_segment(each)
                     for each in staged
@@ -363,6 +404,7 @@ def _certificate(
         location=f"{settings.written.url} {settings.written.key_prefix or ''}".rstrip(),
         time_ms=settings.now_ms,
         partitions=tuple(partitions),
+        value_type=type_text(matches.value_type),
     )
 
 
@@ -412,9 +454,10 @@ def prove(
         action=settings.action,
         fields=settings.fields,
     )
+    selector = replace(selector, value_type=type_of_text(certificate.value_type))
     records = select_records(spark, below, selector, scan)
-    matches = Matches(records, counts_of_pieces(records))
-    records.unpersist()
+    matches = Matches(records, *counts_of_pieces(records))
+    matches.unpersist()
     left = {
         partition: matches.count(
             [each for each in below if each.segment.topic_id_partition == partition]
@@ -432,8 +475,8 @@ def _check_same(
     if selector.digest != certificate.selector:
         raise ConfigError(
             "the records that are selected are not those of the certificate"
-            f" run={certificate.run} hint='give the same --keys, --where, --partitions, --from and"
-            " --until'"
+            f" run={certificate.run} hint='give the same --keys, --where, --value, --partitions,"
+            " --from and --until'"
         )
     fields = tuple(".".join(path) for path in settings.fields)
     if (settings.action.value, fields) != (certificate.action, certificate.fields):

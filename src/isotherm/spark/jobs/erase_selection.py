@@ -12,26 +12,42 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
-from pyspark.sql.types import BooleanType, IntegerType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    StructField,
+    StructType,
+)
 from pyspark.storagelevel import StorageLevel
 
 from isotherm.errors import ConfigError, PolicyViolationError
-from isotherm.record.columns import decode_columns
 from isotherm.remote.erasure.erased_piece import EraseAction
 from isotherm.remote.erasure.redaction import FieldPath, redacted
-from isotherm.remote.rewriting.pieces import Piece, located, read_chunks
+from isotherm.remote.rewriting.pieces import Piece
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.arrow_rows import decoded_columns, numbers, record_batch
 from isotherm.spark.jobs.erase_keys import keys_digest, keys_frame
+from isotherm.spark.jobs.erase_values import (
+    DecodedAs,
+    check_has_fields,
+    decoded_values,
+    piece_columns,
+)
 from isotherm.spark.jobs.rewrite_tasks import piece_numbers, piece_tasks
+from isotherm.spark.numbered_tasks import spark_schema
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.row_schema import COLUMN_TYPES, arrow_schema, schema_of
+from isotherm.spark.tables.value_decoder import ValueDecoder
+from isotherm.spark.tables.value_formats import RAW, RAW_FORMAT, ValueFormat
+from isotherm.spark.tables.value_types import ValueType
 from isotherm.spark.tier.storage import storage_of_job
 from isotherm.types import Offset, TimestampMs
 
@@ -44,20 +60,25 @@ if TYPE_CHECKING:
 WHERE_COLUMNS = ("key", "value", "headers", "timestamp", "partition", "offset")
 _PIECE = "_piece"
 _IS_OPEN = "_is_open"
-_SELECTED = "piece int, relative long"
+_IS_DEAD = "_is_dead"
+_BYTES = "_bytes"
+_SELECTED = "piece int, relative long, is_dead boolean"
 # Functions whose result is another one at another time. Spark counts them as deterministic, because
 # they are constant within a query. The proof is another query.
 _OF_THE_TIME = re.compile(
     r"\b(now|current_timestamp|current_date|current_time|localtimestamp|curdate|unix_timestamp)\b",
     re.IGNORECASE,
 )
+_SHOWN_TYPE_MAX = 500
+"""The longest type in the error for an expression, in characters."""
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
     """The records that match: all that is given applies. `keys` are sorted. `start` is inclusive,
-    `end` exclusive, of offsets and of timestamps (milliseconds)."""
+    `end` exclusive, of offsets and of timestamps (milliseconds). `where` reads values as
+    `value_format` decodes them, to the type `value_type` once it is found."""
 
     keys: Sequence[bytes] | None = None
     where: str | None = None
@@ -66,6 +87,12 @@ class Selector:
     end_offset: Offset | None = None
     start_ms: TimestampMs | None = None
     end_ms: TimestampMs | None = None
+    value_format: ValueFormat = RAW_FORMAT
+    value_type: ValueType = None
+
+    @property
+    def decodes(self) -> bool:
+        return self.where is not None and self.value_format.name != RAW
 
     @property
     def digest(self) -> str:
@@ -76,6 +103,7 @@ class Selector:
             "partitions": None if self.partitions is None else sorted(self.partitions),
             "offsets": [self.start_offset, self.end_offset],
             "timestampsMs": [self.start_ms, self.end_ms],
+            "value": self.value_format.name,
         }
         return hashlib.sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()
 
@@ -106,29 +134,52 @@ class ScanSettings:
     """For DROP: raise PolicyViolationError at a selected tombstone."""
 
 
-def check_where(spark: SparkSession, text: str) -> frozenset[str]:
+@dataclass(frozen=True, slots=True)
+class UndecodedValues:
+    """How many of the records that were looked at have a value that cannot be decoded, in one
+    piece, and where the first one is. They do not match."""
+
+    count: int
+    first: Offset
+
+
+def check_where(
+    spark: SparkSession, text: str, value: DataType = COLUMN_TYPES["value"]
+) -> frozenset[str]:
     """The columns that an expression names. Raises ConfigError if Spark refuses it, or if it may
     select other records the next time."""
-    frame = spark.createDataFrame([], schema_of(WHERE_COLUMNS))
+    frame = spark.createDataFrame([], _where_schema(WHERE_COLUMNS, value))
     try:
         plan: Any = frame.where(text)._jdf.queryExecution().analyzed()
     except PySparkException as error:
         reason = " ".join(str(error).partition("\n\nJVM stacktrace")[0].split())
         raise ConfigError(
             f"Spark refuses the expression of --where reason={reason!r}"
-            f" columns={','.join(WHERE_COLUMNS)}"
+            f" columns={_shown_columns(value)}"
         ) from None
     if not plan.deterministic() or _OF_THE_TIME.search(_QUOTED.sub("", text)):
         raise ConfigError(
             "the expression of --where may select other records each time, and the proof selects"
             f" once more value={text!r} hint='write times and numbers as literals'"
         )
-    return frozenset(name for name in WHERE_COLUMNS if _is_named(spark, text, name))
+    return frozenset(name for name in WHERE_COLUMNS if _is_named(spark, text, name, value))
 
 
-def _is_named(spark: SparkSession, text: str, column: str) -> bool:
+def _where_schema(names: Sequence[str], value: DataType) -> StructType:
+    fields = schema_of(names).fields
+    return StructType([StructField("value", value) if f.name == "value" else f for f in fields])
+
+
+def _shown_columns(value: DataType) -> str:
+    if isinstance(value, BinaryType):
+        return ",".join(WHERE_COLUMNS)
+    shown = value.simpleString()[:_SHOWN_TYPE_MAX]
+    return ",".join(f"value:{shown}" if name == "value" else name for name in WHERE_COLUMNS)
+
+
+def _is_named(spark: SparkSession, text: str, column: str, value: DataType) -> bool:
     # Not a frame that drops the column: Spark would find it below the projection.
-    others = schema_of([name for name in WHERE_COLUMNS if name != column])
+    others = _where_schema([name for name in WHERE_COLUMNS if name != column], value)
     try:
         spark.createDataFrame([], others).where(text)
     except PySparkException:
@@ -136,11 +187,54 @@ def _is_named(spark: SparkSession, text: str, column: str) -> bool:
     return False
 
 
+class _Columns(NamedTuple):
+    """The columns that are read of the source, and those that Spark gets."""
+
+    rows: pa.Schema
+    schema: StructType
+    decoded: DecodedAs | None
+
+
+def _columns_read(spark: SparkSession, selector: Selector, settings: ScanSettings) -> _Columns:
+    decoded = None
+    value_type = COLUMN_TYPES["value"]
+    if selector.decodes:
+        decoded = DecodedAs(
+            selector.value_format, check_has_fields(selector.value_type, selector.value_format)
+        )
+        value_type = spark_schema(pa.schema([("value", decoded.value_type)]))["value"].dataType
+    named = {"offset"}
+    if selector.where is not None:
+        named |= check_where(spark, selector.where, value_type)
+    if "value" not in named:
+        decoded = None
+    if selector.keys is not None:
+        named.add("key")
+    if selector.start_ms is not None or selector.end_ms is not None:
+        named.add("timestamp")
+    redacts = settings.action is EraseAction.REDACT
+    if redacts:
+        named.add("value")
+    read = named if decoded is None else named | decoded.source_columns
+    shown = value_type if decoded is not None else COLUMN_TYPES["value"]
+    fields = _where_schema([name for name in COLUMN_TYPES if name in named], shown).fields
+    if decoded is not None and redacts:
+        fields = [*fields, StructField(_BYTES, BinaryType())]
+    more = [
+        StructField(_PIECE, IntegerType()),
+        StructField(_IS_OPEN, BooleanType()),
+        StructField(_IS_DEAD, BooleanType()),
+    ]
+    rows = arrow_schema(schema_of([name for name in COLUMN_TYPES if name in read]))
+    return _Columns(rows, StructType([*fields, *more]), decoded)
+
+
 def select_records(
     spark: SparkSession, pieces: Sequence[Piece], selector: Selector, settings: ScanSettings
 ) -> DataFrame:
-    """The selected records: `piece`, and `relative`, the offset from the piece's start. Lazy and
-    persisted: it runs at the first action.
+    """The selected records: `piece`, and `relative`, the offset from the piece's start. With
+    `is_dead` a record does not match: its value cannot be decoded. Lazy and persisted: it runs at
+    the first action.
 
     Reads each piece once. A task raises CorruptObjectError for damage, and PolicyViolationError for
     a value that is to be redacted and is not JSON.
@@ -148,25 +242,15 @@ def select_records(
     pieces = [piece for piece in pieces if selector.may_match(piece)]
     if not pieces:
         return spark.createDataFrame([], _SELECTED)
-    named = set() if selector.where is None else set(check_where(spark, selector.where))
-    named.add("offset")
-    if selector.keys is not None:
-        named.add("key")
-    if selector.start_ms is not None or selector.end_ms is not None:
-        named.add("timestamp")
-    if settings.action is EraseAction.REDACT:
-        named.add("value")
-    rows = schema_of([name for name in COLUMN_TYPES if name in named])
-    more = [StructField(_PIECE, IntegerType()), StructField(_IS_OPEN, BooleanType())]
-    schema = StructType([*rows.fields, *more])
-    scan = _Scan(pieces, settings, arrow_schema(rows), arrow_schema(schema))
-    records = piece_tasks(spark, pieces).mapInArrow(scan, schema)
+    read = _columns_read(spark, selector, settings)
+    scan = _Scan(pieces, settings, read.rows, arrow_schema(read.schema), read.decoded)
+    records = piece_tasks(spark, pieces).mapInArrow(scan, read.schema)
     if settings.action is EraseAction.TOMBSTONE:
         records = records.where(sql.col(_IS_OPEN))
     for condition in _conditions(selector):
         records = records.where(condition)
     if selector.where is not None:
-        records = records.where(selector.where)
+        records = records.where(sql.col(_IS_DEAD) | sql.expr(selector.where))
     if selector.keys is not None:
         records = records.join(keys_frame(spark, list(selector.keys)), "key", "left_semi")
     selected = records.mapInArrow(_Selected.of(pieces, settings), _SELECTED)
@@ -185,9 +269,19 @@ def _conditions(selector: Selector) -> Iterator[Column]:
         yield sql.col("timestamp") < sql.timestamp_millis(sql.lit(selector.end_ms))
 
 
-def counts_of_pieces(selected: DataFrame) -> dict[int, int]:
-    """The number of selected records of each piece that has some."""
-    return {row["piece"]: row["count"] for row in selected.groupBy("piece").count().collect()}
+def counts_of_pieces(selected: DataFrame) -> tuple[dict[int, int], dict[int, UndecodedValues]]:
+    """The number of selected records of each piece that has some, and of values that cannot be
+    decoded. There `first` is from the piece's start."""
+    rows = selected.groupBy("piece", "is_dead").agg(
+        sql.count("*").alias("records"), sql.min("relative").alias("first")
+    )
+    counts, undecoded = {}, {}
+    for row in rows.collect():
+        if row.is_dead:
+            undecoded[row.piece] = UndecodedValues(row.records, row.first)
+        else:
+            counts[row.piece] = row.records
+    return counts, undecoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,29 +293,26 @@ class _Scan:
     settings: ScanSettings
     rows: pa.Schema
     schema: pa.Schema
+    decoded: DecodedAs | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage = storage_of_job(self.settings.source)
         by_number = {piece.number: piece for piece in self.pieces}
-        decoded = decoded_columns(self.rows) | self._looked_at()
+        names = decoded_columns(self.rows) | self._looked_at()
+        decoder = None if self.decoded is None else self.decoded.decoder()
         for number in piece_numbers(batches):
             piece = by_number[number]
-            for chunk, _ in read_chunks(storage, piece, self.settings.fetch_bytes):
-                data = memoryview(chunk.data)[: chunk.size]
-                while len(data):
-                    with located(piece):
-                        columns = decode_columns(data, columns=decoded)
-                    if columns.position_end == 0:
-                        break
-                    data = data[columns.position_end :]
-                    yield self._batch(piece, columns)
+            for columns in piece_columns(storage, piece, self.settings.fetch_bytes, names):
+                yield self._batch(piece, columns, decoder)
 
     def _looked_at(self) -> frozenset[str]:
         if self.settings.action is EraseAction.TOMBSTONE:
             return frozenset({"value", "headers"})
         return frozenset({"value"} if self.settings.keeps_tombstones else ())
 
-    def _batch(self, piece: Piece, columns: RecordColumns) -> pa.RecordBatch:
+    def _batch(
+        self, piece: Piece, columns: RecordColumns, decoder: ValueDecoder | None
+    ) -> pa.RecordBatch:
         rows = record_batch(columns, piece.segment.topic_id_partition.topic_partition, self.rows)
         is_open: Any = np.ones(columns.count, dtype=np.bool_)
         if self._looked_at():
@@ -230,8 +321,16 @@ class _Scan:
         if columns.headers is not None and self.settings.action is EraseAction.TOMBSTONE:
             lengths = columns.headers.value_lengths().to_numpy(zero_copy_only=False)
             is_open = is_open | (lengths > 0)
-        numbered = numbers(np.full(columns.count, piece.number, np.int32), pa.int32())
-        arrays = [*rows.columns, numbered, pa.array(is_open)]
+        own: dict[str, Any] = {
+            _PIECE: numbers(np.full(columns.count, piece.number, np.int32), pa.int32()),
+            _IS_OPEN: pa.array(is_open),
+            _IS_DEAD: pa.array(np.zeros(columns.count, dtype=np.bool_)),
+        }
+        if decoder is not None:
+            own[_BYTES] = rows["value"]
+            kind = self.schema.field("value").type
+            own["value"], own[_IS_DEAD] = decoded_values(rows, decoder, kind)
+        arrays = [own[name] if name in own else rows[name] for name in self.schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
@@ -263,8 +362,12 @@ class _Selected:
                 self._refuse_tombstones(batch, pieces, offsets)
             rows = np.searchsorted(self.numbers, pieces)
             yield pa.RecordBatch.from_arrays(
-                [pa.array(pieces, pa.int32()), pa.array(offsets - self.starts[rows], pa.int64())],
-                names=["piece", "relative"],
+                [
+                    pa.array(pieces, pa.int32()),
+                    pa.array(offsets - self.starts[rows], pa.int64()),
+                    batch[_IS_DEAD],
+                ],
+                names=["piece", "relative", "is_dead"],
             )
 
     @property
@@ -272,9 +375,14 @@ class _Selected:
         return self.settings.action is EraseAction.REDACT
 
     def _changing(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The records with a field to redact."""
+        """The records with a field to redact, and the dead ones."""
         changes = []
-        for row, value in enumerate(batch["value"].to_pylist()):
+        values = batch[_BYTES if _BYTES in batch.schema.names else "value"]
+        is_dead = batch[_IS_DEAD].to_pylist()
+        for row, value in enumerate(values.to_pylist()):
+            if is_dead[row]:
+                changes.append(True)
+                continue
             try:
                 changes.append(value is not None and redacted(value, self.settings.fields) != value)
             except ValueError as error:
@@ -288,6 +396,7 @@ class _Selected:
 
     def _refuse_tombstones(self, batch: pa.RecordBatch, pieces: Any, offsets: Any) -> None:
         is_open = batch[_IS_OPEN].to_numpy(zero_copy_only=False)
+        is_open = is_open | batch[_IS_DEAD].to_numpy(zero_copy_only=False)
         if not is_open.all():
             at = int(np.argmin(is_open))
             raise PolicyViolationError(

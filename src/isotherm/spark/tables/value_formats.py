@@ -48,6 +48,9 @@ class ValueFormat:
     unwraps: bool = False
 
 
+RAW_FORMAT = ValueFormat(RAW)
+
+
 class RawDecoder:
     framing = None
     value_type: ValueType = pa.binary()
