@@ -44,18 +44,18 @@ from isotherm.spark.jobs.erase_selection import (
     counts_of_pieces,
     select_records,
 )
-from isotherm.spark.jobs.erase_tables import ErasedOffsets
-from isotherm.spark.jobs.erase_tables import OpenedTable
-from isotherm.spark.jobs.erase_tables import count_rows
-from isotherm.spark.jobs.erase_tables import erase_rows
-from isotherm.spark.jobs.erase_tables import erased_offsets
-from isotherm.spark.jobs.erase_tables import offsets_table
-from isotherm.spark.jobs.erase_tables import read_offsets
-from isotherm.spark.jobs.erase_tables import with_left
-from isotherm.spark.jobs.erase_tables import with_more_deleted
-from isotherm.spark.jobs.erase_values import find_value_type
-from isotherm.spark.jobs.erase_values import type_of_text
-from isotherm.spark.jobs.erase_values import type_text
+from isotherm.spark.jobs.erase_tables import (
+    ErasedOffsets,
+    OpenedTable,
+    count_rows,
+    erase_rows,
+    erased_offsets,
+    offsets_table,
+    read_offsets,
+    with_left,
+    with_more_deleted,
+)
+from isotherm.spark.jobs.erase_values import find_value_type, type_of_text, type_text
 from isotherm.spark.jobs.rewrite_run import (
     RewriteSettings,
     begin_journals,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,10 @@ class TopicCatalog:
 
     def find(self, name: str) -> TopicImage | None:
         return self._image.topics_by_name.get(name)
+
+    def name_of(self, topic_id: uuid.UUID) -> str | None:
+        topic = self._image.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
 
     def assignment(self, partitions: Iterable[TopicPartition]) -> Assignment:
         """The assignment with topic ids. Unknown topics are left out."""

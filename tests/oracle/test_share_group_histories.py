@@ -1,0 +1,330 @@
+"""A share group of Kafka's and one of ours get the same random heartbeats: they give the same
+answers, and write the same records.
+
+The records are compared after each request. Hashes of the metadata differ, so do times, and which
+of equal shares a member gets (`test_share_assignments` compares that): of an assignment its size is
+compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.coordinators.groups.group_records import (
+    GroupRecord,
+    encode_key,
+    encode_value,
+)
+from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
+from isotherm.broker.coordinators.groups.share_group import ShareGroup, ShareGroupSettings
+from isotherm.broker.coordinators.groups.share_group_records import (
+    ShareGroupStatePartitionMetadataKey,
+    decode_share_record,
+)
+from isotherm.broker.coordinators.groups.share_member import ShareHeartbeat
+from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
+from isotherm.protocol.api_keys import ApiKey
+from oracle.kafka import EAGER_SETTINGS, running_kafka
+from oracle.raw_requests import ask, read_answer, request_frame
+from tests.support.conditions import wait_until
+
+pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+
+E = ErrorCode
+STEPS = 40
+# Divisible by any number of members, so that all shares are equal.
+PARTITIONS = 12
+MEMBERS = "abcd"
+MAX_SIZE = 3
+SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "group.share.max.size": str(MAX_SIZE),
+    "group.share.max.share.sessions": "10",
+    # The test's own pace removes no member.
+    "group.share.session.timeout.ms": "3600000",
+    "group.share.max.session.timeout.ms": "3600000",
+    "group.share.assignment.interval.ms": "0",
+    "group.share.min.assignment.interval.ms": "0",
+}
+OFFSETS_TOPIC = "__consumer_offsets"
+NOT_YET = {E.coordinator_not_available, E.coordinator_load_in_progress, E.not_coordinator}
+
+
+class Kafka:
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._servers = bootstrap_servers
+        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        topics = [NewTopic(name, PARTITIONS) for name in "tu"]
+        for created in admin.create_topics(topics).values():
+            created.result(300)
+        self.topic_ids: dict[str, uuid.UUID] = {}
+
+        def are_shown() -> bool:
+            asked = [{"topic_id": str(uuid.UUID(int=0)), "name": name} for name in "tu"]
+            answer = self.call("METADATA", 12, topics=asked)
+            self.topic_ids = {each.name: each.topic_id for each in answer.topics if each.topic_id}
+            return len(self.topic_ids) == len(asked)
+
+        wait_until(are_shown, "the topics", timeout_s=60)
+
+        def is_available() -> bool:
+            self.call("FIND_COORDINATOR", 6, key_type=0, coordinator_keys=["x"])
+            return self.heartbeat("x", "a", 5, None).error_code not in NOT_YET
+
+        wait_until(is_available, "the group coordinator", timeout_s=60)
+        self._reader = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": "reader",
+                "fetch.wait.max.ms": 5,
+            }
+        )
+        self._reader.assign([TopicPartition(OFFSETS_TOPIC, 0, 0)])
+        self._read = 0
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def call(self, api: str, version: int, **fields: Any) -> Any:
+        payload = ask(self._servers, request_frame(ApiKey[api], version, fields))
+        assert isinstance(payload, bytes), payload
+        return read_answer(ApiKey[api], version, payload)
+
+    def heartbeat(self, group: str, member: str, epoch: int, names: Any) -> Any:
+        return self.call(
+            "SHARE_GROUP_HEARTBEAT",
+            1,
+            group_id=group,
+            member_id=member,
+            member_epoch=epoch,
+            subscribed_topic_names=names,
+        )
+
+    def new_records(self) -> list[GroupRecord]:
+        """Of share groups, since the last call."""
+        partition = TopicPartition(OFFSETS_TOPIC, 0)
+        _, end = self._reader.get_watermark_offsets(partition, timeout=60)
+        records = []
+        while self._read < end:
+            for message in self._reader.consume(end - self._read, 60):
+                assert message.error() is None
+                self._read = message.offset() + 1
+                record = decode_share_record(message.key(), message.value())
+                if record is not None:
+                    encoded = encode_key(record.key), encode_value(record.value)
+                    assert encoded == (message.key(), message.value())
+                    records.append(record)
+        return records
+
+
+class Isotherm:
+    """Groups by their ids, in place of a coordinator."""
+
+    def __init__(self, topic_ids: dict[str, uuid.UUID]) -> None:
+        topics = {
+            name: SimpleNamespace(name=name, topic_id=topic_id, partitions=range(PARTITIONS))
+            for name, topic_id in topic_ids.items()
+        }
+        image: Any = SimpleNamespace(
+            end_offset=1,
+            topics_by_name=topics,
+            topics_by_id={topic.topic_id: topic for topic in topics.values()},
+        )
+        self.catalog = TopicCatalog(image)
+        self.groups: dict[str, ShareGroup] = {}
+
+    def heartbeat(
+        self, group_id: str, member_id: str, epoch: int, names: Any
+    ) -> tuple[Any, list[GroupRecord], bool]:
+        """The answer, the records, and whether partitions are to be initialized."""
+        group = self.groups.get(group_id)
+        if group is None:
+            if epoch != 0:
+                return (E.group_id_not_found, None, 0, None), [], False
+            group = ShareGroup(group_id, ShareGroupSettings(45_000, 5_000, 0, 30_000, MAX_SIZE))
+        before, group = group, group.copy()
+        try:
+            if epoch == -1:
+                records = group.leave(member_id, self.catalog, 0)
+                self.groups[group_id] = group
+                return (E.none, member_id, epoch, None), records, False
+            subscribed = None if names is None else frozenset(names)
+            beat = ShareHeartbeat(member_id, epoch, None, "raw", "/127.0.0.1", subscribed)
+            kept = before.keep_alive(beat, self.catalog, 0)
+            result, records = group.heartbeat(beat, self.catalog, 0, 0)
+        except MemberRejectedError as error:
+            return (error.code, None, 0, None), [], False
+        if kept is not None:
+            assert (kept, []) == (result, records)
+        pending = bool(result.uninitialized)
+        if pending:
+            partitions = {key: topic.partitions for key, topic in result.uninitialized.items()}
+            records += group.initialized(partitions, self.catalog, 0)
+        self.groups[group_id] = group
+        size = None if result.assigned is None else len(result.assigned)
+        return (E.none, result.member_id, result.epoch, size), records, pending
+
+
+@pytest.fixture(scope="module")
+def kafka(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    directory = tmp_path_factory.mktemp("kafka")
+    with running_kafka(directory, {**EAGER_SETTINGS, **SETTINGS}) as server:
+        client = Kafka(server.bootstrap_server)
+        yield client
+        client.close()
+
+
+class History:
+    """Both groups, and the requests that they have had."""
+
+    def __init__(self, kafka: Kafka, group_id: str) -> None:
+        self.kafka, self.group_id = kafka, group_id
+        self.isotherm = Isotherm(kafka.topic_ids)
+        self.epochs = dict.fromkeys(MEMBERS, 0)
+        self.steps: list[Any] = []
+        self._hashes: list[list[int]] = [[], []]
+        kafka.new_records()
+
+    def beat(self, member: str, epoch: int, names: Any) -> Any:
+        """The answer, which both have given."""
+        found, records, initializes = self.isotherm.heartbeat(self.group_id, member, epoch, names)
+        answer = self.kafka.heartbeat(self.group_id, member, epoch, names)
+        assigned = answer.assignment
+        size = (
+            None if assigned is None else sum(len(e.partitions) for e in assigned.topic_partitions)
+        )
+        expected = (answer.error_code, answer.member_id, answer.member_epoch, size)
+        written = self.kafka.new_records()
+        if initializes:
+            wait_until(lambda: self._has_initialized(written), "the states", timeout_s=60)
+        self.steps.append((member, epoch, names, expected))
+        shown = "\n".join(map(str, self.steps[-20:]))
+        assert found == expected, shown
+        assert self._shown(1, records) == self._shown(0, written), shown
+        if answer.error_code is E.none:
+            self.epochs[member] = max(0, answer.member_epoch)
+        return answer
+
+    def _has_initialized(self, written: list[GroupRecord]) -> bool:
+        written += self.kafka.new_records()
+        values = [
+            each.value
+            for each in written
+            if isinstance(each.key, ShareGroupStatePartitionMetadataKey)
+        ]
+        return bool(values) and not values[-1].initializing_topics
+
+    def _shown(self, side: int, records: list[GroupRecord]) -> list[Any]:
+        """The records with what is equal of both. Kafka's tables have no order of members."""
+        return sorted(
+            (
+                each.key.__api_key__,
+                getattr(each.key, "member_id", ""),
+                self._value(side, each.value),
+            )
+            for each in records
+        )
+
+    def _value(self, side: int, value: Any) -> str:
+        if value is None:
+            return "tombstone"
+        fields: dict[str, Any] = {}
+        for field in dataclasses.fields(value):
+            fields[field.name] = getattr(value, field.name)
+        if "metadata_hash" in fields:
+            hashes = self._hashes[side]
+            if fields["metadata_hash"] not in hashes:
+                hashes.append(fields["metadata_hash"])
+            fields["metadata_hash"] = hashes.index(fields["metadata_hash"])
+        fields.pop("assignment_timestamp", None)
+        for name in ("topic_partitions", "assigned_partitions"):
+            if name in fields:
+                fields[name] = sum(len(each.partitions) for each in fields[name])
+        for name in ("initializing_topics", "initialized_topics", "deleting_topics"):
+            if name in fields:
+                fields[name] = sorted(map(str, fields[name]))
+        return str(fields)
+
+    def check_description(self) -> None:
+        answer = self.kafka.call("SHARE_GROUP_DESCRIBE", 1, group_ids=[self.group_id])
+        (described,) = answer.groups
+        group = self.isotherm.groups[self.group_id]
+        assert (
+            described.group_state,
+            described.group_epoch,
+            described.assignment_epoch,
+            described.assignor_name,
+        ) == (group.shown_state, group.group_epoch, group.target_epoch, group.assignor)
+        assert {
+            each.member_id: (
+                each.member_epoch,
+                each.client_id,
+                each.client_host,
+                frozenset(each.subscribed_topic_names),
+                sum(len(topic.partitions) for topic in each.assignment.topic_partitions),
+            )
+            for each in described.members
+        } == {
+            member_id: (
+                member.epoch,
+                member.client_id,
+                member.client_host,
+                member.topic_names,
+                len(member.assigned),
+            )
+            for member_id, member in group.members.items()
+        }
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_heartbeats_are_answered_and_written_as_by_kafka(kafka: Kafka, seed: int) -> None:
+    rng = random.Random(seed)
+    history = History(kafka, f"seed-{seed}")
+    history.beat("a", 0, ["t"])
+    for _ in range(STEPS):
+        member = rng.choice(MEMBERS)
+        epoch = history.epochs[member]
+        kind = rng.random()
+        if kind < 0.15:
+            epoch = -1
+        elif kind < 0.3:
+            epoch = max(1, epoch + rng.choice([-2, -1, 1]))
+        elif kind < 0.35:
+            epoch = 0
+        # One topic, for which alone the order of Kafka's tables does not matter.
+        names = rng.choice([["t"], ["t"], ["u"], ["missing"]])
+        if epoch != 0 and rng.random() < 0.8:
+            names = None
+        history.beat(member, epoch, names)
+    history.check_description()
+
+
+def test_a_member_gets_topics_after_their_states_and_loses_what_it_gives_up(kafka: Kafka) -> None:
+    history = History(kafka, "one")
+    assert not history.beat("a", 0, ["u", "t"]).assignment.topic_partitions
+    assigned = history.beat("a", history.epochs["a"], None).assignment.topic_partitions
+    assert {each.topic_id for each in assigned} == set(kafka.topic_ids.values())
+    # The second heartbeat finds nothing to do.
+    for _ in range(2):
+        assert history.beat("a", history.epochs["a"], None).assignment is None
+    history.check_description()
+    (assigned,) = history.beat("a", history.epochs["a"], ["u"]).assignment.topic_partitions
+    assert assigned.topic_id == kafka.topic_ids["u"]
+    # The previous epoch, as if the answer were lost, and one that never was.
+    history.beat("a", history.epochs["a"] - 1, None)
+    history.beat("a", 99, None)
+    history.beat("a", -1, None)
+    history.beat("a", -1, None)
+    history.check_description()
