@@ -297,7 +297,7 @@ class ConsumerGroupCoordinator:
 
         It replaces an empty classic group with the same id.
         """
-        if beat.epoch != JOIN_EPOCH or group_id in shard.unserved:
+        if beat.epoch != JOIN_EPOCH or shard.is_taken(group_id):
             raise _no_such_group(group_id)
         group = ConsumerGroup(group_id, self._shards.consumer_settings(group_id))
         group.group_epoch = FIRST_EPOCH
@@ -313,7 +313,7 @@ class ConsumerGroupCoordinator:
         meanwhile: the heartbeat must begin again. Raises as `heartbeat`.
         """
         group_id, settings = classic.group_id, self._shards.consumer_settings(classic.group_id)
-        is_served = group_id not in shard.unserved and can_upgrade(classic, self._policy, settings)
+        is_served = not shard.is_taken(group_id) and can_upgrade(classic, self._policy, settings)
         if beat.epoch != JOIN_EPOCH or not is_served:
             raise _no_such_group(group_id)
         # The classic group changes in place, so the thread has what an upgrade reads of it.

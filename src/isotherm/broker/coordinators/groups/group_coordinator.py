@@ -41,6 +41,7 @@ from isotherm.broker.coordinators.groups.offset_coordinator import Committer, Of
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import OffsetsTopic, Producer
 from isotherm.broker.coordinators.groups.shards import GroupShards
+from isotherm.broker.coordinators.groups.share_group import ShareGroup
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.image import TopicImage
@@ -181,7 +182,7 @@ class GroupCoordinator:
         """None if its group has changed meanwhile, and the request must begin again."""
         future: asyncio.Future[JoinResult] = self._loop.create_future()
         error = self._session_timeout_error(joining.session_timeout_ms)
-        if joining.group_id in shard.unserved:
+        if shard.is_taken(joining.group_id):
             error = ErrorCode.inconsistent_group_protocol
         request = _join_request(joining, future, self._new_member_id(joining))
         # Before the step: a record without room for an id would fail the
@@ -294,11 +295,12 @@ class GroupCoordinator:
         """The classic group of that id, if there is one."""
         return self.shards.of_group(group_id).groups.get(group_id)
 
-    def all_groups(self) -> Iterator[AnyGroup]:
+    def all_groups(self) -> Iterator[AnyGroup | ShareGroup]:
         """All groups. Raises CoordinatorLoadInProgressError while shards are being loaded."""
         self.shards.check_loaded()
         for shard in self.shards.loaded():
             yield from shard.all_groups()
+            yield from shard.share_groups.values()
 
     def delete_group(self, group_id: str) -> ErrorCode:
         """Delete an empty group and its offsets, and return the error code."""

@@ -298,18 +298,18 @@ _SCHEMAS: Schemas = {
 _SCHEMAS[LEGACY_OFFSET_COMMIT] = _SCHEMAS[OffsetCommitKey.__api_key__]
 
 
-# Only Apache Kafka's brokers serve groups of these types: KIP-932, KIP-1071.
-_SHARE_GROUP_METADATA, _STREAMS_GROUP_METADATA = 11, 17
+# Only Apache Kafka's brokers serve groups of this type: KIP-1071.
+_STREAMS_GROUP_METADATA = 17
 
 
 def unserved_group(key: Buffer) -> str | None:
-    """The group's id, if the record is the metadata of a share or streams group; else None.
+    """The group's id, if the record is the metadata of a streams group; else None.
 
     Raises CorruptMetadataError.
     """
-    if _version_of(key)[0] not in (_SHARE_GROUP_METADATA, _STREAMS_GROUP_METADATA):
+    if _version_of(key)[0] != _STREAMS_GROUP_METADATA:
         return None
-    # Both keys have one field, the group's id.
+    # The key has one field, the group's id.
     return str(_decode(GroupMetadataKey, key).group)
 
 

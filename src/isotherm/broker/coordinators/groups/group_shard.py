@@ -19,6 +19,7 @@ from isotherm.broker.coordinators.groups.group_offsets import GroupOffsets
 from isotherm.broker.coordinators.groups.group_records import (
     AnyGroupMetadataValue,
     GroupMetadataKey,
+    GroupRecord,
 )
 from isotherm.broker.coordinators.groups.group_snapshot import restore_group
 from isotherm.broker.coordinators.groups.offset_reader import CommittedOffset
@@ -27,8 +28,14 @@ from isotherm.broker.coordinators.groups.offsets_topic import (
     LoadedMarker,
     LoadedUnserved,
 )
+from isotherm.broker.coordinators.groups.share_group import ShareGroup, ShareGroupSettings
+from isotherm.broker.coordinators.groups.share_group_records import (
+    SHARE_KEYS,
+    ShareGroupMetadataKey,
+)
 from isotherm.types import NO_PRODUCER_ID, ProducerId, TimestampMs
 
+# The groups that commit offsets.
 AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup
 
 
@@ -51,8 +58,8 @@ class GroupShard(CoordinatorShard):
         self.groups: dict[str, ClassicGroup] = {}
         self.consumer_groups: dict[str, ConsumerGroup] = {}
         self.offsets: dict[str, GroupOffsets] = {}
-        # Share and streams groups. No other group may use their ids, or a broker of Apache Kafka
-        # could no longer load the partition.
+        self.share_groups: dict[str, ShareGroup] = {}
+        # Streams groups.
         self.unserved: set[str] = set()
         self._open_transactions: dict[ProducerId, set[str]] = {}
 
@@ -61,6 +68,11 @@ class GroupShard(CoordinatorShard):
 
     def all_groups(self) -> list[AnyGroup]:
         return [*self.groups.values(), *self.consumer_groups.values()]
+
+    def is_taken(self, group_id: str) -> bool:
+        """Whether a share or streams group has the id. No other group may use it, or a broker of
+        Apache Kafka could no longer load the partition."""
+        return group_id in self.share_groups or group_id in self.unserved
 
     def close(self) -> None:
         super().close()
@@ -109,9 +121,11 @@ class ShardFold:
         index: int,
         settings: ClassicGroupSettings,
         consumer_settings: Callable[[str], ConsumerGroupSettings],
+        share_settings: Callable[[str], ShareGroupSettings],
     ) -> None:
         self._settings = settings
         self._consumer_settings = consumer_settings
+        self._share_settings = share_settings
         self._shard = GroupShard(index)
         # The last record of each classic group. Only that record becomes a group.
         self._classic: dict[str, AnyGroupMetadataValue | None] = {}
@@ -132,6 +146,8 @@ class ShardFold:
         key, value = loaded.record
         if isinstance(key, GroupMetadataKey):
             self._classic[key.group] = value
+        elif isinstance(key, SHARE_KEYS):
+            self._replay_share(key, loaded.record)
         else:
             consumer_replay.replay(self._consumer_group(key.group_id), loaded.record)
 
@@ -141,8 +157,23 @@ class ShardFold:
             groups[group_id] = ConsumerGroup(group_id, self._consumer_settings(group_id))
         return groups[group_id]
 
+    def _replay_share(self, key: Any, record: GroupRecord) -> None:
+        """A tombstone without its group is left from one that was deleted."""
+        groups, group_id = self._shard.share_groups, key.group_id
+        if record.value is None and isinstance(key, ShareGroupMetadataKey):
+            groups.pop(group_id, None)
+            return
+        if group_id not in groups:
+            if record.value is None:
+                return
+            groups[group_id] = ShareGroup(group_id, self._share_settings(group_id))
+        # Times of records begin when the shard is loaded.
+        groups[group_id].apply(record, 0)
+
     def finish(self, *, now_ms: TimestampMs, wall_offset_ms: int) -> GroupShard:
         shard = self._shard
+        for share_group in shard.share_groups.values():
+            share_group.resume(now_ms)
         for group_id, group in list(shard.consumer_groups.items()):
             group.resume(now_ms)
             # A group whose records are all tombstones ends with epoch 0.
@@ -154,7 +185,7 @@ class ShardFold:
                     group_id, value, self._settings, now_ms=now_ms, wall_offset_ms=wall_offset_ms
                 )
         for group_id in shard.offsets:
-            if shard.find(group_id) is None and group_id not in shard.unserved:
+            if shard.find(group_id) is None and not shard.is_taken(group_id):
                 # Offsets without members are those of consumers with a manual assignment.
                 shard.groups[group_id] = ClassicGroup(group_id, self._settings, now_ms=now_ms)
         return shard

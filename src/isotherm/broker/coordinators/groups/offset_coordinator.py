@@ -85,7 +85,7 @@ class OffsetCoordinator:
         `GroupShards.of_group` and `OffsetsTopic.append` raise; nothing is committed then.
         """
         shard = self._shards.of_group(group_id)
-        if group_id in shard.unserved:
+        if shard.is_taken(group_id):
             return dict.fromkeys(offsets, ErrorCode.group_id_not_found)
         group = shard.find(group_id)
         if group is None:

@@ -1,8 +1,8 @@
 """Appends and reads the records of `__consumer_offsets`
 (isotherm.broker.coordinators.coordinator_topic).
 
-Share and streams groups are not supported, so only their ids are read. Their records stay in the
-log, also through compaction.
+Streams groups are not supported, so only their ids are read. Their records stay in the log, also
+through compaction.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from isotherm.broker.coordinators.groups.group_records import (
     unserved_group,
 )
 from isotherm.broker.coordinators.groups.offset_reader import CommittedOffset, OffsetReader
+from isotherm.broker.coordinators.groups.share_group_records import decode_share_record
 from isotherm.clock import Clock
 from isotherm.errors import (
     CorruptMetadataError,
@@ -47,7 +48,7 @@ class LoadedRecord(NamedTuple):
 
 
 class LoadedUnserved(NamedTuple):
-    """A share or streams group that a broker of Apache Kafka created or deleted."""
+    """A streams group that a broker of Apache Kafka created or deleted."""
 
     group_id: str
     exists: bool
@@ -155,7 +156,9 @@ def _decoded(
         key = key or b""
         try:
             offset = offsets.read(key, value, record_offset, producer_id)
-            decoded = decode_record(key, value) if offset is None else None
+            decoded = None
+            if offset is None:
+                decoded = decode_record(key, value) or decode_share_record(key, value)
             unserved = None if offset or decoded else unserved_group(key)
         except CorruptMetadataError as error:
             raise CorruptMetadataError(

@@ -30,6 +30,7 @@ from isotherm.broker.coordinators.groups.offsets_topic import (
     OffsetsTopic,
     Producer,
 )
+from isotherm.broker.coordinators.groups.share_group import ShareGroupSettings
 from isotherm.broker.coordinators.groups.stored_offset import stored_offset
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.image import ConfigResource
@@ -42,6 +43,11 @@ from isotherm.errors import (
     PolicyViolationError,
 )
 from isotherm.types import LeaderEpoch, TimestampMs, TopicPartition
+
+# Kafka: group.share.initialize.retry.interval.ms, which is internal.
+INITIALIZE_RETRY_INTERVAL_MS = 30_000
+# The default of group.share.max.size.
+SHARE_GROUP_MEMBERS_MAX = 200
 
 
 class GroupShards:
@@ -80,10 +86,29 @@ class GroupShards:
             self._config.group_consumer_max_size,
         )
 
+    def share_settings(self, group_id: str) -> ShareGroupSettings:
+        """The current settings of a share group. Any thread."""
+        texts = self._metadata.texts_of(ConfigResource(GROUP_RESOURCE, group_id))
+        config = GroupLevelConfig.parse(texts, self._config)
+        # A group that sets none has the broker's, although Kafka's default is shown for it.
+        assignment_interval_ms = config.share_assignment_interval_ms
+        if "share.assignment.interval.ms" not in texts:
+            assignment_interval_ms = self._config.group_share_assignment_interval_ms
+        return ShareGroupSettings(
+            config.share_session_timeout_ms,
+            config.share_heartbeat_interval_ms,
+            assignment_interval_ms,
+            INITIALIZE_RETRY_INTERVAL_MS,
+            SHARE_GROUP_MEMBERS_MAX,
+        )
+
     @property
     def count(self) -> int:
-        """Groups of both protocols that this broker coordinates. Any thread."""
-        return sum(len(shard.groups) + len(shard.consumer_groups) for shard in self.loaded())
+        """Groups of all types that this broker coordinates. Any thread."""
+        return sum(
+            len(shard.groups) + len(shard.consumer_groups) + len(shard.share_groups)
+            for shard in self.loaded()
+        )
 
     def check_room(self, group_id: str) -> None:
         """To be called before a group is created.
@@ -171,7 +196,7 @@ class GroupShards:
         return GroupShard(index) if self._topic.partitions.is_empty(index) else None
 
     def _fold(self, index: int, election: Election) -> GroupShard:
-        fold = ShardFold(index, self.settings, self.consumer_settings)
+        fold = ShardFold(index, self.settings, self.consumer_settings, self.share_settings)
         for loaded in self._topic.read(index, election):
             fold.add(loaded)
         return fold.finish(now_ms=self.now_ms(), wall_offset_ms=self.wall_offset_ms())

@@ -458,9 +458,12 @@ class ShareGroup:
         return [record for each in late for record in self.leave(each, catalog, now_ms)]
 
     def resume(self, now_ms: TimestampMs) -> None:
-        """Continue after a restart. Each member gets a full session timeout."""
+        """Continue after a restart. Each member gets a full session timeout, and what is being
+        initialized its time."""
         for member_id in self.members:
             self._reset_session_timeout(member_id, now_ms)
+        if self.states is not None:
+            self.states = self.states._replace(since_ms=now_ms)
 
     # ---- the log
 

@@ -137,6 +137,9 @@ _SCHEMAS: Schemas = {
 }
 
 
+SHARE_KEYS = tuple(key for key, _ in _SCHEMAS.values())
+
+
 def decode_share_record(key: Buffer, value: Buffer | None) -> GroupRecord | None:
     """The record; None if it is not of a share group.
 

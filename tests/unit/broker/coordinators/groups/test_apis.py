@@ -16,9 +16,11 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import offset_fetch
 from isotherm.broker.apis.api_register import APIS, SERVED
+from isotherm.broker.coordinators.groups import share_records
 from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import Producer
+from isotherm.broker.coordinators.groups.share_group import ShareGroupSettings
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acl_changes import AclBinding
@@ -266,6 +268,47 @@ def test_generation_lives_through_every_version_of_the_other_apis(live: Live) ->
         assert response.groups == ()
 
     live.run(scenario)
+
+
+def test_a_share_group_of_a_kafka_broker_is_listed_and_keeps_its_id(live: Live) -> None:
+    async def kafka() -> None:
+        await live.coordinator.ensure_topic()
+        shards = live.coordinator.shards
+        shards.append(shards.of_group("g"), [share_records.epoch_record("g", 2, 0)])
+
+    async def isotherm() -> None:
+        for types in ((), ("Share",), ("classic", "consumer")):
+            answer = await live.call(ApiKey.LIST_GROUPS, 5, states_filter=(), types_filter=types)
+            assert [listed(each) for each in answer.groups] == (
+                [] if "classic" in types else [("g", "share", "Empty", "share")]
+            )
+        assert (await live.join()).error_code is E.inconsistent_group_protocol
+        assert await live.commit() == [E.group_id_not_found] * 2 + [E.unknown_topic_or_partition]
+        beat = await live.call(
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            1,
+            group_id="g",
+            member_id="a",
+            member_epoch=0,
+            rebalance_timeout=TEN_S,
+            subscribed_topic_names=("t",),
+            topic_partitions=(),
+        )
+        assert beat.error_code is E.group_id_not_found
+        assert live.coordinator.shards.count == 1
+        settings = live.coordinator.shards.share_settings("g")
+        assert settings == ShareGroupSettings(50_000, 5_000, 70, 30_000, 200)
+
+    live.run(kafka)
+    live.run(
+        isotherm,
+        group_share_session_timeout_ms="50000",
+        group_share_assignment_interval_ms="70",
+    )
+
+
+def listed(group: Any) -> tuple[str, ...]:
+    return (group.group_id, group.protocol_type, group.group_state, group.group_type)
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.LEAVE_GROUP))

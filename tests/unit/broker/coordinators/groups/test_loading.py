@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import struct
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic
+from isotherm.broker.coordinators.groups import share_records
 from isotherm.broker.coordinators.groups.classic_group import ClassicGroupSettings
 from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroupSettings
 from isotherm.broker.coordinators.groups.group_records import (
@@ -23,12 +25,16 @@ from isotherm.broker.coordinators.groups.group_records import (
     ConsumerGroupMetadataValue,
     GroupMetadataKey,
     GroupMetadataValue,
+    GroupRecord,
     encode_key,
     encode_value,
+    encoded_records,
 )
 from isotherm.broker.coordinators.groups.group_shard import GroupShard, ShardFold
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata, offset_key, offset_value
 from isotherm.broker.coordinators.groups.offsets_topic import OffsetsTopic
+from isotherm.broker.coordinators.groups.share_group import ShareGroupSettings
+from isotherm.broker.coordinators.groups.share_member import ShareMember, TopicPartitions
 from isotherm.broker.metadata.internal_topics import InternalTopic
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.topic import TopicConfig
@@ -123,7 +129,8 @@ def load(log: PartitionLog) -> GroupShard:
     nothing: Any = None
     topic = OffsetsTopic(CoordinatorTopic(nothing, partitions, nothing, described), SimClock())
     settings = ConsumerGroupSettings(45_000, 5_000, 10)
-    fold = ShardFold(0, ClassicGroupSettings(0, 10), lambda _: settings)
+    share_settings = ShareGroupSettings(45_000, 5_000, 1_000, 30_000, 10)
+    fold = ShardFold(0, ClassicGroupSettings(0, 10), lambda _: settings, lambda _: share_settings)
     for loaded in topic.read(0):
         fold.add(loaded)
     return fold.finish(now_ms=0, wall_offset_ms=0)
@@ -138,31 +145,79 @@ def offsets_of(shard: GroupShard) -> dict[tuple[str, int], int]:
     }
 
 
-SHARE_GROUP, STREAMS_GROUP = 11, 17
+STREAMS_GROUP = 17
 
 
-def unserved_group_of(group: str, record_type: int, value: bytes | None) -> tuple[Any, ...]:
-    """A record as in Kafka's ShareGroupMetadataKey.json and StreamsGroupMetadataKey.json."""
-    key = struct.pack(">hh", record_type, len(group)) + group.encode()
+def streams_group_of(group: str, value: bytes | None) -> tuple[Any, ...]:
+    """A record as in Kafka's StreamsGroupMetadataKey.json."""
+    key = struct.pack(">hh", STREAMS_GROUP, len(group)) + group.encode()
     return (NOW_MS, key, value, ())
+
+
+def encoded(records: Sequence[GroupRecord]) -> list[tuple[Any, ...]]:
+    return [(NOW_MS, key, value, ()) for key, value in encoded_records(records)]
+
+
+def share_group_of(group: str) -> list[GroupRecord]:
+    """A group with a member."""
+    member = ShareMember(member_id="a", topic_names=frozenset({"t"}), epoch=3, previous_epoch=2)
+    topics = {uuid.UUID(int=1): TopicPartitions("t", frozenset({0}))}
+    return [
+        share_records.member_record(group, member),
+        share_records.epoch_record(group, 4, 7),
+        share_records.target_record(group, "a", frozenset({(uuid.UUID(int=1), 0)})),
+        share_records.target_epoch_record(group, 3, NOW_MS),
+        share_records.current_record(group, member),
+        share_records.state_record(group, {}, topics, {}),
+    ]
 
 
 def test_groups_of_types_that_are_not_served_keep_their_ids_and_offsets(tmp_path: Path) -> None:
     log = write_log(
         tmp_path / "log" / "__consumer_offsets-0",
         at_0=[
-            batch([unserved_group_of("shared", SHARE_GROUP, b"\0\0\0\0\0\1\0")], 0),
-            batch([unserved_group_of("deleted", SHARE_GROUP, b"\0\0\0\0\0\1\0")], 1),
-            batch([unserved_group_of("streams", STREAMS_GROUP, b"\0\0\0\0\0\1\0")], 2),
-            batch([commit_of(0, 10, "streams")], 3),
-            batch([unserved_group_of("deleted", SHARE_GROUP, None)], 4),
+            batch([streams_group_of("deleted", b"\0\0\0\0\0\1\0")], 0),
+            batch([streams_group_of("streams", b"\0\0\0\0\0\1\0")], 1),
+            batch([commit_of(0, 10, "streams")], 2),
+            batch([streams_group_of("deleted", None)], 3),
         ],
     )
     shard = load(log)
-    assert shard.unserved == {"shared", "streams"}
+    assert shard.unserved == {"streams"}
+    assert shard.is_taken("streams")
     assert offsets_of(shard) == {("streams", 0): 10}
     # If it were loaded as a classic group, its offsets would expire.
     assert not shard.all_groups()
+
+
+def test_share_groups_are_loaded_and_deleted_ones_leave_no_rest(tmp_path: Path) -> None:
+    deleted = [
+        *share_records.member_tombstones("deleted", "a"),
+        *share_records.group_tombstones("deleted"),
+    ]
+    log = write_log(
+        tmp_path / "log" / "__consumer_offsets-0",
+        at_0=[
+            batch(encoded([*share_group_of("shared"), *share_group_of("deleted")]), 0),
+            batch(encoded(deleted), 12),
+            # Compaction has removed what these tombstones were for.
+            batch(encoded(share_records.member_tombstones("gone", "a")), 18),
+            batch([commit_of(0, 10, "shared")], 21),
+        ],
+    )
+    shard = load(log)
+    assert shard.share_groups.keys() == {"shared"}
+    group = shard.share_groups["shared"]
+    assert (group.group_epoch, group.metadata_hash, group.target_epoch) == (4, 7, 3)
+    assert (group.members["a"].epoch, group.shown_state) == (3, "Stable")
+    assert group.states is not None
+    assert group.states.initialized.keys() == {uuid.UUID(int=1)}
+    assert group.session_deadlines == {"a": 45_000}
+    # No group that commits offsets gets its id.
+    assert not shard.all_groups()
+    assert shard.is_taken("shared")
+    assert not shard.is_taken("deleted")
+    log.close()
 
 
 def test_log_with_holes_and_empty_batches_is_read_to_its_end(tmp_path: Path) -> None:

@@ -318,6 +318,7 @@ def test_a_group_is_the_fold_of_its_records(driver: Driver) -> None:
     assert read.states[:3] == driver.group.states[:3]
     read.resume(7)
     assert read.session_deadlines == dict.fromkeys(driver.group.members, 7 + SESSION_MS)
+    assert read.states.since_ms == 7
 
 
 def test_a_copy_that_took_long_keeps_later_sessions(driver: Driver) -> None:
