@@ -10,6 +10,7 @@ import logging
 
 from isotherm.broker.coordinators.groups.classic_checks import RebalancingGroup
 from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup
+from isotherm.broker.coordinators.groups.share_group import ShareGroup
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,25 @@ def consumer_group_changed(before: ConsumerGroup, after: ConsumerGroup) -> None:
         )
     for member_id in before.members.keys() - after.members.keys():
         logger.info("[GroupId %s] Member %s left the consumer group.", group_id, member_id)
+    _epochs_changed(before, after)
+
+
+def share_group_changed(before: ShareGroup, after: ShareGroup) -> None:
+    """As `consumer_group_changed`."""
+    group_id = after.group_id
+    for member_id in after.members.keys() - before.members.keys():
+        logger.info(
+            "[GroupId %s] Member %s joins the share group using the share protocol.",
+            group_id,
+            member_id,
+        )
+    for member_id in before.members.keys() - after.members.keys():
+        logger.info("[GroupId %s] Member %s left the share group.", group_id, member_id)
+    _epochs_changed(before, after)
+
+
+def _epochs_changed(before: ConsumerGroup | ShareGroup, after: ConsumerGroup | ShareGroup) -> None:
+    group_id = after.group_id
     if after.group_epoch != before.group_epoch:
         logger.info("[GroupId %s] Bumped group epoch to %d.", group_id, after.group_epoch)
     if after.target_epoch != before.target_epoch:

@@ -54,6 +54,7 @@ class GroupShard(CoordinatorShard):
         super().__init__(index)
         self.classic_timers: dict[str, GroupTimer] = {}
         self.consumer_timers: dict[str, GroupTimer] = {}
+        self.share_timers: dict[str, GroupTimer] = {}
         self.waiting: dict[asyncio.Future[Any], JoinResult | SyncResult] = {}
         self.groups: dict[str, ClassicGroup] = {}
         self.consumer_groups: dict[str, ConsumerGroup] = {}
@@ -76,7 +77,7 @@ class GroupShard(CoordinatorShard):
 
     def close(self) -> None:
         super().close()
-        for timers in (self.classic_timers, self.consumer_timers):
+        for timers in (self.classic_timers, self.consumer_timers, self.share_timers):
             for timer in timers.values():
                 timer.handle.cancel()
             timers.clear()

@@ -1,0 +1,263 @@
+"""The coordinator of share groups (KIP-932). It applies requests to `ShareGroup`.
+
+A request is applied to a copy of its group. The copy's records are appended as one batch, and then
+the copy replaces the group. So a request that fails changes nothing. A heartbeat whose step goes
+through many things is applied to its copy in a thread. The copy replaces the group only if that is
+still the one that was copied; otherwise the step is made again, with the group as it is now.
+
+The states of a group's partitions are the share coordinator's, which may be another broker: the
+caller of `heartbeat` has them initialized, and says how that went.
+
+Event loop thread only, but for that step.
+Source: Kafka GroupCoordinatorService, GroupMetadataManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.coordinators.groups import group_log
+from isotherm.broker.coordinators.groups.consumer_group import LOOP_STEP_THINGS_MAX
+from isotherm.broker.coordinators.groups.consumer_member import JOIN_EPOCH
+from isotherm.broker.coordinators.groups.group_records import (
+    EncodedRecord,
+    GroupRecord,
+    encoded_records,
+)
+from isotherm.broker.coordinators.groups.group_shard import GroupShard, GroupTimer
+from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
+from isotherm.broker.coordinators.groups.shards import GroupShards
+from isotherm.broker.coordinators.groups.share_group import ShareGroup
+from isotherm.broker.coordinators.groups.share_member import ShareHeartbeat, ShareHeartbeatResult
+from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
+from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
+from isotherm.broker.shared_futures import shared_result
+from isotherm.errors import IsothermError
+from isotherm.remote.outages import log_failure
+from isotherm.types import TimestampMs
+
+logger = logging.getLogger(__name__)
+
+# The delay before an expiry whose records the log refused is retried.
+EXPIRY_RETRY_MS = 1000
+# One, so that costly assignments take the time of one core at most.
+STEP_THREADS = 1
+
+
+class _Step(NamedTuple):
+    """A heartbeat, and the copy of its group to which it is applied."""
+
+    group: ShareGroup
+    beat: ShareHeartbeat
+    catalog: TopicCatalog
+    now_ms: TimestampMs
+    wall_ms: TimestampMs
+
+    def apply(self) -> tuple[ShareHeartbeatResult, list[EncodedRecord]]:
+        """The answer and the records of the step, which is now applied to `group`. Any thread.
+
+        Raises MemberRejectedError, and what `encoded_records` raises.
+        """
+        result, records = self.group.heartbeat(self.beat, self.catalog, self.now_ms, self.wall_ms)
+        return result, encoded_records(records)
+
+
+class ShareGroupCoordinator:
+    def __init__(
+        self, shards: GroupShards, metadata: ClusterMetadata, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._shards = shards
+        self._metadata = metadata
+        self._loop = loop
+        self._catalog: TopicCatalog | None = None
+        self._executor = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="isotherm-shares")
+        # Groups with a step in the thread. Done when the step has been applied, or has failed.
+        self._long_steps: dict[str, asyncio.Future[None]] = {}
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def find(self, group_id: str) -> ShareGroup:
+        """The share group. Raises MemberRejectedError (GROUP_ID_NOT_FOUND) if there is none, and
+        what `of_group` raises."""
+        group = self._shards.of_group(group_id).share_groups.get(group_id)
+        if group is None:
+            raise _no_such_group(group_id)
+        return group
+
+    # ---- members
+
+    async def heartbeat(self, group_id: str, beat: ShareHeartbeat) -> ShareHeartbeatResult:
+        """Apply a heartbeat. Raises MemberRejectedError, and what `of_group` raises."""
+        while True:
+            shard = self._shards.of_group(group_id)
+            group = shard.share_groups.get(group_id)
+            catalog = self._current_catalog()
+            if group is not None:
+                # Read at each heartbeat, so a changed setting of the group holds from the next on.
+                group.settings = self._shards.share_settings(group_id)
+                unchanged = group.keep_alive(beat, catalog, self._shards.now_ms())
+                if unchanged is not None:
+                    self._schedule(shard, group)
+                    return unchanged
+            running = self._long_steps.get(group_id)
+            if running is not None:
+                await shared_result(running)
+                continue
+            result = await self._beat(shard, group_id, beat, catalog)
+            if result is not None:
+                return result
+
+    async def _beat(
+        self, shard: GroupShard, group_id: str, beat: ShareHeartbeat, catalog: TopicCatalog
+    ) -> ShareHeartbeatResult | None:
+        """None if the group has changed meanwhile: the heartbeat must begin again. Raises as
+        `heartbeat`."""
+        before = shard.share_groups.get(group_id)
+        group = before or self._new_group(shard, group_id, beat)
+        now_ms = self._shards.now_ms()
+        step = _Step(group.copy(), beat, catalog, now_ms, now_ms + self._shards.wall_offset_ms())
+        if group.things_of(beat, catalog) <= LOOP_STEP_THINGS_MAX:
+            result, records = step.apply()
+        else:
+            result, records = await self._applied_in_thread(group_id, step)
+            if self._shards.of_group(group_id) is not shard:
+                return None
+            if shard.share_groups.get(group_id) is not before:
+                return None
+            if before is None:
+                # The id, or the room for it, may have gone.
+                self._new_group(shard, group_id, beat)
+            step.group.keep_sessions_of(group)
+        self._replace(shard, group, step.group, records)
+        return result
+
+    async def _applied_in_thread(
+        self, group_id: str, step: _Step
+    ) -> tuple[ShareHeartbeatResult, list[EncodedRecord]]:
+        """The caller must use the result at once, before others see the group."""
+        loop = asyncio.get_running_loop()
+        done = self._long_steps[group_id] = loop.create_future()
+        try:
+            return await loop.run_in_executor(self._executor, step.apply)
+        finally:
+            del self._long_steps[group_id]
+            done.set_result(None)
+
+    def _new_group(self, shard: GroupShard, group_id: str, beat: ShareHeartbeat) -> ShareGroup:
+        """A new group for a joining member. As in Kafka, it replaces no group of another type, not
+        even an empty one."""
+        is_used = shard.find(group_id) is not None or shard.is_taken(group_id)
+        if beat.epoch != JOIN_EPOCH or is_used:
+            raise _no_such_group(group_id)
+        self._shards.check_room(group_id)
+        return ShareGroup(group_id, self._shards.share_settings(group_id))
+
+    def leave(self, group_id: str, member_id: str) -> None:
+        """Remove a member. Raises MemberRejectedError, and what `of_group` raises."""
+        group = self.find(group_id)
+        changed = group.copy()
+        records = changed.leave(member_id, self._current_catalog(), self._shards.now_ms())
+        self._apply(group, changed, records)
+
+    # ---- the states of partitions
+
+    def note_initialized(
+        self, group_id: str, partitions: Mapping[uuid.UUID, Collection[int]]
+    ) -> None:
+        """The states of these partitions are initialized; a later heartbeat assigns them.
+
+        Raises what `find` and `GroupShards.append` raise.
+        """
+        group = self.find(group_id)
+        changed = group.copy()
+        records = changed.initialized(partitions, self._current_catalog(), self._shards.now_ms())
+        self._apply(group, changed, records)
+
+    def note_failed(self, group_id: str, partitions: Mapping[uuid.UUID, Collection[int]]) -> None:
+        """The states of these partitions could not be initialized; a later heartbeat has them in
+        its answer again. Raises as `note_initialized`."""
+        group = self.find(group_id)
+        changed = group.copy()
+        records = changed.uninitialized(partitions, self._current_catalog(), self._shards.now_ms())
+        self._apply(group, changed, records)
+
+    # ---- changes: in the log first
+
+    def _apply(
+        self, group: ShareGroup, changed: ShareGroup, records: Sequence[GroupRecord]
+    ) -> None:
+        shard = self._shards.of_group(group.group_id)
+        self._replace(shard, group, changed, encoded_records(records))
+
+    def _replace(
+        self,
+        shard: GroupShard,
+        group: ShareGroup,
+        changed: ShareGroup,
+        records: Sequence[EncodedRecord],
+    ) -> None:
+        if records:
+            self._shards.append_encoded(shard, records)
+            group_log.share_group_changed(group, changed)
+        shard.share_groups[changed.group_id] = changed
+        self._schedule(shard, changed)
+
+    def _current_catalog(self) -> TopicCatalog:
+        image = self._metadata.image
+        if self._catalog is None or self._catalog.version != image.end_offset:
+            self._catalog = TopicCatalog(image)
+        return self._catalog
+
+    # ---- time
+
+    def resume(self, shard: GroupShard) -> None:
+        """Let sessions end in a shard that was loaded."""
+        for group in shard.share_groups.values():
+            self._schedule(shard, group)
+
+    def _schedule(self, shard: GroupShard, group: ShareGroup) -> None:
+        """Reset the timer only if it would fire too late. A timer that fires early does no harm and
+        costs nothing per heartbeat."""
+        deadline_ms = group.next_deadline_ms()
+        if deadline_ms is None:
+            return
+        timer = shard.share_timers.get(group.group_id)
+        if timer is not None:
+            if timer.deadline_ms <= deadline_ms:
+                return
+            timer.handle.cancel()
+        self._set_timer(shard, group.group_id, deadline_ms)
+
+    def _set_timer(self, shard: GroupShard, group_id: str, deadline_ms: TimestampMs) -> None:
+        delay_s = max(0, deadline_ms - self._shards.now_ms() + 1) / 1000
+        # By id: each request replaces the group's object.
+        handle = self._loop.call_later(delay_s, self._expire, shard, group_id)
+        shard.share_timers[group_id] = GroupTimer(deadline_ms, handle)
+
+    def _expire(self, shard: GroupShard, group_id: str) -> None:
+        del shard.share_timers[group_id]
+        group = shard.share_groups.get(group_id)
+        if group is None:
+            return
+        changed = group.copy()
+        now_ms = self._shards.now_ms()
+        records = changed.expire(self._current_catalog(), now_ms)
+        try:
+            self._replace(shard, group, changed, encoded_records(records))
+        except IsothermError as error:
+            log_failure(logger, error, f"members are not removed yet group_id={group_id}")
+            self._set_timer(shard, group_id, now_ms + EXPIRY_RETRY_MS)
+
+
+def _no_such_group(group_id: str) -> MemberRejectedError:
+    return MemberRejectedError(
+        ErrorCode.group_id_not_found, f"no such share group group_id={group_id}"
+    )
