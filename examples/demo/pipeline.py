@@ -57,7 +57,7 @@ JOBS = [
     Job("table", "flights --path bucket --value json --warehouse lake"),
 ]
 # Jobs that a broker has to answer. The demo has left none.
-WITH_A_BROKER = ("load", "repartition")
+WITH_A_BROKER = ("erase", "load", "repartition")
 
 
 def main() -> int:
