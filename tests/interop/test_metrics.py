@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from isotherm.broker.cluster.upstream_cluster import PARTITIONS, STATE_AGE
 from isotherm.errors import ConfigError
 from isotherm.remote.remote_tier_metrics import LOCAL_RETENTION_SIZE, RETENTION_SIZE
 from isotherm.testing.embedded_broker import EmbeddedBroker
@@ -115,7 +116,8 @@ def test_metrics_that_pages_name_are_exported(
     # Labelled metrics without a topic have no sample yet, and those of shares are of partitions.
     with urllib.request.urlopen(url(broker), timeout=TIMEOUT_S) as answer:
         exported |= set(re.findall(r"^# HELP (\S+)", answer.read().decode(), re.MULTILINE))
-    exported |= {RETENTION_SIZE, LOCAL_RETENTION_SIZE}
+    # Those of a read replica of a cluster.
+    exported |= {RETENTION_SIZE, LOCAL_RETENTION_SIZE, STATE_AGE, PARTITIONS}
     named = {
         (page.name, match[1])
         for page in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/guides/*.md")]
