@@ -396,6 +396,104 @@ class ShareGroup:
         self._emit(record, now_ms, records)
         return records
 
+    def begin_alteration(
+        self,
+        partitions: Mapping[str, Collection[int]],
+        catalog: TopicCatalog,
+        now_ms: TimestampMs,
+    ) -> tuple[dict[uuid.UUID, TopicPartitions], list[GroupRecord]]:
+        """Begin to move the start offsets of partitions, by topic: those of them that exist, and
+        the records. The caller initializes their states anew with the group's epoch, and calls
+        `initialized` or `uninitialized`.
+
+        Raises MemberRejectedError (NON_EMPTY_GROUP).
+        """
+        self._check_empty()
+        altered = {
+            topic.topic_id: TopicPartitions(
+                name, frozenset(each for each in of_topic if each < len(topic.partitions))
+            )
+            for name, of_topic in partitions.items()
+            if (topic := catalog.find(name)) is not None
+        }
+        records: list[GroupRecord] = []
+        if altered:
+            self._emit(self._initializing_record(altered, catalog), now_ms, records)
+        return altered, records
+
+    def begin_offset_deletion(
+        self, names: Iterable[str], catalog: TopicCatalog, now_ms: TimestampMs
+    ) -> tuple[dict[uuid.UUID, frozenset[int]], list[GroupRecord]]:
+        """Begin to delete the states of topics: the partitions whose states the caller has to
+        delete before it calls `end_offset_deletion`, and the records. A topic that the group has no
+        states of is left out. What an earlier deletion has left is deleted again.
+
+        Raises MemberRejectedError (NON_EMPTY_GROUP).
+        """
+        self._check_empty()
+        states = self.states
+        if states is None:
+            return {}, []
+        gone: dict[uuid.UUID, frozenset[int]] = {}
+        for name in names:
+            topic = catalog.find(name)
+            if topic is None:
+                continue
+            if topic.topic_id in states.initialized:
+                gone[topic.topic_id] = states.initialized[topic.topic_id].partitions
+            elif topic.topic_id in states.deleting:
+                gone[topic.topic_id] = frozenset(range(len(topic.partitions)))
+        records: list[GroupRecord] = []
+        initialized = {key: each for key, each in states.initialized.items() if key not in gone}
+        deleting = states.deleting.union(gone)
+        record = self._state_record(states.initializing, initialized, deleting, catalog)
+        self._emit(record, now_ms, records)
+        return gone, records
+
+    def end_offset_deletion(
+        self, topic_ids: Collection[uuid.UUID], catalog: TopicCatalog, now_ms: TimestampMs
+    ) -> list[GroupRecord]:
+        """Note topics whose states have been deleted."""
+        states = self.states
+        if states is None:
+            return []
+        records: list[GroupRecord] = []
+        deleting = states.deleting.difference(topic_ids)
+        record = self._state_record(states.initializing, states.initialized, deleting, catalog)
+        self._emit(record, now_ms, records)
+        return records
+
+    def begin_deletion(
+        self, catalog: TopicCatalog, now_ms: TimestampMs
+    ) -> tuple[dict[uuid.UUID, frozenset[int]], list[GroupRecord]]:
+        """Begin to delete the group: the partitions whose states the caller has to delete before it
+        appends the group's tombstones, and the records. Nothing is assigned any more meanwhile.
+
+        Raises MemberRejectedError (NON_EMPTY_GROUP).
+        """
+        self._check_empty()
+        states = self.states
+        if states is None:
+            return {}, []
+        left = {
+            topic_id: TopicPartitions(topic.name, frozenset(range(len(topic.partitions))))
+            for topic_id in states.deleting
+            if (topic := catalog.find_by_id(topic_id)) is not None
+        }
+        gone = _combined(_combined(states.initialized, states.initializing), left)
+        records: list[GroupRecord] = []
+        names = {topic_id: topic.name for topic_id, topic in gone.items()}
+        self._emit(share_records.state_record(self.group_id, {}, {}, names), now_ms, records)
+        return {topic_id: topic.partitions for topic_id, topic in gone.items()}, records
+
+    def _check_empty(self) -> None:
+        """Raise MemberRejectedError (NON_EMPTY_GROUP) if the group has members."""
+        if self.members:
+            raise MemberRejectedError(
+                ErrorCode.non_empty_group,
+                f"the group has members group_id={self.group_id} members={len(self.members)}",
+            )
+
     def topics_deleted(
         self, topic_ids: Collection[uuid.UUID], catalog: TopicCatalog, now_ms: TimestampMs
     ) -> list[GroupRecord]:
@@ -554,4 +652,5 @@ def _without(
 
 
 def _name_of(topic_id: uuid.UUID, catalog: TopicCatalog) -> str:
-    return catalog.name_of(topic_id) or UNKNOWN_TOPIC
+    topic = catalog.find_by_id(topic_id)
+    return UNKNOWN_TOPIC if topic is None else topic.name

@@ -26,9 +26,8 @@ class TopicCatalog:
     def find(self, name: str) -> TopicImage | None:
         return self._image.topics_by_name.get(name)
 
-    def name_of(self, topic_id: uuid.UUID) -> str | None:
-        topic = self._image.topics_by_id.get(topic_id)
-        return None if topic is None else topic.name
+    def find_by_id(self, topic_id: uuid.UUID) -> TopicImage | None:
+        return self._image.topics_by_id.get(topic_id)
 
     def assignment(self, partitions: Iterable[TopicPartition]) -> Assignment:
         """The assignment with topic ids. Unknown topics are left out."""

@@ -89,6 +89,13 @@ class Driver:
         changed = self.group.copy()
         self._take(changed, getattr(changed, method)(*arguments, self.catalog, self.now_ms))
 
+    def begin(self, method: str, *arguments: Any) -> Any:
+        """The partitions that a change of states is about."""
+        changed = self.group.copy()
+        found, records = getattr(changed, method)(*arguments, self.catalog, self.now_ms)
+        self._take(changed, records)
+        return found
+
     def _take(self, changed: ShareGroup, records: list[GroupRecord]) -> None:
         self.group, self.records = changed, records
         self.log += records
@@ -261,6 +268,51 @@ def test_a_topic_that_is_subscribed_to_again_is_deleted_no_more(driver: Driver) 
     # The catalog lacks the other, so its name is Kafka's for that.
     (deleting,) = value.deleting_topics
     assert (deleting.topic_id, deleting.topic_name) == (OTHER, "<UNKNOWN>")
+
+
+def test_states_of_a_group_with_members_are_not_altered_or_deleted(driver: Driver) -> None:
+    driver.join("a")
+    for method, *arguments in (
+        ("begin_alteration", {"t": [0]}),
+        ("begin_offset_deletion", ["t"]),
+        ("begin_deletion",),
+    ):
+        with pytest.raises(MemberRejectedError) as refused:
+            driver.begin(method, *arguments)
+        assert refused.value.code is ErrorCode.non_empty_group
+
+
+def test_an_alteration_initializes_partitions_that_exist(driver: Driver) -> None:
+    altered = driver.begin("begin_alteration", {"t": [3, 4], "missing": [0]})
+    assert altered == {TOPIC: TopicPartitions("t", frozenset({3}))}
+    driver.initialize(altered)
+    result = driver.beat("a", 0, "t")
+    assert result.uninitialized == {TOPIC: TopicPartitions("t", frozenset({0, 1, 2}))}
+
+
+def test_a_deletion_that_failed_is_done_again(driver: Driver) -> None:
+    assert driver.begin("begin_offset_deletion", ["t"]) == {}
+    assert driver.begin("begin_deletion") == {}
+    driver.change("end_offset_deletion", [TOPIC])
+    assert driver.records == []
+    driver.initialize(driver.begin("begin_alteration", {"t": [0, 1]}))
+    assert driver.begin("begin_offset_deletion", ["t", "other"]) == {TOPIC: {0, 1}}
+    # Which partitions the deletion has reached is not known.
+    assert driver.begin("begin_offset_deletion", ["t"]) == {TOPIC: {0, 1, 2, 3}}
+    assert driver.begin("begin_deletion") == {TOPIC: {0, 1, 2, 3}}
+    states = driver.group.states
+    assert states is not None
+    assert states[:3] == ({}, {}, {TOPIC})
+    driver.change("end_offset_deletion", [TOPIC])
+    assert driver.begin("begin_offset_deletion", ["t"]) == {}
+    # Of a topic that is gone there is nothing to delete.
+    driver.group.apply(share_records.state_record("g", {}, {}, {OTHER: "other"}), 0)
+    assert driver.begin("begin_deletion") == {}
+
+
+def test_a_deletion_reaches_what_is_being_initialized(driver: Driver) -> None:
+    driver.begin("begin_alteration", {"t": [2]})
+    assert driver.begin("begin_deletion") == {TOPIC: {2}}
 
 
 def test_a_member_that_leaves_has_its_records_deleted(driver: Driver) -> None:
