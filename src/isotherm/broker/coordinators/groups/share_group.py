@@ -551,9 +551,14 @@ class ShareGroup:
         return min(self.session_deadlines.values(), default=None)
 
     def expire(self, catalog: TopicCatalog, now_ms: TimestampMs) -> list[GroupRecord]:
-        """Remove members that did not send a heartbeat in time."""
-        late = sorted(each for each, end_ms in self.session_deadlines.items() if now_ms >= end_ms)
-        return [record for each in late for record in self.leave(each, catalog, now_ms)]
+        """Remove the member whose session has ended first, if one has. Each member is a step of its
+        own, as in Kafka: a group of many may lose them all at once."""
+        deadline_ms = self.next_deadline_ms()
+        if deadline_ms is None or now_ms < deadline_ms:
+            return []
+        deadlines = self.session_deadlines
+        late = min(each for each, end_ms in deadlines.items() if end_ms == deadline_ms)
+        return self.leave(late, catalog, now_ms)
 
     def resume(self, now_ms: TimestampMs) -> None:
         """Continue after a restart. Each member gets a full session timeout, and what is being

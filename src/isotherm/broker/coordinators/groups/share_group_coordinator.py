@@ -249,6 +249,7 @@ class ShareGroupCoordinator:
             return
         changed = group.copy()
         now_ms = self._shards.now_ms()
+        # One member. The timer for the next one is set with the change.
         records = changed.expire(self._current_catalog(), now_ms)
         try:
             self._replace(shard, group, changed, encoded_records(records))

@@ -345,7 +345,12 @@ def test_members_without_heartbeats_are_removed_one_after_the_other(driver: Driv
     driver.now_ms += 1
     assert driver.group.next_deadline_ms() == driver.now_ms
     driver.change("expire")
+    assert driver.group.members.keys() == {"b", "c"}
+    assert driver.group.next_deadline_ms() == driver.now_ms
+    driver.change("expire")
     assert driver.group.members.keys() == {"c"}
+    driver.change("expire")
+    assert driver.records == []
     assert driver.group.group_epoch == epoch + 2
 
 

@@ -235,6 +235,21 @@ def test_silent_members_are_removed_and_a_refused_removal_is_tried_again(
     run(scenario)
 
 
+def test_members_that_are_silent_at_once_are_removed_in_turns() -> None:
+    async def scenario(shares: Shares) -> None:
+        for member_id in "ab":
+            await shares[0].heartbeat("g", beat(member_id))
+        shares.cluster.clock.advance(SESSION_MS)
+        shares.timers[0].fire()
+        assert shares[0].find("g").members.keys() == {"b"}
+        assert shares.timers[1].delay_s == 0.001
+        shares.timers[1].fire()
+        assert shares[0].find("g").is_empty
+        assert len(shares.timers) == 2
+
+    run(scenario)
+
+
 def test_sessions_go_on_at_the_broker_that_loads_the_group() -> None:
     async def scenario(shares: Shares) -> None:
         await shares[0].heartbeat("g", beat("a"))
