@@ -239,7 +239,7 @@ def test_journal_waits_for_each_replica(tmp_path: Path) -> None:
     story.check_done()
 
 
-@pytest.mark.parametrize("kind", list(RunKind))
+@pytest.mark.parametrize("kind", [RunKind.COMPACTION, RunKind.ERASURE])
 def test_follower_that_becomes_the_leader_publishes(tmp_path: Path, kind: RunKind) -> None:
     story = Story(tmp_path / "story", 4)
     story.stage("one", kind)
