@@ -10,6 +10,7 @@ The bucket has a journal from the first new object to the last step, as for a co
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -240,22 +241,35 @@ def planned(frame: DataFrame, target: LoadTarget, settings: LoadSettings) -> Ite
     Raises ConfigError for columns of wrong types, InvalidRecordError for rows that are no records,
     and PolicyViolationError if the topic's retention would delete records at once.
     """
-    packed = prepare(
-        frame,
-        partitioner=settings.partitioner,
-        partitions_count=len(target.ends),
-        run_size=target.rules.batch_size,
-        order_by=settings.order_by,
-        ties_by=settings.ties_by,
-        now_ms=settings.now_ms,
-    )
-    try:
-        rows = count_rows(packed, len(target.ends))
-        if not settings.may_expire:
-            _check_retention(target, rows, settings.now_ms)
-        yield LoadPlan(target, rows, packed)
-    finally:
-        packed.unpersist()
+    with _pieces_folder(frame.sparkSession) as folder:
+        packed = prepare(
+            frame,
+            partitioner=settings.partitioner,
+            partitions_count=len(target.ends),
+            run_size=target.rules.batch_size,
+            order_by=settings.order_by,
+            ties_by=settings.ties_by,
+            now_ms=settings.now_ms,
+            folder=folder,
+        )
+        try:
+            rows = count_rows(packed, len(target.ends))
+            if not settings.may_expire:
+                _check_retention(target, rows, settings.now_ms)
+            yield LoadPlan(target, rows, packed)
+        finally:
+            packed.unpersist()
+
+
+@contextmanager
+def _pieces_folder(spark: SparkSession) -> Iterator[str | None]:
+    """A folder that all tasks see: there is one if all are in the driver's machine."""
+    if not str(spark.conf.get("spark.master")).startswith("local["):
+        yield None
+        return
+    parent = str(spark.conf.get("spark.local.dir", tempfile.gettempdir())).partition(",")[0]
+    with tempfile.TemporaryDirectory(prefix="isotherm-load-", dir=parent) as folder:
+        yield folder
 
 
 def _check_retention(

@@ -105,9 +105,11 @@ def prepare(
     order_by: str | None,
     ties_by: str | None,
     now_ms: TimestampMs,
+    folder: str | None,
 ) -> DataFrame:
     """The rows as records, packed and persisted on disk; the caller unpersists them. Rows with
-    equal places are in the order of `ties_by`, else of the input.
+    equal places are in the order of `ties_by`, else of the input. `folder` is for pieces, if all
+    tasks see it; the caller deletes it.
 
     Raises ConfigError for columns that are no record's.
     """
@@ -131,7 +133,7 @@ def prepare(
         chosen.append(sql.col(columns["partition"].name).cast("int").alias("partition"))
     if ties_by is not None:
         chosen.append(sql.expr(ties_by).cast("long").alias("tie"))
-    packer = functools.partial(packed_rows.pack, partitioner, partitions_count, run_size)
+    packer = functools.partial(packed_rows.pack, partitioner, partitions_count, run_size, folder)
     packed = frame.select(*chosen).mapInArrow(packer, packed_rows.PACKED_SQL)
     return packed.persist(StorageLevel.DISK_ONLY)
 

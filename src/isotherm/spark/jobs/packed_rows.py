@@ -2,7 +2,8 @@
 
 Spark's shuffle, sort and cache cost a microsecond and more for each row and step. In them a load
 has one row for each piece, so what is left for each record is the way from the input into Arrow,
-and kernels.
+and kernels. They copy each byte several times, too. So where all tasks see one disk, the pieces are
+in files, and Spark has only their places.
 
     input rows -> `pack`: the partition of each; a piece for each partition, sorted by place
                -> `split`: a piece for each range of places that the partition is cut into
@@ -13,8 +14,11 @@ Order is by `place`, then by `tie` if the rows have one, else by the input's ord
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +27,8 @@ import pyarrow as pa
 from isotherm.record.encode import Partitioner, assign_partitions
 
 if TYPE_CHECKING:
+    from io import BufferedWriter
+
     import numpy.typing as npt
 
     from isotherm.record.batch_table import Int32Array, Int64Array
@@ -32,6 +38,8 @@ PACK_BYTES = 16 * 1024 * 1024
 _SAMPLE_BYTES = 64 * 1024
 """A piece has a sample of its places for so many of its bytes."""
 _ROW_BITS = 32
+_IN_FILE = b"["
+"""Arrow's format begins with other bytes."""
 
 PACKED_SQL = (
     "partition int, row long, records long, bytes long, first_ms long, last_ms long,"
@@ -63,33 +71,43 @@ def pack(
     partitioner: Partitioner,
     partitions_count: int,
     run_size: int,
+    folder: str | None,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Pack the rows of a task: the function of the first `mapInArrow`."""
+    """Pack the rows of a task: the function of the first `mapInArrow`. The pieces are in a file in
+    `folder`, or without one in the rows."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()
     # The same partition at each attempt, and another one for each task.
     sticky = np.array([task % partitions_count, 0], dtype=np.int64)
-    for number, rows in enumerate(joined_to(batches, PACK_BYTES)):
-        if partitioner is Partitioner.COLUMN:
-            # -1 is no partition of any topic, and is refused with its rows counted.
-            column: Any = rows["partition"]
-            partitions = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
-        else:
-            partitions = assign_partitions(
-                rows["key"],
-                rows["value"],
-                partitioner,
-                partitions_count,
-                run_size=run_size,
-                sticky=sticky,
-            )
-        yield _packed(rows, partitions, task << _ROW_BITS | number)
+    with ExitStack() as stack:
+        pieces = None
+        if folder is not None:
+            # No two attempts share a file.
+            attempt = 0 if context is None else context.taskAttemptId()
+            pieces = stack.enter_context(Path(folder, str(attempt)).open("wb"))
+        for number, rows in enumerate(joined_to(batches, PACK_BYTES)):
+            if partitioner is Partitioner.COLUMN:
+                # -1 is no partition of any topic, and is refused with its rows counted.
+                column: Any = rows["partition"]
+                partitions = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+            else:
+                partitions = assign_partitions(
+                    rows["key"],
+                    rows["value"],
+                    partitioner,
+                    partitions_count,
+                    run_size=run_size,
+                    sticky=sticky,
+                )
+            yield _packed(rows, partitions, task << _ROW_BITS | number, pieces)
 
 
-def _packed(rows: pa.RecordBatch, partitions: Int32Array, row: int) -> pa.RecordBatch:
+def _packed(
+    rows: pa.RecordBatch, partitions: Int32Array, row: int, pieces: BufferedWriter | None
+) -> pa.RecordBatch:
     order = _order(rows)
     if (partitions != partitions[0]).any():
         if order is None:
@@ -118,7 +136,7 @@ def _packed(rows: pa.RecordBatch, partitions: Int32Array, row: int) -> pa.Record
                 "wrong_times": int((times < -1).sum()),
                 "nameless": _nameless(piece),
                 "places": places[samples.astype(np.int64)].tolist(),
-                "data": _encoded(piece),
+                "data": _encoded(piece) if pieces is None else _filed(piece, pieces),
             }
         )
     return pa.RecordBatch.from_pylist(packed, schema=pa.schema(_PACKED))
@@ -165,8 +183,14 @@ def _cut(
     cuts = [0, *np.searchsorted(places, np.array(bounds, dtype=np.int64)).tolist(), len(places)]
     for number, (start, end) in enumerate(pairwise(cuts), first):
         if start < end:
-            part = piece.slice(start, end - start)
-            yield number, len(part), _encoded(part) if with_data else None
+            yield number, end - start, _part(data, piece, start, end) if with_data else None
+
+
+def _part(data: bytes, piece: pa.RecordBatch, start: int, end: int) -> bytes:
+    if not data.startswith(_IN_FILE):
+        return _encoded(piece.slice(start, end - start))
+    path, position, first, _ = json.loads(data)
+    return json.dumps([path, position, first + start, end - start]).encode()
 
 
 def in_order(pieces: Sequence[bytes]) -> pa.RecordBatch:
@@ -240,6 +264,21 @@ def _encoded(piece: pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+def _filed(piece: pa.RecordBatch, file: BufferedWriter) -> bytes:
+    """Append a piece to a file; returns its place: path, position, first row, number of rows."""
+    position = file.tell()
+    with pa.ipc.new_stream(file, piece.schema) as stream:
+        stream.write_batch(piece)
+    file.flush()
+    return json.dumps([file.name, position, 0, len(piece)]).encode()
+
+
 def _decoded(data: bytes) -> pa.RecordBatch:
-    with pa.ipc.open_stream(data) as stream:
-        return stream.read_next_batch()
+    if not data.startswith(_IN_FILE):
+        with pa.ipc.open_stream(data) as stream:
+            return stream.read_next_batch()
+    path, position, first, count = json.loads(data)
+    with pa.memory_map(path) as file:
+        file.seek(position)
+        with pa.ipc.open_stream(file) as stream:
+            return stream.read_next_batch().slice(first, count)

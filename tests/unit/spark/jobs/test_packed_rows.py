@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import defaultdict
 from typing import Any
 
@@ -36,11 +37,25 @@ def batch_of(rows: list[tuple[int, int]], first: int, *, has_ties: bool) -> pa.R
     st.lists(st.integers(-6, 21), max_size=4, unique=True).map(sorted),
     st.integers(1, 3000),
     st.booleans(),
+    st.booleans(),
 )
 def test_ranges_have_their_rows_in_order(
     inputs: list[list[tuple[int, int]]],
     bounds: list[int],
     pack_bytes: int,
+    has_ties: bool,
+    in_files: bool,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        check_ranges(inputs, bounds, pack_bytes, folder if in_files else None, has_ties=has_ties)
+
+
+def check_ranges(
+    inputs: list[list[tuple[int, int]]],
+    bounds: list[int],
+    pack_bytes: int,
+    folder: str | None,
+    *,
     has_ties: bool,
 ) -> None:
     batches, numbered = [], []
@@ -49,7 +64,7 @@ def test_ranges_have_their_rows_in_order(
         numbered += rows
     packed_rows.PACK_BYTES, before = pack_bytes, packed_rows.PACK_BYTES
     try:
-        packed = list(packed_rows.pack(Partitioner.COLUMN, 3, 1, iter(batches)))
+        packed = list(packed_rows.pack(Partitioner.COLUMN, 3, 1, folder, iter(batches)))
     finally:
         packed_rows.PACK_BYTES = before
     each = len(bounds) + 1
@@ -80,7 +95,7 @@ def test_a_packed_row_says_what_is_wrong_with_its_records() -> None:
     headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     names = pa.array([None, [{"key": None, "value": b""}], [{"key": "h", "value": None}]], headers)
     rows = batch_of([(1, 5), (1, -7), (1, 3)], 0, has_ties=False).append_column("headers", names)
-    (packed,) = packed_rows.pack(Partitioner.COLUMN, 3, 1, iter([rows]))
+    (packed,) = packed_rows.pack(Partitioner.COLUMN, 3, 1, None, iter([rows]))
     (row,) = packed.to_pylist()
     assert (row["partition"], row["records"], row["first_ms"], row["last_ms"]) == (1, 3, -7, 5)
     assert (row["wrong_times"], row["nameless"]) == (1, 1)
