@@ -33,7 +33,7 @@ from isotherm.remote.rewriting.journal import NewSegment
 from isotherm.remote.rewriting.staging import stage_new_segment
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.jobs import packed_rows
+from isotherm.spark.jobs import packed_rows, parquet_rows
 from isotherm.spark.jobs.rewrite_tasks import by_task, open_journals, open_storage
 from isotherm.spark.task_folder import task_folder
 from isotherm.types import Offset, TimestampMs, TopicIdPartition
@@ -134,7 +134,14 @@ def prepare(
     if ties_by is not None:
         chosen.append(sql.expr(ties_by).cast("long").alias("tie"))
     packer = functools.partial(packed_rows.pack, partitioner, partitions_count, run_size, folder)
-    packed = frame.select(*chosen).mapInArrow(packer, packed_rows.PACKED_SQL)
+    is_as_read = order_by is None and ties_by is None and partitioner is not Partitioner.COLUMN
+    tasks = parquet_rows.tasks_of(frame) if is_as_read else []
+    if tasks:
+        reader = functools.partial(parquet_rows.read, tasks, frame.columns, now_ms)
+        numbers = frame.sparkSession.range(0, len(tasks), 1, len(tasks))
+        packed = numbers.mapInArrow(lambda each: packer(reader(each)), packed_rows.PACKED_SQL)
+    else:
+        packed = frame.select(*chosen).mapInArrow(packer, packed_rows.PACKED_SQL)
     return packed.persist(StorageLevel.DISK_ONLY)
 
 
