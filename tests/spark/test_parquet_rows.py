@@ -91,8 +91,11 @@ def test_what_spark_has_to_compute_is_left_to_it(spark: SparkSession, tmp_path: 
         spark.createDataFrame([("v",)], "value string"),
     ):
         assert not parquet_rows.tasks_of(other)
-    frame.write.partitionBy("other").parquet(str(tmp_path / "partitioned"))
-    assert not parquet_rows.tasks_of(spark.read.parquet(str(tmp_path / "partitioned")))
+    # The key of the folder's name comes before that in the file.
+    folder = tmp_path / "partitioned" / "key=abc"
+    folder.mkdir(parents=True)
+    write(folder / "rows.parquet", pa.string(), pa.timestamp("us", "UTC"), [1, 2])
+    assert not parquet_rows.tasks_of(spark.read.parquet(str(folder.parent)))
 
 
 def test_a_load_of_files_is_consumed(spark: SparkSession, tmp_path: Path) -> None:
