@@ -504,8 +504,8 @@ def _action(text: str, fields: list[str] | None) -> Any:
     try:
         action = EraseAction(text)
     except ValueError:
-        known = ", ".join(each.value for each in EraseAction)
-        raise typer.BadParameter(f"one of {known}: {text}", param_hint="--action") from None
+        actions = ", ".join(each.value for each in EraseAction)
+        raise typer.BadParameter(f"one of {actions}: {text}", param_hint="--action") from None
     if (action is EraseAction.REDACT) != bool(fields):
         raise typer.BadParameter(
             "--action redact takes one --field or more, and no other action does",

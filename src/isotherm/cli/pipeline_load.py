@@ -303,10 +303,10 @@ def _recover(options: SourceOptions, *, run: bool, as_json: bool) -> None:
         keep_old_ms=0,
     )
     with progress("checking for interrupted runs"):
-        found = rewrite_run.unfinished_runs(
+        runs = rewrite_run.unfinished_runs(
             settings, lambda partition: options.selects_topic(partition.topic)
         )
-        steps = rewrite_run.recover(settings, found) if run else rewrite_run.plan_recovery(found)
+        steps = rewrite_run.recover(settings, runs) if run else rewrite_run.plan_recovery(runs)
     if not steps and not as_json:
         console().print("no run was interrupted")
         return

@@ -57,17 +57,17 @@ def upstream_apis(
 def _list_offsets(handle: Handler, client: UpstreamClient) -> Handler:
     async def answer(context: RequestContext, request: Any) -> Any:
         response = await _awaited(handle(context, request))
-        asked = {
+        timestamps = {
             TopicPartition(topic.name, each.partition_index): each.timestamp
             for topic in request.topics
             for each in topic.partitions
         }
 
-        def is_of_the_tail(place: TopicPartition, found: Any) -> bool:
-            timestamp = asked[place]
-            if found.error_code is not ErrorCode.none or timestamp in _IN_THE_TIER:
+        def is_of_the_tail(place: TopicPartition, part: Any) -> bool:
+            timestamp = timestamps[place]
+            if part.error_code is not ErrorCode.none or timestamp in _IN_THE_TIER:
                 return False
-            return bool(timestamp < 0 or found.offset == UNKNOWN_OFFSET)
+            return bool(timestamp < 0 or part.offset == UNKNOWN_OFFSET)
 
         return await _completed(
             context, request, response, client, "partition_index", "name", is_of_the_tail
@@ -79,19 +79,19 @@ def _list_offsets(handle: Handler, client: UpstreamClient) -> Handler:
 def _epoch_ends(handle: Handler, client: UpstreamClient) -> Handler:
     async def answer(context: RequestContext, request: Any) -> Any:
         response = await _awaited(handle(context, request))
-        asked = {
+        epochs = {
             TopicPartition(topic.topic, each.partition): each.leader_epoch
             for topic in request.topics
             for each in topic.partitions
         }
 
-        def is_of_the_tail(place: TopicPartition, found: Any) -> bool:
-            if found.error_code is not ErrorCode.none:
+        def is_of_the_tail(place: TopicPartition, part: Any) -> bool:
+            if part.error_code is not ErrorCode.none:
                 return False
             entries = _partition(context, place).log.leader_epochs.entries
             end = _partition(context, place).log.log_end_offset
             last = max((each.epoch for each in entries if each.start_offset < end), default=-1)
-            return bool(asked[place] >= last)
+            return bool(epochs[place] >= last)
 
         return await _completed(
             context, request, response, client, "partition", "topic", is_of_the_tail

@@ -40,8 +40,8 @@ JOIN_TIMEOUT_S = 1800.0
 class _Several(NamedTuple):
     """The fields with groups in a request and in its response, and the name of one of them."""
 
-    asked: str
-    answered: str
+    in_request: str
+    in_response: str
     name_of: Callable[[Any], str] = str
 
 
@@ -136,36 +136,37 @@ class UpstreamGroups:
 
     async def _pass_on_several(self, context: RequestContext, request: Any) -> Any:
         several = _SEVERAL[context.header.api_key]
-        if not hasattr(request, several.asked):
+        if not hasattr(request, several.in_request):
             # OffsetFetch before version 8.
             return await self._passed_on(request, str(request.group_id), self._requests)
         by_coordinator: dict[NodeAddress, list[Any]] = defaultdict(list)
-        for each in getattr(request, several.asked):
+        for each in getattr(request, several.in_request):
             by_coordinator[await self._coordinator(several.name_of(each))].append(each)
         answers = []
         for address, groups in by_coordinator.items():
-            part = dataclasses.replace(request, **{several.asked: tuple(groups)})
+            part = dataclasses.replace(request, **{several.in_request: tuple(groups)})
             answers.append(await _answered(self._requests, _passing(address, part)))
         if not answers:
-            return context.response({several.answered: ()})
-        joined = _joined(getattr(each, several.answered) for each in answers)
-        return dataclasses.replace(answers[0], **{several.answered: joined})
+            return context.response({several.in_response: ()})
+        joined = _joined(getattr(each, several.in_response) for each in answers)
+        return dataclasses.replace(answers[0], **{several.in_response: joined})
 
     async def _coordinator(self, group: str) -> NodeAddress:
-        known = self._coordinators.get(group)
-        if known is not None:
-            return known
+        address = self._coordinators.get(group)
+        if address is not None:
+            return address
         fields = {"key": group, "key_type": GROUP, "coordinator_keys": (group,)}
 
         def ask(client: ClusterClient) -> Any:
             return client.ask_any(ApiKey.FIND_COORDINATOR, fields, newest=4, oldest=4)
 
-        (found,) = (await _answered(self._requests, ask)).coordinators
-        if found.error_code is not ErrorCode.none:
+        (coordinator,) = (await _answered(self._requests, ask)).coordinators
+        if coordinator.error_code is not ErrorCode.none:
             raise CoordinatorNotAvailableError(
-                f"the cluster names no coordinator group={group} reason={found.error_code.name}"
+                f"the cluster names no coordinator group={group}"
+                f" reason={coordinator.error_code.name}"
             )
-        address = NodeAddress(str(found.host), int(found.port))
+        address = NodeAddress(str(coordinator.host), int(coordinator.port))
         self._coordinators[group] = address
         if len(self._coordinators) > COORDINATORS_MAX:
             self._coordinators.popitem(last=False)

@@ -116,7 +116,7 @@ def list_offsets(
 ) -> dict[TopicPartition, Offset]:
     """The offset of each partition at a ListOffsets timestamp. Partitions that the broker refuses
     are left out: their leader has moved."""
-    found: dict[TopicPartition, Offset] = {}
+    offsets: dict[TopicPartition, Offset] = {}
     for some in _parts(places, PARTITIONS_PER_REQUEST_MAX):
         by_topic: dict[str, list[dict[str, int]]] = defaultdict(list)
         for topic, partition in some:
@@ -133,13 +133,13 @@ def list_offsets(
             newest=_LIST_OFFSETS_VERSION,
             oldest=1,
         )
-        found |= {
+        offsets |= {
             TopicPartition(str(topic.name), int(each.partition_index)): int(each.offset)
             for topic in answer.topics
             for each in topic.partitions
             if each.error_code is ErrorCode.none
         }
-    return found
+    return offsets
 
 
 def log_starts(

@@ -258,10 +258,10 @@ class UpstreamCluster(ReplicaCluster):
         return state
 
     def _assign(self, places: Iterable[TopicIdPartition]) -> None:
-        wanted = set(places)
-        self.tier_metadata.on_stop_partitions(self._assigned - wanted)
-        self.tier_metadata.on_partition_leadership_changes((), wanted - self._assigned)
-        self._assigned = wanted
+        assigned = set(places)
+        self.tier_metadata.on_stop_partitions(self._assigned - assigned)
+        self.tier_metadata.on_partition_leadership_changes((), assigned - self._assigned)
+        self._assigned = assigned
 
     def _look_at(self, place: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
         last = self._find_last(place, leader_epoch)
@@ -287,11 +287,11 @@ class UpstreamCluster(ReplicaCluster):
     def _find_last(
         self, place: TopicIdPartition, leader_epoch: LeaderEpoch
     ) -> RemoteLogSegmentMetadata | None:
-        known = self._last.get(place)
-        if known is None:
+        last = self._last.get(place)
+        if last is None:
             return last_segment(self.tier_metadata.list_remote_log_segments(place))
         # Only in the same epoch or a later one can a segment follow the last one.
-        lowest = max(known.segment_leader_epochs)
+        lowest = max(last.segment_leader_epochs)
         for epoch in range(max(leader_epoch, lowest), lowest - 1, -1):
             highest = self.tier_metadata.highest_offset_for_epoch(place, epoch)
             if highest is not None:

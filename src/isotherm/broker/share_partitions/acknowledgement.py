@@ -205,7 +205,7 @@ def expire_locks(
                     written.append(run.as_state_batch())
                     window.note_available()
             batch.join()
-            # Locks that ended in a transition are looked at when it ends.
+            # Locks whose time ran out in a transition end with it.
             ends = [end for end in ends if end > now_ms]
         if ends:
             next_end = min(ends) if next_end is None else min(next_end, *ends)

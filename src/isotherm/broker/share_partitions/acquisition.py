@@ -57,14 +57,14 @@ class Acquisition(NamedTuple):
 
 
 def acquire(
-    window: Window, asked: Acquisition, fetch_offset: Offset, log_batches: Sequence[LogBatch]
+    window: Window, acquisition: Acquisition, fetch_offset: Offset, log_batches: Sequence[LogBatch]
 ) -> list[Acquired]:
     """Acquire records of `log_batches`, which a fetch at `fetch_offset` has read."""
-    if asked.record_count_max <= 0 or not log_batches:
+    if acquisition.record_count_max <= 0 or not log_batches:
         return []
     if log_batches[-1].last_offset_inclusive < window.start_offset:
         return []
-    last_offset, count_max = _bounds(window, asked, fetch_offset, log_batches)
+    last_offset, count_max = _bounds(window, acquisition, fetch_offset, log_batches)
     if count_max <= 0:
         return []
     first_read = log_batches[0].base_offset
@@ -74,7 +74,7 @@ def acquire(
     if floor is not None and floor.last_offset_inclusive >= first_read:
         base_offset = floor.first_offset
     overlapping = window.between(base_offset, last_offset)
-    read = _Read(window, asked, log_batches, first_read, last_offset)
+    read = _Read(window, acquisition, log_batches, first_read, last_offset)
     if overlapping:
         acquired = read.acquire_over(overlapping, base_offset, count_max)
     else:
@@ -85,15 +85,15 @@ def acquire(
 
 
 def _bounds(
-    window: Window, asked: Acquisition, fetch_offset: Offset, log_batches: Sequence[LogBatch]
+    window: Window, acquisition: Acquisition, fetch_offset: Offset, log_batches: Sequence[LogBatch]
 ) -> tuple[Offset, int]:
     """The last offset and the number of records that may be acquired."""
     last_offset = log_batches[-1].last_offset_inclusive
-    room = asked.record_locks_max - window.record_count
-    count_max = min(asked.record_count_max, room)
+    room = acquisition.record_locks_max - window.record_count
+    count_max = min(acquisition.record_count_max, room)
     if count_max <= 0 and fetch_offset <= window.end_offset:
         # There is room for nothing new, but what is in flight already may be acquired again.
-        count_max = min(asked.record_count_max, window.end_offset - fetch_offset + 1)
+        count_max = min(acquisition.record_count_max, window.end_offset - fetch_offset + 1)
         last_offset = min(last_offset, window.end_offset)
     return last_offset, count_max
 
@@ -104,13 +104,13 @@ class _Read:
     def __init__(
         self,
         window: Window,
-        asked: Acquisition,
+        acquisition: Acquisition,
         log_batches: Sequence[LogBatch],
         first_offset: Offset,
         last_offset: Offset,
     ) -> None:
         self._window = window
-        self._asked = asked
+        self._acquisition = acquisition
         self._log_batches = log_batches
         self._first_offset = first_offset
         self._last_offset = last_offset
@@ -155,7 +155,7 @@ class _Read:
     def _acquire_batch(
         self, batch: InFlightBatch, count_max: int, *, is_throttled: bool
     ) -> list[Acquired]:
-        is_cut = self._asked.is_record_limit and len(batch) > count_max
+        is_cut = self._acquisition.is_record_limit and len(batch) > count_max
         is_within = batch.is_within(self._first_offset, self._last_offset)
         if not batch.is_split:
             run = batch.whole
@@ -168,7 +168,7 @@ class _Read:
         return self._acquire_parts(batch, count_max)
 
     def _is_throttled(self, batch: InFlightBatch) -> bool:
-        limit = self._asked.throttled_deliveries
+        limit = self._acquisition.throttled_deliveries
         if not batch.is_split:
             run = batch.whole
             return run.is_acquirable and run.delivery_count >= limit
@@ -182,24 +182,26 @@ class _Read:
 
     def _acquire_parts(self, batch: InFlightBatch, count_max: int) -> list[Acquired]:
         """Acquire the acquirable records of a batch one by one, as it were."""
-        asked = self._asked
+        acquisition = self._acquisition
         acquired: list[Acquired] = []
         count = 0
         count_throttled: int | None = None
-        is_last_alone = asked.delivery_count_max >= LAST_DELIVERY_ALONE_MIN
+        is_last_alone = acquisition.delivery_count_max >= LAST_DELIVERY_ALONE_MIN
         for run in batch.runs_of(self._first_offset, self._last_offset):
             if not run.is_acquirable:
                 continue
-            is_last_delivery = is_last_alone and run.delivery_count == asked.delivery_count_max - 1
+            is_last_delivery = (
+                is_last_alone and run.delivery_count == acquisition.delivery_count_max - 1
+            )
             if is_last_delivery and count > 0:
                 break
-            over = run.delivery_count - asked.throttled_deliveries
+            over = run.delivery_count - acquisition.throttled_deliveries
             if over >= 0 and count_throttled is None:
                 count_throttled = max(1, len(batch) >> (over + 1))
             left = [len(run)]
             if is_last_delivery:
                 left.append(1)
-            if asked.is_record_limit:
+            if acquisition.is_record_limit:
                 left.append(count_max - count)
             # As in Kafka, a bound that was passed before it was set does not hold.
             if count_throttled is not None and count_throttled > count:
@@ -209,15 +211,15 @@ class _Read:
             self._acquire(run)
             acquired.append(_acquired(run))
             count += taken
-            is_full = asked.is_record_limit and count == count_max
+            is_full = acquisition.is_record_limit and count == count_max
             if is_last_delivery or is_full or count == count_throttled:
                 break
         batch.join()
         return _joined(acquired)
 
     def _acquire(self, run: Run) -> None:
-        run.acquire(self._asked.member_id, self._asked.lock_end_ms)
-        self._window.note_lock(self._asked.lock_end_ms)
+        run.acquire(self._acquisition.member_id, self._acquisition.lock_end_ms)
+        self._window.note_lock(self._acquisition.lock_end_ms)
 
     # ---- new records
 
@@ -226,7 +228,7 @@ class _Read:
     ) -> list[Acquired]:
         """Acquire offsets that are not in flight. Unless the limit is exact, the log's batch that
         exceeds it is acquired whole."""
-        window, asked = self._window, self._asked
+        window, acquisition = self._window, self._acquisition
         # A batch of the log may begin before its start, and before the window's.
         first_offset = max(first_offset, window.start_offset)
         if first_offset > last_offset:
@@ -239,7 +241,7 @@ class _Read:
         for batch in self._new_batches(first_offset, last_offset):
             run = Run(batch.first_offset, batch.last_offset_inclusive, RecordState.AVAILABLE, 0)
             batch.runs.append(run)
-            if asked.is_record_limit and len(batch) > count_max:
+            if acquisition.is_record_limit and len(batch) > count_max:
                 batch.cut(batch.first_offset + count_max)
                 batch.is_split = True
                 window.note_available()
@@ -254,13 +256,16 @@ class _Read:
 
     def _new_batches(self, first_offset: Offset, last_offset: Offset) -> list[InFlightBatch]:
         """In-flight batches of at least `batch_size` records, which begin where the log's do."""
-        asked = self._asked
+        acquisition = self._acquisition
         starts = [first_offset]
-        if not asked.is_record_limit and last_offset - first_offset + 1 > asked.batch_size:
+        if (
+            not acquisition.is_record_limit
+            and last_offset - first_offset + 1 > acquisition.batch_size
+        ):
             for base_offset, _ in self._log_batches:
                 if base_offset > last_offset:
                     break
-                if base_offset - starts[-1] >= asked.batch_size:
+                if base_offset - starts[-1] >= acquisition.batch_size:
                     starts.append(base_offset)
         ends = [*(start - 1 for start in starts[1:]), last_offset]
         return [InFlightBatch(start, end) for start, end in zip(starts, ends, strict=True)]

@@ -117,9 +117,9 @@ class HistoryAdoption:
         start_offset = journal.new_segments[0].metadata.start_offset
         ours = {each.metadata.segment_id for each in journal.new_segments}
         with self._tier.exclusive.exclusively(journal.partition):
-            found = self._tier.metadata.list_remote_log_segments(journal.partition)
+            others = self._tier.metadata.list_remote_log_segments(journal.partition)
         first_after = journal.new_segments[-1].metadata.end_offset_inclusive + 1
-        for each in found:
+        for each in others:
             if each.end_offset_inclusive < start_offset or each.start_offset >= first_after:
                 continue
             if each.segment_id not in ours:

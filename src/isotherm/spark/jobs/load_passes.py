@@ -303,13 +303,13 @@ def first_offsets(
         split = _split(packed, ranges, with_data=False)
         counts = {row["task"]: row["records"] for row in _records_of_tasks(split)}
     following = dict(starts)
-    found: dict[int, TaskPlace] = {}
+    places: dict[int, TaskPlace] = {}
     for task, partition in dict.fromkeys((each.task, each.partition) for each in ranges):
         count = counts.get(task, 0)
         if count:
-            found[task] = TaskPlace(partition, following[partition], count)
+            places[task] = TaskPlace(partition, following[partition], count)
             following[partition] += count
-    return found
+    return places
 
 
 def _records_of_tasks(split: DataFrame) -> list[Row]:

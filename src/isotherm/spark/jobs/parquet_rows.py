@@ -55,14 +55,14 @@ def tasks_of(frame: DataFrame) -> list[list[RowGroup]]:
             return []
         path = unquote(place.path)
         try:
-            found = pq.read_metadata(path)
+            metadata = pq.read_metadata(path)
         except pa.ArrowException:
             # Spark says what is wrong with the file, or leaves it out if it is told to.
             return []
-        if not _is_readable(found.schema.to_arrow_schema(), kinds):
+        if not _is_readable(metadata.schema.to_arrow_schema(), kinds):
             return []
-        for number in range(found.num_row_groups):
-            group = found.row_group(number)
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
             size = group.total_byte_size
             if not tasks or size_of_task + size > _TASK_BYTES:
                 tasks.append([])

@@ -57,14 +57,14 @@ def old_ranges(bounds: Mapping[int, OffsetBounds], starts: Mapping[int, Offset])
     Raises PolicyViolationError if retention has deleted records that the earlier run did not copy.
     """
     ranges = []
-    for partition, found in sorted(bounds.items()):
-        start = starts.get(partition, found.start)
-        if start < found.start:
+    for partition, offsets in sorted(bounds.items()):
+        start = starts.get(partition, offsets.start)
+        if start < offsets.start:
             raise PolicyViolationError(
                 "records that an earlier run has not copied are deleted"
-                f" partition={partition} copied_to={start} start_offset={found.start}"
+                f" partition={partition} copied_to={start} start_offset={offsets.start}"
             )
-        ranges.append(OldRange(partition, start, found.end))
+        ranges.append(OldRange(partition, start, offsets.end))
     return ranges
 
 
@@ -137,7 +137,7 @@ def translated_offsets(
         marked = placed.select("partition", order.alias("at"), is_seen.alias("is_seen"))
         first = marked.where("NOT is_seen").groupBy("partition").agg(sql.min("at").alias("first"))
         before = sql.col("first").isNull() | (sql.col("at") < sql.col("first"))
-        found = (
+        rows = (
             marked.join(sql.broadcast(first), "partition", "left")
             .groupBy("partition")
             .agg(
@@ -146,7 +146,7 @@ def translated_offsets(
             )
             .collect()
         )
-        by_partition = {row.partition: row for row in found}
+        by_partition = {row.partition: row for row in rows}
         for owner, start in starts.items():
             row = by_partition.get(owner.partition)
             # A partition without a record of this run: the group has seen all of it.
