@@ -32,11 +32,12 @@ java:
 # are processors here: many tests wait for what servers do in their own time.
 TEST_WORKERS ?= 3
 # The folders of the tests lie in memory where there is room: they hold a hundred thousand files, and
-# brokers flush to them. They stay if a test fails.
+# brokers flush to them. Those of tests that fail stay.
 MEMORY := /dev/shm
 TEST_FOLDER ?= $(shell test $$(df -Pm $(MEMORY) 2>/dev/null | awk 'END {print $$4 + 0}') -ge 8192 && echo $(MEMORY)/isotherm-tests-$$(id -u))
 IN_MEMORY := $(if $(TEST_FOLDER),mkdir -p $(TEST_FOLDER) && TMPDIR=$(TEST_FOLDER))
-PYTEST := $(IN_MEMORY) $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile -o tmp_path_retention_count=1
+PYTEST := $(IN_MEMORY) $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile \
+  -o tmp_path_retention_count=1 -o tmp_path_retention_policy=failed
 AND_FREE := $(if $(TEST_FOLDER),&& rm -rf $(TEST_FOLDER))
 test: setup ## Run the tests, TEST_WORKERS files at a time
 	@scripts/test-tools.sh
