@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from isotherm.cli import pipeline_erase
 from isotherm.cli.main import app
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
@@ -30,11 +32,14 @@ NUMBERS = re.compile(rb'"of": "user-(?:7|13)", "n": (\d+)')
 
 @pytest.fixture
 def tiered(
-    spark: SparkSession, broker: EmbeddedBroker, await_manifests: Callable[..., None]
+    spark: SparkSession,
+    start_broker: Callable[..., EmbeddedBroker],
+    await_manifests: Callable[..., None],
 ) -> EmbeddedBroker:
-    """A topic with many users in four closed segments, data of an aborted transaction included.
-    Both tiers hold them."""
+    """A broker with a topic of many users in four closed segments, data of an aborted transaction
+    included. Both tiers hold them."""
     assert spark.getActiveSession() is not None
+    broker = start_broker()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     config = {**TIERED_TOPIC, "local.retention.bytes": "-1"}
     for future in admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)]).values():
@@ -82,6 +87,43 @@ def segments_of(settings: ObjectStoreSettings) -> dict[str, bytes]:
     }
 
 
+def test_tail_is_erased_as_it_is_tiered(tiered: EmbeddedBroker, tmp_path: Path) -> None:
+    keys = tmp_path / "gone.txt"
+    keys.write_bytes(b"\n".join(GONE))
+    ends = [record.offset for record in consume_all(tiered.bootstrap_servers, TOPIC)]
+    place = ["-b", tiered.bootstrap_servers, "--path", str(tiered.directory / "bucket")]
+    run_it = [*place, "-o", f"subscribe={TOPIC}", "--keys", str(keys), "--run", "--wait"]
+    with following(tiered) as tails:
+        shown = run([*run_it, "--keep-old-ms", "0", "--wait-s", "300", "--json"])
+    # Nothing rolled the active segment, and what would have done it was named.
+    assert "users-0 offsets" in tails[0]
+    assert "segment.bytes=1048576 local.retention.ms=-2 local.retention.bytes=-1" in tails[0]
+    (erased,) = json.loads(shown)["partitions"]
+    assert erased["endOffset"] > ends[-1]
+    assert erased["left"] == 0
+    left = [r for r in consume_all(tiered.bootstrap_servers, TOPIC) if r.offset <= ends[-1]]
+    assert {record.key for record in left} & set(GONE) == set()
+    assert erased["matched"] > 0
+
+
+@contextmanager
+def following(broker: EmbeddedBroker) -> Iterator[list[str]]:
+    """Produces more records as soon as a run says that it waits for the tail, and so rolls the
+    active segment."""
+    shown: list[str] = []
+    says = pipeline_erase._print_tails
+
+    def print_tails(tails: list[str]) -> None:
+        says(tails)
+        if not shown:
+            produce(broker, range(5000, 7500))
+        shown.extend(tails)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline_erase, "_print_tails", print_tails)
+        yield shown
+
+
 def test_selected_records_are_nowhere_and_all_others_stay(
     tiered: EmbeddedBroker, tmp_path: Path
 ) -> None:
@@ -92,6 +134,13 @@ def test_selected_records_are_nowhere_and_all_others_stay(
     place = ["-b", tiered.bootstrap_servers, "--path", str(bucket), "-o", f"subscribe={TOPIC}"]
     source = ObjectStoreSettings(url=bucket.as_uri())
     tiered_before = segments_of(source)
+    tiered_end = 1 + max(
+        segment.end_offset_inclusive
+        for segment in read_inventory(open_for_reading(source), source.create_layout()).segments
+        if segment.topic_id_partition.topic == TOPIC
+    )
+    # The rest is on the broker only, where nothing rolls its segment.
+    place += ["--until", str(tiered_end)]
     held = sum(key in data for key in GONE for data in tiered_before.values())
     assert held
 

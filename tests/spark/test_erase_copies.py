@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from isotherm.errors import ConfigError, PolicyViolationError
 from isotherm.record.batch import CompressionType, build_batch
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.jobs import rewrite_run
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
 
@@ -209,6 +211,33 @@ def test_fields_of_decoded_values_select_and_what_is_no_json_is_counted(
     assert [each["left"] for each in erase(*there, *every)["partitions"]] == [0, 0]
     with pytest.raises(ConfigError, match="not those of the certificate"):
         raise_of(*there, "--value", "string", *every[2:])
+
+
+def test_run_that_ends_before_its_publication_has_a_certificate_to_prove(
+    spark: SparkSession, odd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert spark.getActiveSession() is not None
+    copy, keys = tmp_path / "copy", tmp_path / "keys.txt"
+    keys.write_text("k1")
+    there = ["-o", "subscribe=users", "--keys", str(keys)]
+    arguments = ["--path", str(odd), "--to", str(copy), *there]
+
+    def cut_off(*_: object) -> None:
+        raise RuntimeError("cut off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rewrite_run, "finish_copy", cut_off)
+        with pytest.raises(RuntimeError, match="cut off"):
+            raise_of(*arguments, "--run")
+    with pytest.raises(PolicyViolationError, match="an earlier run is not over"):
+        raise_of(*arguments, "--run")
+    recovering = ["pipeline", "erase", *arguments, "--recover"]
+    done = CliRunner().invoke(app, [*recovering, "--run"])
+    assert done.exit_code == 0, done.output
+    (run,) = re.findall(r"run (\w{16}) has no proof yet", done.stderr)
+    proved = erase("--path", str(copy), *there, "--verify", run)
+    assert [(each["matched"], each["left"]) for each in proved["partitions"]] == [(3, 0)] * 2
+    assert "no proof" not in CliRunner().invoke(app, recovering).stderr
 
 
 def raise_of(*arguments: str) -> None:

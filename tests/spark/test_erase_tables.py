@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 from typer.testing import CliRunner
 
+from isotherm.cli import pipeline_erase
 from isotherm.cli.main import app
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from tests.support.topic_tables import load_table, rows_of, run_table
@@ -34,7 +35,7 @@ def value_of(number: int) -> bytes:
     return text.encode() if number % 11 else b"{" + text.encode()
 
 
-def produce(broker: EmbeddedBroker, numbers: range) -> None:
+def produce(broker: EmbeddedBroker, numbers: Iterable[int]) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 20})
     for number in numbers:
         producer.produce(TOPIC, key=key_of(number), value=value_of(number))
@@ -66,7 +67,10 @@ def parquet_rows(folder: Path) -> list[int]:
 
 @pytest.mark.usefixtures("spark")
 def test_rows_of_erased_records_are_in_no_file_of_any_table(
-    broker: EmbeddedBroker, tmp_path: Path, await_manifests: Callable[..., None]
+    broker: EmbeddedBroker,
+    tmp_path: Path,
+    await_manifests: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     config = {**TIERED_TOPIC, "local.retention.bytes": "-1"}
@@ -74,9 +78,9 @@ def test_rows_of_erased_records_are_in_no_file_of_any_table(
     bucket, lake = broker.directory / "bucket", tmp_path / "lake"
     brokers = ["-b", broker.bootstrap_servers]
 
-    def tables() -> None:
+    def tables(until: str) -> None:
         for each in FORMATS:
-            options = ("--to", each, "--value", "json", "--key", "string", "--until", "tiered")
+            options = ("--to", each, "--value", "json", "--key", "string", "--until", until)
             partitions = ("--partition-by", "day") if each != "iceberg" else ()
             run_table(
                 TOPIC,
@@ -91,10 +95,11 @@ def test_rows_of_erased_records_are_in_no_file_of_any_table(
 
     produce(broker, range(3000))
     await_manifests(broker, TOPIC, 1)
-    tables()
+    tables("tiered")
     produce(broker, range(3000, 6000))
     await_manifests(broker, TOPIC, 4)
-    tables()
+    # The tables have the tail too, which is on the broker only.
+    tables("latest")
     before = parquet_rows(lake)
     assert {n for n in before if key_of(n) == GONE}
     # What a run that was killed before its commit has left.
@@ -109,7 +114,23 @@ def test_rows_of_erased_records_are_in_no_file_of_any_table(
     planned = run(*place)
     assert all(each["rows"] > 0 for each in planned["tables"])
     assert len(parquet_rows(lake)) > len(before)
+    says, tails = pipeline_erase._print_tails, []
+
+    def print_tails(shown: list[str]) -> None:
+        says(shown)
+        if not tails:
+            # They roll the tail's segment, and leave no gap that the tables would refuse.
+            produce(broker, [n for n in range(6000, 9000) if key_of(n) != GONE])
+        tails.extend(shown)
+
+    monkeypatch.setattr(pipeline_erase, "_print_tails", print_tails)
     certificate = run(*place, "--run", "--wait", "--wait-s", "300", "--keep-old-ms", "0")
+    assert f"{TOPIC}-0 offsets" in tails[0]
+    # Numbers below 6000 are the offsets of the topic's only partition, in one pass or another.
+    kept = parquet.read_table(
+        bucket / "isotherm-erasures" / f"{certificate['run']}.offsets.parquet"
+    )
+    assert {n for n in before if key_of(n) == GONE} <= set(kept.column("offset").to_pylist())
 
     deleted = [each["deleted"] for each in certificate["tables"]]
     assert deleted == [sum(key_of(n) == GONE for n in before) // len(FORMATS)] * len(FORMATS)
@@ -119,9 +140,9 @@ def test_rows_of_erased_records_are_in_no_file_of_any_table(
         if file.is_file() and file.suffix != ".db":
             assert GONE.encode() not in file.read_bytes(), file
     # The tables are whole, and the next runs go on where the last ones have ended.
-    produce(broker, range(6000, 9000))
-    await_manifests(broker, TOPIC, 7)
-    tables()
+    produce(broker, range(9000, 12000))
+    await_manifests(broker, TOPIC, 9)
+    tables("tiered")
     rows = rows_of(load_table(lake, f"kafka.{TOPIC}"))
     delta = DeltaTable(lake / f"{TOPIC}_delta").to_pyarrow_table()
     places = sorted((row["partition"], row["offset"]) for row in rows)

@@ -30,8 +30,6 @@ from isotherm.clock import Clock, SystemClock
 from isotherm.errors import ConfigError, RequestTimedOutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import SparkSession
 
     from isotherm.remote.erasure.certificate import ErasedTable, ErasureCertificate
@@ -41,12 +39,15 @@ if TYPE_CHECKING:
     from isotherm.spark.jobs.erase_plan import ErasurePlan
     from isotherm.spark.jobs.erase_selection import Selector
     from isotherm.spark.jobs.erase_tables import OpenedTable
+    from isotherm.spark.jobs.erase_tail import WaitingTail
     from isotherm.spark.jobs.rewrite_run import Recovery
     from isotherm.spark.options import SourceOptions
     from isotherm.spark.tables.open_table import TablePlace
+    from isotherm.types import TopicIdPartition
 
 _HOUR_MS = 3_600_000
-_LOOK_INTERVAL_S = 1.0
+_LOOK_INTERVAL_S, _LOOK_INTERVAL_MAX_S = 1.0, 30.0
+_LOOK_GROWTH = 1.1
 _UNREACHABLE_SHOWN_MAX = 20
 
 Keys = Annotated[
@@ -157,7 +158,7 @@ Wait = Annotated[
     typer.Option(
         "--wait",
         help="In place: wait until the broker has published the new segments and deleted the old"
-        " ones, and prove it.",
+        " ones, erase what is on brokers only now as it is tiered, and prove it.",
     ),
 ]
 WaitS = Annotated[
@@ -328,7 +329,7 @@ def _plan_or_run(
 
     with progress("reading metadata"):
         plan = read_erasure_plan(options, settings, selector)
-        opened = open_tables(request.places, plan.partitions, writes=request.run)
+        opened = open_tables(request.places, plan.unreachable, writes=request.run)
     with spark_session(spark_options) as spark:
         check_cost(job.cost_of_scan(spark, plan, selector, settings.fetch_bytes), request.max_bytes)
         with progress("finding the records") as show_step:
@@ -362,11 +363,14 @@ def _plan_or_run(
             )
             _print_certificate(certificate, as_json=request.as_json)
             return
-        certificate = _proved(
-            spark, options, settings, selector, certificate, opened, _Waiting(clock, request.wait_s)
+        waiting = _Waiting(clock, request.wait_s)
+        certificate, left = _published(
+            spark, options, settings, selector, certificate, plan, opened, waiting
         )
+        certificate = _proved(spark, options, settings, selector, certificate, opened, waiting)
     _print_certificate(certificate, as_json=request.as_json)
     _end(certificate)
+    _check_tails(left, request.wait_s)
 
 
 def _check_tables(places: list[TablePlace], settings: ErasureSettings) -> None:
@@ -387,6 +391,7 @@ def _check_tables(places: list[TablePlace], settings: ErasureSettings) -> None:
 def _recover(
     options: SourceOptions, settings: ErasureSettings, *, run: bool, as_json: bool
 ) -> None:
+    from isotherm.spark.jobs import erase as job
     from isotherm.spark.jobs import rewrite_run
 
     with progress("checking for interrupted runs"):
@@ -397,7 +402,13 @@ def _recover(
             steps = rewrite_run.recover(settings, unfinished)
         else:
             steps = rewrite_run.plan_recovery(unfinished)
+        unproved = job.unproved_runs(settings, options.selects_topic)
     _print_recovery(steps, run=run, as_json=as_json)
+    for certificate in unproved:
+        error_console().print(
+            f"run {certificate.run} has no proof yet: --verify {certificate.run} with the same"
+            " selection finishes it, or says what the run did not erase"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +449,91 @@ def _verify(
     _end(seen)
 
 
+def _published(
+    spark: SparkSession,
+    options: SourceOptions,
+    settings: ErasureSettings,
+    selector: Selector,
+    certificate: ErasureCertificate,
+    plan: ErasurePlan,
+    tables: list[OpenedTable],
+    waiting: _Waiting,
+) -> tuple[ErasureCertificate, list[WaitingTail]]:
+    """Wait until the broker has published. Then erase what was on brokers only when the run began,
+    as it is tiered. Returns what is on brokers only at the time limit. A copy is complete as it
+    is."""
+    from isotherm.spark.jobs import erase as job
+    from isotherm.spark.jobs.erase_plan import read_erasure_plan
+    from isotherm.spark.jobs.erase_tail import waiting_tails
+
+    if not settings.in_place:
+        return certificate, []
+    shown: list[str] = []
+    while True:
+        _wait_for_publication(settings, certificate, waiting)
+        tails = waiting_tails(options, certificate, plan.log_ends)
+        if not tails:
+            return certificate, []
+        texts = [str(each) for each in tails]
+        if texts != shown:
+            _print_tails(texts)
+            shown = texts
+        ready = _wait_for_tails(options, settings, tails, waiting)
+        if not ready:
+            return certificate, tails
+        with progress("erasing from the tail") as show_step:
+            part = read_erasure_plan(options, settings, selector).above(ready)
+            selector = job.as_before(selector, certificate)
+            matches = job.find_matches(spark, part, selector, settings)
+            certificate, _ = job.erase(
+                spark, part, matches, selector, settings, show_step, tables, certificate
+            )
+        matches.unpersist()
+
+
+def _wait_for_publication(
+    settings: ErasureSettings, certificate: ErasureCertificate, waiting: _Waiting
+) -> None:
+    from isotherm.spark.jobs.rewrite_run import unpublished_runs
+
+    owners = [each.partition for each in certificate.partitions if each.segments]
+    with progress("waiting until the broker has published"):
+        while unpublished_runs(settings, owners):
+            waiting.once("published")
+
+
+def _wait_for_tails(
+    options: SourceOptions, settings: ErasureSettings, tails: list[WaitingTail], waiting: _Waiting
+) -> dict[TopicIdPartition, int]:
+    """The tails that are ready. None at the time limit."""
+    from isotherm.spark.jobs.erase_tail import ready_tails
+
+    with progress("waiting until the tail is tiered"):
+        while not (ready := ready_tails(options, settings, tails)):
+            if waiting.is_over:
+                break
+            waiting.once("tiered the tail")
+    return ready
+
+
+def _check_tails(tails: list[WaitingTail], wait_s: int) -> None:
+    if tails:
+        shown = "; ".join(map(str, tails[:_UNREACHABLE_SHOWN_MAX]))
+        raise RequestTimedOutError(
+            f"records are on brokers only, and were not erased waited_s={wait_s} tails='{shown}'"
+            " hint='let the brokers roll these segments, and run the command again'"
+        )
+
+
+def _print_tails(tails: list[str]) -> None:
+    for text in tails[:_UNREACHABLE_SHOWN_MAX]:
+        error_console().print(f"on brokers only: {text}", markup=False, highlight=False)
+    error_console().print(
+        "the next record rolls an active segment after segment.ms or at segment.bytes;"
+        " local.retention.ms and local.retention.bytes roll it without one"
+    )
+
+
 def _proved(
     spark: SparkSession,
     options: SourceOptions,
@@ -447,14 +543,9 @@ def _proved(
     tables: list[OpenedTable],
     waiting: _Waiting,
 ) -> ErasureCertificate:
-    """Wait for the broker, prove the erasure, and store the certificate after each step."""
+    """Prove the erasure, wait for the brokers, and store the certificate after each step."""
     from isotherm.spark.jobs import erase as job
-    from isotherm.spark.jobs.rewrite_run import unpublished_runs
 
-    owners = [each.partition for each in certificate.partitions if each.segments]
-    if settings.in_place:
-        with progress("waiting until the broker has published"):
-            waiting.until(lambda: not unpublished_runs(settings, owners), "published")
     with progress("reading everything again") as show_step:
         certificate = job.prove(
             spark, options, settings, selector, certificate, waiting.clock.now_ms()
@@ -481,20 +572,22 @@ class _Waiting:
         self.clock = clock
         self._wait_s = wait_s
         self._deadline_s = clock.monotonic_s() + wait_s
+        self._interval_s = _LOOK_INTERVAL_S
         self._never = threading.Event()
 
-    def until(self, is_done: Callable[[], bool], step: str) -> None:
-        while not is_done():
-            self.once(step)
+    @property
+    def is_over(self) -> bool:
+        return bool(self._wait_s) and self.clock.monotonic_s() >= self._deadline_s
 
     def once(self, step: str) -> None:
         """Raises RequestTimedOutError after the time limit. The broker goes on all the same."""
-        if self._wait_s and self.clock.monotonic_s() >= self._deadline_s:
+        if self.is_over:
             raise RequestTimedOutError(
                 f"the broker has not {step} yet waited_s={self._wait_s} hint='--verify proves it"
                 " later'"
             )
-        self.clock.wait(self._never, _LOOK_INTERVAL_S)
+        self.clock.wait(self._never, self._interval_s)
+        self._interval_s = min(self._interval_s * _LOOK_GROWTH, _LOOK_INTERVAL_MAX_S)
 
 
 def _action(text: str, fields: list[str] | None) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from isotherm.errors import CorruptMetadataError, UnknownObjectVersionError
@@ -19,6 +19,7 @@ from isotherm.types import Offset, TimestampMs, TopicIdPartition, uuid_from_text
 
 CERTIFICATES_FOLDER = "isotherm-erasures"
 CERTIFICATE_VERSION = 1
+_SUFFIX = ".json"
 OFFSETS_SIZE_MAX = 1024 * 1024 * 1024
 """The size limit of the offsets of a run: some 8 bytes for each erased record."""
 CERTIFICATE_SIZE_MAX = 1024 * 1024 * 1024
@@ -268,13 +269,23 @@ class ErasureCertificates:
 
     def put(self, certificate: ErasureCertificate) -> str:
         """Store a certificate, in place of an earlier one of the run. Returns its key."""
-        key = f"{self._root}{certificate.run}.json"
+        key = self._key(certificate.run)
         self._client.put(key, encode_certificate(certificate))
         return key
 
+    def runs(self) -> list[str]:
+        """The names of the runs that have a certificate here."""
+        names = (
+            each.key.removeprefix(self._root) for each in self._client.list_objects(self._root)
+        )
+        return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+
     def get(self, run: str) -> ErasureCertificate:
         """Raises RemoteResourceNotFoundError if the run has no certificate here."""
-        return decode_certificate(self._client.get(f"{self._root}{run}.json", CERTIFICATE_SIZE_MAX))
+        return decode_certificate(self._client.get(self._key(run), CERTIFICATE_SIZE_MAX))
+
+    def _key(self, run: str) -> str:
+        return f"{self._root}{run}{_SUFFIX}"
 
     def put_offsets(self, run: str, parquet: bytes) -> None:
         """Store the offsets of the erased records, a Parquet file."""
@@ -286,6 +297,45 @@ class ErasureCertificates:
 
     def _offsets_key(self, run: str) -> str:
         return f"{self._root}{run}.offsets.parquet"
+
+
+def joined(earlier: ErasureCertificate, later: ErasureCertificate) -> ErasureCertificate:
+    """The certificate of both passes of a run. The later one has the pieces above the earlier one's
+    ends, and knows what is not reached now."""
+    before = {each.partition: each for each in earlier.partitions}
+    partitions = [
+        each if (first := before.pop(each.partition, None)) is None else _joined(first, each)
+        for each in later.partitions
+    ]
+    return replace(
+        earlier,
+        partitions=(*before.values(), *partitions),
+        proved_ms=None,
+        tables=with_more_deleted(earlier.tables, later.tables),
+        protection=later.protection,
+        value_type=earlier.value_type or later.value_type,
+    )
+
+
+def with_more_deleted(
+    before: Sequence[ErasedTable], after: Sequence[ErasedTable]
+) -> tuple[ErasedTable, ...]:
+    """The same tables after a second deletion."""
+    return tuple(
+        replace(each, deleted=each.deleted + more.deleted)
+        for each, more in zip(before, after, strict=True)
+    )
+
+
+def _joined(earlier: ErasedPartition, later: ErasedPartition) -> ErasedPartition:
+    return replace(
+        later,
+        start_offset=earlier.start_offset,
+        end_offset=max(earlier.end_offset, later.end_offset),
+        matched=earlier.matched + later.matched,
+        undecoded=earlier.undecoded + later.undecoded,
+        segments=(*earlier.segments, *later.segments),
+    )
 
 
 def covering(partitions: Sequence[ErasedPartition]) -> dict[TopicIdPartition, Offset]:

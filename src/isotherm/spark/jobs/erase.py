@@ -26,10 +26,12 @@ from isotherm.remote.erasure.certificate import (
     ErasureCertificate,
     ErasureCertificates,
     covering,
+    joined,
+    with_more_deleted,
 )
 from isotherm.remote.erasure.erased_piece import EraseAction, ErasureRules, erase_piece
 from isotherm.remote.erasure.redaction import FieldPath
-from isotherm.remote.rewriting.journal import RunKind
+from isotherm.remote.rewriting.journal import RewriteJournal, RunKind
 from isotherm.remote.rewriting.run_recovery import place_of_segment
 from isotherm.remote.segment_metadata import RemoteLogSegmentId
 from isotherm.remote.storage.bucket_protection import read_protection
@@ -50,10 +52,10 @@ from isotherm.spark.jobs.erase_tables import (
     count_rows,
     erase_rows,
     erased_offsets,
+    joined_offsets,
     offsets_table,
     read_offsets,
     with_left,
-    with_more_deleted,
 )
 from isotherm.spark.jobs.erase_values import find_value_type, type_of_text, type_text
 from isotherm.spark.jobs.rewrite_run import (
@@ -250,7 +252,7 @@ def find_matches(
         and bool(plan.compacted)
         and not selector.names_whole_keys,
     )
-    if selector.decodes:
+    if selector.decodes and selector.value_type is None:
         pieces = plan.selected(selector)
         selector = replace(
             selector,
@@ -276,34 +278,44 @@ def erase(
     settings: ErasureSettings,
     progress: Callable[[str], None] = lambda text: None,
     tables: Sequence[OpenedTable] = (),
+    earlier: ErasureCertificate | None = None,
 ) -> tuple[ErasureCertificate, list[PartitionReport]]:
     """Delete the rows of matching records from the tables, and stage the segments with matches,
     without the matching records. Then publish a copy, or leave the journals of a run in place to
-    the broker. The certificate says nothing of a proof yet, and is stored.
+    the broker. The certificate says nothing of a proof yet, and is stored before anything is
+    published: after a crash `--verify` finishes the proof. `earlier` is that of the run's passes
+    before, which it includes.
 
     The tables come first: if the run ends before the publication, the next one finds the same
     records. After an error `recover` removes the staged segments.
     """
     check_target(plan.partitions, settings)
-    run = new_run()
+    run = new_run() if earlier is None else earlier.run
     erased_tables: Sequence[ErasedTable] = ()
     if tables:
         offsets = erased_offsets(matches.records, plan.pieces)
-        _put_offsets(settings, run, offsets)
+        before: ErasedOffsets = {} if earlier is None else _get_offsets(settings, run)
+        _put_offsets(settings, run, joined_offsets(before, offsets))
         erased_tables = erase_rows(spark, tables, offsets, run, progress)
     worked_on = _worked_on(plan, matches, settings)
     staged: list[StagedPiece] = []
+    journals = open_journals(settings.written)
+    started: list[RewriteJournal] = []
     if worked_on:
         progress(f"writing {len(worked_on)} segments again")
-        journals = open_journals(settings.written)
         started = begin_journals(journals, run, worked_on, settings)
         staged = _stage_all(spark, worked_on, matches.records, run, settings)
+    certificate = replace(
+        _certificate(run, plan, matches, selector, settings, staged),
+        tables=tuple(erased_tables),
+        protection=read_protection(settings.written, settings.now_ms),
+    )
+    if earlier is not None:
+        certificate = joined(earlier, certificate)
+    put_certificate(settings, certificate)
+    if started:
         progress("publishing")
         end_staging(journals, started, staged, settings)
-    certificate = _certificate(run, plan, matches, selector, settings, staged)
-    protection = read_protection(settings.written, settings.now_ms)
-    certificate = replace(certificate, tables=tuple(erased_tables), protection=protection)
-    put_certificate(settings, certificate)
     return certificate, report(plan, matches, staged)
 
 
@@ -376,14 +388,14 @@ def _certificate(
     staged: Sequence[StagedPiece],
 ) -> ErasureCertificate:
     partitions = []
-    for partition in plan.partitions:
+    for partition, unreachable in plan.unreachable.items():
         pieces = plan.pieces_of(partition)
         reached = [piece for piece in pieces if piece.is_cleaned]
         partitions.append(
             ErasedPartition(
                 partition=partition,
-                start_offset=pieces[0].start_offset,
-                end_offset=pieces[-1].end_offset,
+                start_offset=pieces[0].start_offset if pieces else 0,
+                end_offset=pieces[-1].end_offset if pieces else 0,
                 matched=matches.count(reached),
                 undecoded=0 if (dead := matches.undecoded_in(pieces)) is None else dead.count,
                 segments=tuple(
@@ -392,7 +404,7 @@ def _certificate(
                     if each.piece.segment.topic_id_partition == partition
                     and each.replacement is not None
                 ),
-                unreachable=tuple(plan.unreachable[partition]),
+                unreachable=tuple(unreachable),
             )
         )
     return ErasureCertificate(
@@ -454,7 +466,7 @@ def prove(
         action=settings.action,
         fields=settings.fields,
     )
-    selector = replace(selector, value_type=type_of_text(certificate.value_type))
+    selector = as_before(selector, certificate)
     records = select_records(spark, below, selector, scan)
     matches = Matches(records, *counts_of_pieces(records))
     matches.unpersist()
@@ -467,6 +479,11 @@ def prove(
     partitions = tuple(replace(each, left=left[each.partition]) for each in certificate.partitions)
     protection = read_protection(settings.written, now_ms)
     return replace(certificate, partitions=partitions, proved_ms=now_ms, protection=protection)
+
+
+def as_before(selector: Selector, certificate: ErasureCertificate) -> Selector:
+    """The selector that reads values as the run of the certificate did."""
+    return replace(selector, value_type=type_of_text(certificate.value_type))
 
 
 def _check_same(
@@ -567,8 +584,7 @@ def see_tables(
     if not (tables or certificate.tables):
         return certificate
     seen = with_left(certificate.tables, [_unseen(each) for each in tables])
-    client = open_certificates(settings)
-    offsets = read_offsets(client.get_offsets(certificate.run))
+    offsets = _get_offsets(settings, certificate.run)
     if erases:
         more = erase_rows(spark, tables, offsets, new_run(), progress)
         seen = with_more_deleted(seen, more)
@@ -585,6 +601,25 @@ def _put_offsets(settings: ErasureSettings, run: str, offsets: ErasedOffsets) ->
     file = io.BytesIO()
     parquet.write_table(offsets_table(offsets), file, compression="zstd")
     open_certificates(settings).put_offsets(run, file.getvalue())
+
+
+def _get_offsets(settings: ErasureSettings, run: str) -> ErasedOffsets:
+    return read_offsets(open_certificates(settings).get_offsets(run))
+
+
+def unproved_runs(
+    settings: ErasureSettings, is_selected: Callable[[str], bool]
+) -> list[ErasureCertificate]:
+    """The certificates of runs over the selected topics after which nothing was read again: a crash
+    came before the proof, or no one waited for it. Oldest first."""
+    certificates = open_certificates(settings)
+    unproved = [
+        certificate
+        for certificate in map(certificates.get, certificates.runs())
+        if certificate.proved_ms is None
+        and any(is_selected(each.partition.topic) for each in certificate.partitions)
+    ]
+    return sorted(unproved, key=lambda certificate: certificate.time_ms)
 
 
 def open_certificates(settings: ErasureSettings) -> ErasureCertificates:

@@ -13,12 +13,13 @@ offsets, markers and producers stay (docs/decisions/0262). Not reached are
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from isotherm.remote.erasure.certificate import Unreachable
 from isotherm.remote.rewriting.pieces import Piece
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.spark.jobs.erase_selection import Selector
+from isotherm.spark.jobs.erase_tail import read_log_bounds
 from isotherm.spark.jobs.rewrite_plan import (
     TieredHistories,
     marked_pieces,
@@ -33,16 +34,23 @@ from isotherm.spark.tier.open_log import open_brokers
 from isotherm.spark.tier.storage import storage_of_job
 from isotherm.types import Offset, TopicIdPartition, TopicPartition
 
+_ON_BROKERS = (
+    "on brokers only; the next record rolls the active segment after segment.ms or at"
+    " segment.bytes, and local.retention.ms without one"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ErasurePlan:
     """`pieces` are numbered by their index. Those of a partition are adjacent and ascending, and
-    those that a run may replace are `is_cleaned`. `compacted` are the topics that are compacted, as
-    far as there are brokers to ask."""
+    those that a run may replace are `is_cleaned`. `unreachable` has all partitions, also those of
+    which the bucket has nothing. As far as there are brokers to ask, `compacted` are the topics
+    that are compacted, and `log_ends` is where each partition ends on them."""
 
     pieces: Sequence[Piece]
     unreachable: Mapping[TopicIdPartition, Sequence[Unreachable]]
     compacted: frozenset[str] = frozenset()
+    log_ends: Mapping[TopicIdPartition, Offset] = field(default_factory=dict)
 
     @property
     def partitions(self) -> list[TopicIdPartition]:
@@ -50,6 +58,16 @@ class ErasurePlan:
 
     def pieces_of(self, partition: TopicIdPartition) -> list[Piece]:
         return [each for each in self.pieces if each.segment.topic_id_partition == partition]
+
+    def above(self, starts: Mapping[TopicIdPartition, Offset]) -> ErasurePlan:
+        """The plan for the pieces of these partitions that end above these offsets."""
+        above = [
+            piece
+            for piece in self.pieces
+            if (owner := piece.segment.topic_id_partition) in starts
+            and piece.end_offset > starts[owner]
+        ]
+        return replace(self, pieces=above)
 
     def selected(self, selector: Selector) -> list[Piece]:
         """The pieces that may have matching records."""
@@ -74,7 +92,7 @@ def read_erasure_plan(
     }
     storage = storage_of_job(settings.source)
     planned: list[Piece] = []
-    unreachable = {}
+    unreachable: dict[TopicIdPartition, list[Unreachable]] = {}
     for partition, pieces in marked_pieces(CommittedHistory(storage, found), found).items():
         error = histories.unproven.get(partition)
         reachable = [
@@ -87,7 +105,18 @@ def read_erasure_plan(
         planned += with_last_records(storage, reachable)
         owner = pieces[0].segment.topic_id_partition
         unreachable[owner] = _unreachable(histories, partition, reachable, error)
-    return ErasurePlan(planned, unreachable, _compacted(options, planned))
+    bounds = read_log_bounds(options, selector.partitions if settings.in_place else None)
+    for owner, each in bounds.items():
+        end = found[owner.topic_partition][-1].end_offset if owner in unreachable else each.start
+        if each.end > end:
+            unreachable.setdefault(owner, []).append(
+                Unreachable(start_offset=end, end_offset=each.end, reason=_ON_BROKERS)
+            )
+    log_ends = {
+        owner: each.end if selector.end_offset is None else min(each.end, selector.end_offset)
+        for owner, each in bounds.items()
+    }
+    return ErasurePlan(planned, unreachable, _compacted(options, planned), log_ends)
 
 
 def _compacted(options: SourceOptions, pieces: Sequence[Piece]) -> frozenset[str]:
@@ -126,10 +155,6 @@ def _unreachable(
             segment_end = segment.end_offset_inclusive + 1
             reason = "the segment is not in the log, brokers delete it"
             unreachable.append(_of_segment(segment, segment.start_offset, segment_end, reason))
-    bounds = histories.bounds.get(partition)
-    if bounds is not None and bounds.end > end:
-        reason = "on brokers only; segment.ms and segment.bytes roll the active segment"
-        unreachable.append(Unreachable(start_offset=end, end_offset=bounds.end, reason=reason))
     return unreachable
 
 

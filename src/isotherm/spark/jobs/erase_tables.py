@@ -106,11 +106,7 @@ def open_tables(
 def erased_offsets(records: DataFrame, pieces: Sequence[Piece]) -> ErasedOffsets:
     """The offsets of selected records, which are rows of `select_records`. Raises
     PolicyViolationError above TABLE_RECORDS_MAX."""
-    if records.count() > TABLE_RECORDS_MAX:
-        raise PolicyViolationError(
-            "too many records are selected to look for their rows in tables"
-            f" limit={TABLE_RECORDS_MAX} hint='several runs, with --partitions or --until'"
-        )
+    _check_count(records.count())
     rows = records.toArrow()
     numbers = rows.column("piece").to_numpy()
     relative = rows.column("relative").to_numpy()
@@ -121,6 +117,23 @@ def erased_offsets(records: DataFrame, pieces: Sequence[Piece]) -> ErasedOffsets
         offsets = relative[numbers == number] + piece.start_offset
         found.setdefault(piece.segment.topic_id_partition, []).append(offsets)
     return {owner: np.sort(np.concatenate(parts)) for owner, parts in found.items()}
+
+
+def joined_offsets(earlier: ErasedOffsets, later: ErasedOffsets) -> ErasedOffsets:
+    """The offsets of two passes of a run. Raises PolicyViolationError above TABLE_RECORDS_MAX."""
+    _check_count(sum(map(len, (*earlier.values(), *later.values()))))
+    joined = dict(earlier)
+    for owner, offsets in later.items():
+        joined[owner] = np.union1d(joined[owner], offsets) if owner in joined else offsets
+    return joined
+
+
+def _check_count(records: int) -> None:
+    if records > TABLE_RECORDS_MAX:
+        raise PolicyViolationError(
+            "too many records are selected to look for their rows in tables"
+            f" limit={TABLE_RECORDS_MAX} hint='several runs, with --partitions or --until'"
+        )
 
 
 def offsets_table(erased: ErasedOffsets) -> pa.Table:
@@ -199,16 +212,6 @@ def erase_rows(
             deleted += _erase_rows_of(spark, files, offsets, f"{run}-erased-{number}")
         done.append(ErasedTable(name=each.name, table_format=each.table_format, deleted=deleted))
     return done
-
-
-def with_more_deleted(
-    before: Sequence[ErasedTable], after: Sequence[ErasedTable]
-) -> tuple[ErasedTable, ...]:
-    """The tables after a second deletion."""
-    return tuple(
-        replace(each, deleted=each.deleted + more.deleted)
-        for each, more in zip(before, after, strict=True)
-    )
 
 
 def with_left(

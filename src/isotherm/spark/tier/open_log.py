@@ -67,7 +67,9 @@ def open_segment_source(
         yield TopicSegmentSource(topic)
 
 
-def open_brokers(options: SourceOptions) -> KafkaBrokers | None:
+def open_brokers(options: SourceOptions, *, to_last_record: bool = False) -> KafkaBrokers | None:
+    """The brokers that the options name. With `to_last_record` the log ends behind its last
+    replicated record, whatever the options say of open transactions."""
     if not options.has_brokers:
         return None
     settings = RequestSettings(
@@ -78,5 +80,5 @@ def open_brokers(options: SourceOptions) -> KafkaBrokers | None:
         options.kafka_properties,
         SystemClock(),
         settings,
-        reads_committed=options.reads_committed,
+        reads_committed=options.reads_committed and not to_last_record,
     )

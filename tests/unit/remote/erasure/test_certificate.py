@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from isotherm.remote.erasure.certificate import (
     Unreachable,
     decode_certificate,
     encode_certificate,
+    joined,
 )
 from isotherm.remote.storage.bucket_protection import OFF, ON, SUSPENDED, BucketProtection
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
@@ -66,6 +68,39 @@ def test_certificate_is_read_as_it_was_written() -> None:
     assert CERTIFICATE.rows_left == 3
 
 
+def test_certificate_of_a_tail_pass_is_added_to_that_of_the_run() -> None:
+    owner, new = PARTITION.partition, TopicIdPartition(uuid.UUID(int=6), "u", 0)
+    untouched = replace(PARTITION, partition=TopicIdPartition(uuid.UUID(int=7), "v", 0))
+    earlier = replace(CERTIFICATE, partitions=(PARTITION, untouched))
+    segment = ErasedSegment(
+        start_offset=90, end_offset_inclusive=99, old="x", new="y", old_size=5, new_size=4
+    )
+    tail = ErasedPartition(
+        partition=owner, start_offset=90, end_offset=100, matched=2, segments=(segment,)
+    )
+    later = replace(
+        CERTIFICATE,
+        time_ms=99,
+        partitions=(tail, replace(tail, partition=new)),
+        protection=BucketProtection(versioning=ON, replication=OFF, object_lock=OFF),
+        tables=(
+            ErasedTable(name="kafka.t", table_format="iceberg", deleted=4),
+            ErasedTable(name="t", table_format="delta", deleted=1),
+        ),
+    )
+    both = joined(earlier, later)
+    parts = {each.partition: each for each in both.partitions}
+    assert list(parts) == [untouched.partition, owner, new]
+    assert (parts[owner].start_offset, parts[owner].end_offset) == (2, 100)
+    assert parts[owner].matched == 9
+    assert parts[owner].segments == (*PARTITION.segments, segment)
+    assert parts[owner].unreachable == ()
+    assert parts[owner].left is None
+    assert [each.deleted for each in both.tables] == [13, 1]
+    assert both.protection == later.protection
+    assert (both.run, both.time_ms, both.proved_ms) == ("r1", 11, None)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("run", 5), ("fields", "a"), ("fields", [1]), ("timeMs", "soon"), ("partitions", {"a": 1}),
@@ -97,4 +132,7 @@ def test_certificate_is_found_by_its_run(tmp_path: Path) -> None:
     client = ObjectClient(settings, open_object_store(settings, create_folder=True))
     certificates = ErasureCertificates(client, "kafka/")
     assert certificates.put(CERTIFICATE) == "kafka/isotherm-erasures/r1.json"
+    certificates.put_offsets("r1", b"PAR1")
     assert certificates.get("r1") == CERTIFICATE
+    assert certificates.get_offsets("r1") == b"PAR1"
+    assert certificates.runs() == ["r1"]

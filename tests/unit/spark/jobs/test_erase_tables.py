@@ -14,11 +14,13 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
-from isotherm.errors import ConfigError, CorruptMetadataError
+from isotherm.errors import ConfigError, CorruptMetadataError, PolicyViolationError
 from isotherm.remote.erasure.certificate import ErasedTable
+from isotherm.spark.jobs import erase_tables
 from isotherm.spark.jobs.erase_tables import (
     ErasedOffsets,
     _Kept,
+    joined_offsets,
     offsets_table,
     read_offsets,
     with_left,
@@ -59,6 +61,25 @@ def test_offsets_are_read_as_they_were_stored() -> None:
     assert read_offsets(_file(offsets_table({}))) == {}
     with pytest.raises(CorruptMetadataError):
         read_offsets(b"PAR1")
+
+
+def test_offsets_of_a_tail_pass_are_added_to_the_stored_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, _, other = ERASED
+    new = TopicIdPartition(uuid.UUID(int=2), "b", 1)
+    later: ErasedOffsets = {
+        first: np.array([9, 12], np.int64), new: np.array([8], np.int64),
+    }  # fmt: skip
+    joined = joined_offsets(ERASED, later)
+    assert joined[first].tolist() == [3, 5, 9, 12]
+    assert joined[other].tolist() == [4]
+    assert joined[new].tolist() == [8]
+    assert len(joined) == 4
+    assert len(ERASED[first]) == 3
+    monkeypatch.setattr(erase_tables, "TABLE_RECORDS_MAX", 7)
+    with pytest.raises(PolicyViolationError, match="too many records are selected"):
+        joined_offsets(ERASED, later)
 
 
 def _file(table: pa.Table) -> bytes:
