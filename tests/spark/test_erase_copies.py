@@ -22,7 +22,7 @@ from isotherm.errors import ConfigError, PolicyViolationError
 from isotherm.record.batch import CompressionType, build_batch
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.jobs import rewrite_run
+from isotherm.spark.jobs import erase_selection, rewrite_run
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
 
@@ -110,9 +110,14 @@ def test_expression_selects_and_the_certificate_names_nothing(
     assert all(each["oldGoneMs"] is None for each in certificate["partitions"][0]["segments"])
 
 
+@pytest.mark.parametrize("keys_in_workers_max", [0, 1])
 def test_ranges_partitions_and_keys_apply_together(
-    copied: Callable[..., tuple[Any, list[Row]]], tmp_path: Path
+    copied: Callable[..., tuple[Any, list[Row]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keys_in_workers_max: int,
 ) -> None:
+    monkeypatch.setattr(erase_selection, "KEYS_IN_WORKERS_MAX", keys_in_workers_max)
     keys = tmp_path / "keys.csv"
     with keys.open("w", newline="") as file:
         csv.writer(file).writerows([["n", "key"], ["1", base64.b64encode(key_of(3)).decode()]])

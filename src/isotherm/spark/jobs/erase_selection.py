@@ -1,8 +1,8 @@
 """Selects the records that `erase` acts on, over the pieces of a tiered log.
 
 Records are read as they lie in the segments: those of aborted and of open transactions too. Keys
-are compared as bytes, by a join. An expression is Spark's, over the columns of the source, and only
-the columns that it names leave the Python workers.
+are compared as bytes: the Python workers look up few keys, and Spark joins many. An expression is
+Spark's, over the columns of the source, and only the columns that it names leave the workers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
 from pyspark.sql.types import (
@@ -33,7 +34,7 @@ from isotherm.remote.erasure.erased_piece import EraseAction
 from isotherm.remote.erasure.redaction import FieldPath, redacted
 from isotherm.remote.rewriting.pieces import Piece
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.arrow_rows import decoded_columns, numbers, record_batch
+from isotherm.spark.arrow_rows import ArrowArray, decoded_columns, numbers, record_batch
 from isotherm.spark.jobs.erase_keys import keys_digest, keys_frame
 from isotherm.spark.jobs.erase_values import (
     DecodedAs,
@@ -57,6 +58,9 @@ if TYPE_CHECKING:
     from isotherm.record.batch_table import Int64Array
     from isotherm.record.columns import RecordColumns
 
+# The stubs of these lack types that they take.
+pc: Any = pyarrow.compute
+
 WHERE_COLUMNS = ("key", "value", "headers", "timestamp", "partition", "offset")
 _PIECE = "_piece"
 _IS_OPEN = "_is_open"
@@ -71,6 +75,9 @@ _OF_THE_TIME = re.compile(
 )
 _SHOWN_TYPE_MAX = 500
 """The longest type in the error for an expression, in characters."""
+KEYS_IN_WORKERS_MAX = 10_000
+"""The most keys that the Python workers look up. Each batch of records builds a table of them, in
+about a millisecond for this many. Spark joins more keys."""
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
 
 
@@ -243,7 +250,12 @@ def select_records(
     if not pieces:
         return spark.createDataFrame([], _SELECTED)
     read = _columns_read(spark, selector, settings)
-    scan = _Scan(pieces, settings, read.rows, arrow_schema(read.schema), read.decoded)
+    keys = selector.keys
+    looked_up: ArrowArray | None = None
+    if keys is not None and len(keys) <= KEYS_IN_WORKERS_MAX:
+        looked_up, keys = pa.array(keys, pa.binary()), None
+    schema = arrow_schema(read.schema)
+    scan = _Scan(pieces, settings, read.rows, schema, read.decoded, looked_up)
     records = piece_tasks(spark, pieces).mapInArrow(scan, read.schema)
     if settings.action is EraseAction.TOMBSTONE:
         records = records.where(sql.col(_IS_OPEN))
@@ -251,8 +263,8 @@ def select_records(
         records = records.where(condition)
     if selector.where is not None:
         records = records.where(sql.col(_IS_DEAD) | sql.expr(selector.where))
-    if selector.keys is not None:
-        records = records.join(keys_frame(spark, list(selector.keys)), "key", "left_semi")
+    if keys is not None:
+        records = records.join(keys_frame(spark, list(keys)), "key", "left_semi")
     selected = records.mapInArrow(_Selected.of(pieces, settings), _SELECTED)
     return selected.persist(StorageLevel.DISK_ONLY)
 
@@ -294,6 +306,7 @@ class _Scan:
     rows: pa.Schema
     schema: pa.Schema
     decoded: DecodedAs | None
+    keys: ArrowArray | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage = storage_of_job(self.settings.source)
@@ -303,7 +316,9 @@ class _Scan:
         for number in piece_numbers(batches):
             piece = by_number[number]
             for columns in piece_columns(storage, piece, self.settings.fetch_bytes, names):
-                yield self._batch(piece, columns, decoder)
+                batch = self._batch(piece, columns, decoder)
+                if batch.num_rows:
+                    yield batch
 
     def _looked_at(self) -> frozenset[str]:
         if self.settings.action is EraseAction.TOMBSTONE:
@@ -321,10 +336,16 @@ class _Scan:
         if columns.headers is not None and self.settings.action is EraseAction.TOMBSTONE:
             lengths = columns.headers.value_lengths().to_numpy(zero_copy_only=False)
             is_open = is_open | (lengths > 0)
+        if self.keys is not None:
+            # Few records have one of the keys, and the others need not be decoded or go to Spark.
+            has_key = pc.is_in(rows["key"], value_set=self.keys)
+            rows = rows.filter(has_key)
+            is_open = is_open[has_key.to_numpy(zero_copy_only=False)]
+        count = rows.num_rows
         own: dict[str, Any] = {
-            _PIECE: numbers(np.full(columns.count, piece.number, np.int32), pa.int32()),
+            _PIECE: numbers(np.full(count, piece.number, np.int32), pa.int32()),
             _IS_OPEN: pa.array(is_open),
-            _IS_DEAD: pa.array(np.zeros(columns.count, dtype=np.bool_)),
+            _IS_DEAD: pa.array(np.zeros(count, dtype=np.bool_)),
         }
         if decoder is not None:
             own[_BYTES] = rows["value"]
