@@ -98,10 +98,9 @@ class Work:
 
 def test_a_share_group_works_while_its_state_moves(cluster: MixedCluster) -> None:
     cluster.create(STATE, [ISOTHERM, KAFKA], **{"cleanup.policy": "delete"})
-    cluster.create(TOPIC, [KAFKA, ISOTHERM])
-    cluster.create(
-        OFFSETS, *[[KAFKA, ISOTHERM]] * OFFSETS_PARTITIONS, **{"cleanup.policy": "compact"}
-    )
+    # On Kafka alone: Isotherm refuses requests of share consumers, which ends them.
+    cluster.create(TOPIC, [KAFKA])
+    cluster.create(OFFSETS, *[[KAFKA]] * OFFSETS_PARTITIONS, **{"cleanup.policy": "compact"})
     worker = Worker(cluster.servers)
     try:
         work = Work(cluster, worker)
@@ -112,11 +111,7 @@ def test_a_share_group_works_while_its_state_moves(cluster: MixedCluster) -> Non
             work.go_on()
         cluster.members[KAFKA].kill()
         cluster.members[KAFKA].start()
-        led_by_kafka = [(TOPIC, 0), *((OFFSETS, index) for index in range(OFFSETS_PARTITIONS))]
-        for topic, index in [(STATE, 0), *led_by_kafka]:
-            cluster.await_isr(topic, {ISOTHERM, KAFKA}, index)
-        for topic, index in led_by_kafka:
-            cluster.move_leader(topic, index, KAFKA)
+        cluster.await_isr(STATE, {ISOTHERM, KAFKA}, 0)
         assert cluster.leader(STATE) == ISOTHERM
         work.go_on()
         everything = {b"%d" % number for number in range(begun, work.count)}
