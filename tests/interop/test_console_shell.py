@@ -68,8 +68,8 @@ def test_long_names_push_no_value_out_of_view(browser: Browser, address: str, pa
     browser.go(f"{address}/#/{page}")
     for width in (1280, 1024, 800, 375):
         set_width(browser, width)
-        browser.next_frames()
-        assert browser.run(outside) == [], width
+        # The browser tells the page of its new width in its own time.
+        browser.wait(lambda: browser.run(outside) == [])
 
 
 @pytest.mark.usefixtures("widths")
