@@ -25,6 +25,7 @@ from isotherm.cli.pipeline_options import (
     source_texts,
     spark_session,
 )
+from isotherm.cli.pipeline_recovery import Recover, show_recovery
 from isotherm.clock import Clock, SystemClock
 from isotherm.errors import RequestTimedOutError
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from isotherm.spark.jobs.compact import CompactionSettings, PartitionReport
     from isotherm.spark.jobs.compact_plan import CompactionPlan
     from isotherm.spark.jobs.cost import Cost
-    from isotherm.spark.jobs.rewrite_run import Recovery
 
 _DAY_MS = 86_400_000
 _HOUR_MS = 3_600_000
@@ -59,14 +59,6 @@ ToOption = Annotated[
 ]
 Run = Annotated[
     bool, typer.Option("--run", help="Compact. Without it the plan and its cost are shown.")
-]
-Recover = Annotated[
-    bool,
-    typer.Option(
-        "--recover",
-        help="Show earlier runs that were interrupted; with --run finish or undo them. No other run"
-        " may be in progress.",
-    ),
 ]
 DeleteRetentionMs = Annotated[
     int,
@@ -143,12 +135,14 @@ def compact(
     if settings.target is not None:
         check_store(settings.target, writes=run)
     if recover:
-        with progress("checking for interrupted compactions"):
-            runs = rewrite_run.unfinished_runs(
-                settings, lambda partition: options.selects_topic(partition.topic)
-            )
-            steps = rewrite_run.recover(settings, runs) if run else rewrite_run.plan_recovery(runs)
-        _print_recovery(steps, run=run, as_json=as_json)
+        show_recovery(
+            settings,
+            options,
+            run=run,
+            as_json=as_json,
+            noun="compaction",
+            hint="\n--recover --run does it; no compaction may still be running",
+        )
         return
     with progress("reading metadata"):
         plan = job.read_plan(options, settings)
@@ -165,16 +159,6 @@ def compact(
     if settings.target is None:
         _wait_for_broker(plan, settings, wait_s, clock)
     _print_unproven(plan)
-
-
-def _print_recovery(steps: list[Recovery], *, run: bool, as_json: bool) -> None:
-    if not steps and not as_json:
-        console().print("no compaction was interrupted")
-        return
-    columns = ("topic", "partition", "run", "state", "step")
-    print_rows(columns, [step.as_row() for step in steps], as_json=as_json)
-    if not as_json and not run:
-        console().print("\n--recover --run does it; no compaction may still be running")
 
 
 def _print_plan(plan: CompactionPlan, cost: Cost, *, as_json: bool) -> None:

@@ -25,6 +25,7 @@ from isotherm.cli.pipeline_options import (
     source_texts,
     spark_session,
 )
+from isotherm.cli.pipeline_recovery import Recover, show_recovery
 from isotherm.cli.point_in_time import time_ms
 from isotherm.clock import Clock, SystemClock
 from isotherm.errors import ConfigError, RequestTimedOutError
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from isotherm.spark.jobs.erase_selection import Selector
     from isotherm.spark.jobs.erase_tables import OpenedTable
     from isotherm.spark.jobs.erase_tail import WaitingTail
-    from isotherm.spark.jobs.rewrite_run import Recovery
     from isotherm.spark.options import SourceOptions
     from isotherm.spark.tables.open_table import TablePlace
     from isotherm.types import TopicIdPartition
@@ -136,14 +136,6 @@ ToOption = Annotated[
 ]
 Run = Annotated[
     bool, typer.Option("--run", help="Erase. Without it the plan and its cost are shown.")
-]
-Recover = Annotated[
-    bool,
-    typer.Option(
-        "--recover",
-        help="Show earlier runs that were interrupted; with --run finish or undo them. No other run"
-        " may be in progress.",
-    ),
 ]
 KeepOldMs = Annotated[
     int,
@@ -392,18 +384,16 @@ def _recover(
     options: SourceOptions, settings: ErasureSettings, *, run: bool, as_json: bool
 ) -> None:
     from isotherm.spark.jobs import erase as job
-    from isotherm.spark.jobs import rewrite_run
 
-    with progress("checking for interrupted runs"):
-        unfinished = rewrite_run.unfinished_runs(
-            settings, lambda partition: options.selects_topic(partition.topic)
-        )
-        if run:
-            steps = rewrite_run.recover(settings, unfinished)
-        else:
-            steps = rewrite_run.plan_recovery(unfinished)
+    show_recovery(
+        settings,
+        options,
+        run=run,
+        as_json=as_json,
+        hint="\n--recover --run does it; no run may still be in progress",
+    )
+    with progress("checking for runs without a proof"):
         unproved = job.unproved_runs(settings, options.selects_topic)
-    _print_recovery(steps, run=run, as_json=as_json)
     for certificate in unproved:
         error_console().print(
             f"run {certificate.run} has no proof yet: --verify {certificate.run} with the same"
@@ -703,16 +693,6 @@ def _read_certificate(settings: ErasureSettings, text: str) -> ErasureCertificat
     except OSError as error:
         raise ConfigError(f"the certificate cannot be read path={text} reason='{error}'") from None
     return open_certificates(settings).get(text.removesuffix(".json"))
-
-
-def _print_recovery(steps: list[Recovery], *, run: bool, as_json: bool) -> None:
-    if not steps and not as_json:
-        console().print("no run was interrupted")
-        return
-    columns = ("topic", "partition", "run", "state", "step")
-    print_rows(columns, [step.as_row() for step in steps], as_json=as_json)
-    if not as_json and not run:
-        console().print("\n--recover --run does it; no run may still be in progress")
 
 
 def _print_plan(

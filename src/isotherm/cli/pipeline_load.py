@@ -18,6 +18,7 @@ from isotherm.cli.pipeline_options import (
     source_texts,
     spark_session,
 )
+from isotherm.cli.pipeline_recovery import show_recovery
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
 
@@ -291,10 +292,10 @@ def print_reports(reports: list[LoadReport], *, run: bool, as_json: bool) -> Non
 
 def _recover(options: SourceOptions, *, run: bool, as_json: bool) -> None:
     from isotherm.remote.rewriting.journal import RunKind
-    from isotherm.spark.jobs import rewrite_run
+    from isotherm.spark.jobs.rewrite_run import RewriteSettings
     from isotherm.spark.tier.tier_settings import tier_settings
 
-    settings = rewrite_run.RewriteSettings(
+    settings = RewriteSettings(
         kind=RunKind.LOAD,
         source=tier_settings(options),
         target=None,
@@ -302,13 +303,4 @@ def _recover(options: SourceOptions, *, run: bool, as_json: bool) -> None:
         fetch_bytes=options.fetch_bytes,
         keep_old_ms=0,
     )
-    with progress("checking for interrupted runs"):
-        runs = rewrite_run.unfinished_runs(
-            settings, lambda partition: options.selects_topic(partition.topic)
-        )
-        steps = rewrite_run.recover(settings, runs) if run else rewrite_run.plan_recovery(runs)
-    if not steps and not as_json:
-        console().print("no run was interrupted")
-        return
-    columns = ("topic", "partition", "run", "state", "step")
-    print_rows(columns, [step.as_row() for step in steps], as_json=as_json)
+    show_recovery(settings, options, run=run, as_json=as_json)
