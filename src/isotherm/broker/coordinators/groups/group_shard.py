@@ -85,6 +85,27 @@ class GroupShard(CoordinatorShard):
             if not future.done():
                 future.set_result(result)
 
+    def wake_by(
+        self,
+        timers: dict[str, GroupTimer],
+        group_id: str,
+        deadline_ms: TimestampMs,
+        now_ms: TimestampMs,
+        loop: asyncio.AbstractEventLoop,
+        expire: Callable[[GroupShard, str], None],
+    ) -> None:
+        """Reset the group's timer in `timers` only if it would fire too late. A timer that fires
+        early does no harm and costs nothing per heartbeat. `expire` gets the group by id, because
+        each request replaces the group's object."""
+        timer = timers.get(group_id)
+        if timer is not None:
+            if timer.deadline_ms <= deadline_ms:
+                return
+            timer.handle.cancel()
+        # One ms late, since the deadline must have passed when the timer fires.
+        delay_s = max(0, deadline_ms - now_ms + 1) / 1000
+        timers[group_id] = GroupTimer(deadline_ms, loop.call_later(delay_s, expire, self, group_id))
+
     def replay_offset(self, offset: CommittedOffset) -> None:
         """Apply an offset record from the log."""
         group_id, partition, stored, producer_id = offset

@@ -31,7 +31,7 @@ from isotherm.broker.coordinators.groups.group_records import (
     GroupRecord,
     encoded_records,
 )
-from isotherm.broker.coordinators.groups.group_shard import GroupShard, GroupTimer
+from isotherm.broker.coordinators.groups.group_shard import GroupShard
 from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.coordinators.groups.shards import GroupShards
 from isotherm.broker.coordinators.groups.share_group import ShareGroup
@@ -224,23 +224,13 @@ class ShareGroupCoordinator:
             self._schedule(shard, group)
 
     def _schedule(self, shard: GroupShard, group: ShareGroup) -> None:
-        """Reset the timer only if it would fire too late. A timer that fires early does no harm and
-        costs nothing per heartbeat."""
         deadline_ms = group.next_deadline_ms()
-        if deadline_ms is None:
-            return
-        timer = shard.share_timers.get(group.group_id)
-        if timer is not None:
-            if timer.deadline_ms <= deadline_ms:
-                return
-            timer.handle.cancel()
-        self._set_timer(shard, group.group_id, deadline_ms)
+        if deadline_ms is not None:
+            self._wake_by(shard, group.group_id, deadline_ms)
 
-    def _set_timer(self, shard: GroupShard, group_id: str, deadline_ms: TimestampMs) -> None:
-        delay_s = max(0, deadline_ms - self._shards.now_ms() + 1) / 1000
-        # By id: each request replaces the group's object.
-        handle = self._loop.call_later(delay_s, self._expire, shard, group_id)
-        shard.share_timers[group_id] = GroupTimer(deadline_ms, handle)
+    def _wake_by(self, shard: GroupShard, group_id: str, deadline_ms: TimestampMs) -> None:
+        now_ms = self._shards.now_ms()
+        shard.wake_by(shard.share_timers, group_id, deadline_ms, now_ms, self._loop, self._expire)
 
     def _expire(self, shard: GroupShard, group_id: str) -> None:
         del shard.share_timers[group_id]
@@ -255,7 +245,7 @@ class ShareGroupCoordinator:
             self._replace(shard, group, changed, encoded_records(records))
         except IsothermError as error:
             log_failure(logger, error, f"members are not removed yet group_id={group_id}")
-            self._set_timer(shard, group_id, now_ms + EXPIRY_RETRY_MS)
+            self._wake_by(shard, group_id, now_ms + EXPIRY_RETRY_MS)
 
 
 def _no_such_group(group_id: str) -> MemberRejectedError:
