@@ -19,6 +19,7 @@ from isotherm.errors import (
     UnsupportedVersionError,
 )
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.state.cached_reads import CachedReads
 from isotherm.remote.segment_metadata import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -34,12 +35,12 @@ from isotherm.remote.storage.inventory import (
     read_segment,
 )
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
+from isotherm.types import TopicIdPartition
 
 _logger = logging.getLogger(__name__)
 
 
-class ManifestMetadataManager:
+class ManifestMetadataManager(CachedReads):
     """See `isotherm.remote.metadata.api.RemoteLogMetadataManager`. Every partition of the bucket is
     assigned from the start, and stays so. The writers raise PolicyViolationError."""
 
@@ -69,29 +70,6 @@ class ManifestMetadataManager:
 
     def predecessor(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
         return None
-
-    def remote_log_segment_metadata(
-        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
-    ) -> RemoteLogSegmentMetadata | None:
-        return self._cache(partition).find(leader_epoch, offset)
-
-    def highest_offset_for_epoch(
-        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch
-    ) -> Offset | None:
-        return self._cache(partition).highest_offset_for_epoch(leader_epoch)
-
-    def next_segment_with_txn_index(
-        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
-    ) -> RemoteLogSegmentMetadata | None:
-        return self._cache(partition).find_with_txn_index(leader_epoch, offset)
-
-    def list_remote_log_segments(
-        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch | None = None
-    ) -> list[RemoteLogSegmentMetadata]:
-        return self._cache(partition).segments(leader_epoch)
-
-    def remote_log_size(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> int:
-        return self._cache(partition).size_in_bytes(leader_epoch)
 
     def on_partition_leadership_changes(
         self, leaders: Iterable[TopicIdPartition], followers: Iterable[TopicIdPartition]

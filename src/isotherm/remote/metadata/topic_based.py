@@ -40,6 +40,7 @@ from isotherm.remote.futures import done_future
 from isotherm.remote.metadata.api import ConditionalMetadataTopic
 from isotherm.remote.metadata.folding.fold import fold_metadata_partition
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
+from isotherm.remote.metadata.state.cached_reads import CachedReads
 from isotherm.remote.metadata.state.partition_store import (
     FoldedPartition,
     RemotePartitionMetadataStore,
@@ -65,7 +66,7 @@ from isotherm.remote.segment_metadata import (
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
 )
-from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
+from isotherm.types import Offset, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ FOLLOW_ERRORS = "isotherm_remote_log_metadata_follow_errors"
 FOLLOW_ERRORS_TEXT = "Failed reads of the metadata topic; each is tried again."
 
 
-class TopicBasedRemoteLogMetadataManager:
+class TopicBasedRemoteLogMetadataManager(CachedReads):
     """See `isotherm.remote.metadata.api.RemoteLogMetadataManager` for the contract of each method.
 
     `start` begins to follow in the background; without it, `poll` does the same in the caller's
@@ -212,29 +213,6 @@ class TopicBasedRemoteLogMetadataManager:
             segment = cache.find_by_key(key.end_offset, key.broker_leader_epoch)
         is_other = segment is not None and segment.segment_id != metadata.segment_id
         return segment if is_other else None
-
-    def remote_log_segment_metadata(
-        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
-    ) -> RemoteLogSegmentMetadata | None:
-        return self._cache(partition).find(leader_epoch, offset)
-
-    def highest_offset_for_epoch(
-        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch
-    ) -> Offset | None:
-        return self._cache(partition).highest_offset_for_epoch(leader_epoch)
-
-    def next_segment_with_txn_index(
-        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch, offset: Offset
-    ) -> RemoteLogSegmentMetadata | None:
-        return self._cache(partition).find_with_txn_index(leader_epoch, offset)
-
-    def list_remote_log_segments(
-        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch | None = None
-    ) -> list[RemoteLogSegmentMetadata]:
-        return self._cache(partition).segments(leader_epoch)
-
-    def remote_log_size(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> int:
-        return self._cache(partition).size_in_bytes(leader_epoch)
 
     def on_partition_leadership_changes(
         self, leaders: Iterable[TopicIdPartition], followers: Iterable[TopicIdPartition]
