@@ -23,4 +23,5 @@ def scrubbed_buckets() -> Iterator[None]:
     for each in made:
         if not each.damage_declared:
             values = [record.value for record in each.metadata_topic.records()]
-            assert scrub(each.objects(), values) == []
+            findings = scrub(each.objects(), values)
+            assert findings == [], findings
