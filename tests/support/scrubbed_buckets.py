@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +12,11 @@ from tests.support.tiered_partition import TieredPartition
 
 
 @pytest.fixture(autouse=True)
-def scrubbed_buckets() -> Iterator[None]:
+def scrubbed_buckets(tmp_path: Path) -> Iterator[None]:
     """Scrubs the bucket of every TieredPartition of a test; for the conftest of tests of the tier.
 
-    A test that damages a bucket on purpose sets `tiered.damage_declared = "what"`.
+    A test that damages a bucket on purpose sets `tiered.damage_declared = "what"`. The argument
+    makes pytest remove the test's folder, where its bucket lies, after the check.
     """
     TieredPartition.made.clear()
     yield
