@@ -250,7 +250,7 @@ def tables(
             "title": "A decision, microseconds",
             "columns": ["ACLs", *next(iter(decisions.values()))],
             "rows": [
-                [f"{count:,}", *(f"{each:.2f}" for each in figures.values())]
+                [f"{count:,}", *(f"{figure:.2f}" for figure in figures.values())]
                 for count, figures in decisions.items()
             ],
         },

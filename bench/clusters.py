@@ -157,17 +157,21 @@ class BrokersUsage:
 
     def resident_mb(self) -> float:
         """The mean resident memory of a broker, in 10^6 bytes."""
-        return sum(each.memory_info().rss for each in self._processes) / 1e6 / len(self._processes)
+        return (
+            sum(process.memory_info().rss for process in self._processes)
+            / 1e6
+            / len(self._processes)
+        )
 
     def proportional_mb(self) -> float:
         """The mean proportional set size (PSS) of a broker: shared pages are divided among their
         processes.
         """
-        sizes = [each.memory_full_info().pss for each in self._processes]
+        sizes = [process.memory_full_info().pss for process in self._processes]
         return float(sum(sizes)) / 1e6 / len(sizes)
 
     def _cpu_s(self) -> float:
-        times = [each.cpu_times() for each in self._processes]
+        times = [process.cpu_times() for process in self._processes]
         return float(sum(t.user + t.system for t in times))
 
 

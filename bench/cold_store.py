@@ -172,8 +172,8 @@ class Bench:
         }
 
     def _store_cpu_s(self) -> float:
-        times = [each.cpu_times() for each in self._servers]
-        return sum(each.user + each.system for each in times)
+        times = [server.cpu_times() for server in self._servers]
+        return sum(time_.user + time_.system for time_ in times)
 
     def _get_count(self) -> int:
         return self._access_log.read_text().count(" s3_GetObject ")

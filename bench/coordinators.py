@@ -92,7 +92,11 @@ class LeaderWatch(threading.Thread):
         while self.seen_at is None:
             for connection in self._connections:
                 response = connection.send(request)
-                leaders = {each.leader_id for topic in response.topics for each in topic.partitions}
+                leaders = {
+                    partition.leader_id
+                    for topic in response.topics
+                    for partition in topic.partitions
+                }
                 if leaders and not leaders & {self._old, -1}:
                     self.seen_at = time.monotonic()
             time.sleep(0.005)
@@ -219,7 +223,7 @@ def _fill(server: str, numbers: range) -> None:
         deadline = time.monotonic() + GUARD_S
         while True:
             (topic,) = connection.send(request).topics
-            if not any(each.error_code for each in topic.partitions):
+            if not any(partition.error_code for partition in topic.partitions):
                 break
             # The coordinator may be loading still.
             assert time.monotonic() < deadline, topic.partitions[0].error_code

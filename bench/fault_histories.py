@@ -49,7 +49,7 @@ def run(seeds: range) -> dict[str, Any]:
                     differences.append(seed)
                     continue
             faults += simulation.faults()
-            records += sum(len(each.values) for each in simulation.partitions)
+            records += sum(len(partition.values) for partition in simulation.partitions)
             reads += simulation.reads_checked
             runs += len(simulation.threads.trace)
         sides[side] = {

@@ -381,7 +381,7 @@ class Search:
         steps = read_steps(self._target.steps_file).values()
         figures = {
             **self.healthy.take_longest_s(),
-            "step": max((each["ms"] for each in steps), default=0.0),
+            "step": max((step["ms"] for step in steps), default=0.0),
             "memory": self._process.memory_info().rss / 2**20 if self._process.is_running() else 0,
         }
         for name, figure in figures.items():

@@ -118,7 +118,7 @@ def isotherm(directory: Path, **options: int) -> Figures:
     started, cpu = time.perf_counter(), time.process_time()
     folded = fold_metadata_partition(topic, 0, lambda _: True, **options)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-    live = sum(len(each.cache) for each in folded.partitions)
+    live = sum(len(partition.cache) for partition in folded.partitions)
     return figures(folded.next_offset, live, seconds, cpu)
 
 

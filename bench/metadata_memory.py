@@ -49,7 +49,10 @@ def measure_here(directory: Path, segments: int) -> dict[str, float]:
     topic = LogDirMetadataTopic([directory])
     before = held_bytes()
     cpu_s = time.process_time()
-    caches = [each.cache for each in fold_metadata_partition(topic, 0, lambda _: True).partitions]
+    caches = [
+        partition.cache
+        for partition in fold_metadata_partition(topic, 0, lambda _: True).partitions
+    ]
     cpu_s = time.process_time() - cpu_s
     memory = held_bytes() - before
     if sum(map(len, caches)) != segments:

@@ -260,9 +260,9 @@ def _measure_once_started(name: str, attack: Attack) -> Figures | None:
 def _worst(figures: Sequence[Figures]) -> tuple[str, str]:
     if not figures:
         return "", ""
-    star = "*" if any(each.is_cut for each in figures) else ""
-    wait_s = max(each.wait_s for each in figures)
-    return f"{wait_s:.2f}{star}", f"{max(each.growth_mb for each in figures):.0f}"
+    star = "*" if any(figure.is_cut for figure in figures) else ""
+    wait_s = max(figure.wait_s for figure in figures)
+    return f"{wait_s:.2f}{star}", f"{max(figure.growth_mb for figure in figures):.0f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -331,7 +331,7 @@ def main() -> None:
     chosen = [given.only] if given.only else list(parts)
     tables = [parts[name]() for name in chosen]
     document["tables"] = [
-        {"title": each.title, "columns": each.columns, "rows": each.rows} for each in tables
+        {"title": table.title, "columns": table.columns, "rows": table.rows} for table in tables
     ]
     print(json.dumps(document, indent=1))
     if not given.quick:

@@ -84,7 +84,7 @@ class MutantRuns:
 
     def _outcomes_of(self, module: Module, reaching: dict[str, list[str]]) -> list[str]:
         own = {
-            int(line): [each for each in tests if each.startswith(tuple(module.tests))]
+            int(line): [test for test in tests if test.startswith(tuple(module.tests))]
             for line, tests in reaching.items()
         }
         source = Path(module.path).read_text(encoding="utf-8")
@@ -254,7 +254,11 @@ def statement_lines(source: str, mutated: str) -> set[int]:
     lines: set[int] = set()
     statements = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.stmt)]
     for line in changed:
-        around = [each for each in statements if each.lineno <= line <= (each.end_lineno or 0)]
+        around = [
+            statement
+            for statement in statements
+            if statement.lineno <= line <= (statement.end_lineno or 0)
+        ]
         lines.add(line)
         if not around:
             continue  # a decorator

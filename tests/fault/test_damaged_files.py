@@ -109,7 +109,7 @@ def wait_for_lineage(broker: EmbeddedBroker) -> None:
 
     def is_settled() -> bool:
         return not any(
-            "leader epochs are lost" in str(each.reason) for each in replica_manager.damaged_logs()
+            "leader epochs are lost" in str(log.reason) for log in replica_manager.damaged_logs()
         )
 
     wait_until(is_settled, "leader epochs are restored")

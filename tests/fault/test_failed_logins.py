@@ -88,20 +88,20 @@ def test_flood_of_failed_logins_leaves_others_served(broker: EmbeddedBroker) -> 
                 raise
 
     attackers = [threading.Thread(target=attack, args=(number,)) for number in range(ATTACKERS)]
-    for each in attackers:
-        each.start()
+    for attacker in attackers:
+        attacker.start()
     try:
         rounds = 0
         with logged_in(address) as before:
-            while len(outcomes) < FAILURES and all(each.is_alive() for each in attackers):
+            while len(outcomes) < FAILURES and all(attacker.is_alive() for attacker in attackers):
                 assert served(before)
                 with logged_in(address) as meanwhile:
                     assert served(meanwhile)
                 rounds += 1
     finally:
         ended.set()
-        for each in attackers:
-            each.join()
+        for attacker in attackers:
+            attacker.join()
     assert set(outcomes) == {ErrorCode.sasl_authentication_failed}
     assert len(outcomes) >= FAILURES
     assert rounds

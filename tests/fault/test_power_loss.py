@@ -147,7 +147,9 @@ def _create_topics(broker: EmbeddedBroker) -> None:
 
 
 def append(broker: EmbeddedBroker, topic: str, numbers: range, size: int) -> None:
-    records = [(T0 + each, b"%d" % each, bytes([each % 251]) * size, ()) for each in numbers]
+    records = [
+        (T0 + number, b"%d" % number, bytes([number % 251]) * size, ()) for number in numbers
+    ]
     partition = broker.node.services.replica_manager.find_partition(topic, None, 0)
     partition.append(build_batch(records), required_acks=ACKS_LEADER, now_ms=T0)
 

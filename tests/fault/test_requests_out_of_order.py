@@ -372,7 +372,7 @@ def check_that_nothing_is_left(broker: EmbeddedBroker) -> None:
         ongoing = services.transaction_coordinator.transactions()
         logs = [services.replica_manager.find_partition(name, None, 0).log for name in TOPICS]
         found = {
-            "groups": {each.group_id: each.shown_state for each in groups},
+            "groups": {group.group_id: group.shown_state for group in groups},
             "transactions": {each.transactional_id: each.state.kafka_name for each in ongoing},
             "open": [log.log_end_offset - log.last_stable_offset for log in logs],
         }

@@ -345,9 +345,12 @@ def shown_by(server: str) -> tuple[object, object, object]:
     answer = connection.send(entity_of(request_class(ApiKey.API_VERSIONS, 4), asking))
     connection.close()
     return (
-        {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys},
-        {each.name: (each.min_version, each.max_version) for each in answer.supported_features},
-        {each.name: each.max_version_level for each in answer.finalized_features},
+        {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys},
+        {
+            feature.name: (feature.min_version, feature.max_version)
+            for feature in answer.supported_features
+        },
+        {feature.name: feature.max_version_level for feature in answer.finalized_features},
     )
 
 

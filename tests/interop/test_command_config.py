@@ -79,11 +79,11 @@ def test_doctor_looks_for_the_broker(broker: SecuredBroker, tmp_path: Path) -> N
             app,
             ["doctor", "--json", "--data-dir", str(tmp_path), *place],
         )
-        lines = [json.loads(each) for each in result.stdout.splitlines() if each.startswith("{")]
+        lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
         (found,) = (
-            each
-            for each in lines
-            if each["check"].startswith("broker") and "packages" not in each["check"]
+            line
+            for line in lines
+            if line["check"].startswith("broker") and "packages" not in line["check"]
         )
         assert found["outcome"] == outcome
     assert "Invalid username or password" in found["found"]
@@ -207,7 +207,7 @@ def test_every_command_with_a_broker_has_the_option() -> None:
         while waiting:
             command = waiting.pop()
             waiting += getattr(command, "commands", {}).values()
-            options = {text for each in command.params for text in each.opts}
+            options = {text for param in command.params for text in param.opts}
             if "--bootstrap-server" in options:
                 assert "--command-config" in options, command.name
                 checked += 1

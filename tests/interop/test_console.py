@@ -201,7 +201,7 @@ def test_page_fits_a_phone_and_its_words_can_be_read(
         ...painted.map((kind) => [kind, contrast(kind, 'card'), 3])];""")
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert isinstance(contrasts, list)
-    assert [each for each in contrasts if each[1] < each[2]] == []
+    assert [contrast for contrast in contrasts if contrast[1] < contrast[2]] == []
 
 
 def test_groups_are_listed_with_the_tier_they_read(browser: Browser, address: str) -> None:
@@ -348,7 +348,7 @@ def test_axe_finds_nothing(browser: Browser, address: str, axe: str, page: str, 
 def test_axe_would_find_something(browser: Browser, address: str, axe: str) -> None:
     browser.open(address, "main table a")
     browser.run("document.querySelector('input[type=search]').closest('label').firstChild.remove()")
-    assert any("label" in each for each in findings(browser.driver, axe))
+    assert any("label" in finding for finding in findings(browser.driver, axe))
 
 
 def commit(servers: str, position: TopicPartition) -> None:

@@ -115,7 +115,7 @@ class Watched:
 
     def sizes(self, topic: str) -> list[int]:
         logs = (self.broker.directory / "log" / f"{topic}-0").glob("*.log")
-        return [each.stat().st_size for each in sorted(logs)]
+        return [log.stat().st_size for log in sorted(logs)]
 
     def printed(self, *command: str) -> str:
         where = ["-b", self.broker.bootstrap_servers, "--metrics", self.url]
@@ -336,16 +336,16 @@ def test_disk_that_fails_takes_its_partitions_and_their_metadata_away(tmp_path: 
     with watched(tmp_path / "broker", settings, fs=fs) as seen:
         said = seen.wait(lambda _, look: signs(look, "t").is_metadata_unread)
         rows = topic_problems(said[0].topics["t"], said[0].read_at_ms, said[1].copy_signs)
-        texts = {each["text"] for each in rows}
-        assert {each["cause"] for each in rows} == {"partitions do not answer"}
+        texts = {row["text"] for row in rows}
+        assert {row["cause"] for row in rows} == {"partitions do not answer"}
         assert any("log directory that cannot be used" in text for text in texts)
         assert any(f"{lost_metadata[0]} has no leader" in text for text in texts)
-        for each in said[0].topics["t"].partitions:
-            on_second = (disks[1] / f"t-{each.state.partition.partition}").exists()
+        for partition in said[0].topics["t"].partitions:
+            on_second = (disks[1] / f"t-{partition.state.partition.partition}").exists()
             if on_second:
-                assert "log directory that cannot be used" in str(each.state.error)
-            elif each.sums is not None:
-                assert each.sums.missing_offsets == 0
+                assert "log directory that cannot be used" in str(partition.state.error)
+            elif partition.sums is not None:
+                assert partition.sums.missing_offsets == 0
         assert said[0].topics["t"].sums.missing_offsets == 0
         printed = seen.printed("top", "--once")
         assert "log directory that cannot be used" in printed

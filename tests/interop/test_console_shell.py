@@ -125,7 +125,7 @@ def test_unknown_address_has_a_way_back(browser: Browser, address: str) -> None:
     browser.wait(lambda: browser.text("h1") == "Topics")
     browser.open(f"{address}/any/where", "main a")
     assert browser.text("h1") == "No such page"
-    assert any("404" in each for each in browser.messages())
+    assert any("404" in message for message in browser.messages())
     browser.click("main a")
     browser.wait(lambda: browser.text("h1") == "Overview")
     assert browser.messages() == []
@@ -199,7 +199,7 @@ def test_commands_name_the_cluster_of_the_console(browser: Browser, address: str
         )
         assert isinstance(commands, list)
         assert commands
-        assert all(CLIENT_ARGUMENTS in each for each in commands), commands
+        assert all(CLIENT_ARGUMENTS in command for command in commands), commands
     browser.open(f"{address}/#/topics/{TOPIC}", ".read-only")
     assert "This console only reads" in browser.text(".read-only")
     assert f"isotherm produce {TOPIC} {CLIENT_ARGUMENTS}" in browser.text(".read-only")

@@ -73,7 +73,7 @@ def bucket_logs(broker: EmbeddedBroker, topic: str) -> list[Path]:
 
 
 def size_of(paths: list[Path]) -> int:
-    return sum(each.stat().st_size for each in paths)
+    return sum(path.stat().st_size for path in paths)
 
 
 def run(broker: EmbeddedBroker, *arguments: str) -> Result:

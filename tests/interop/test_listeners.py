@@ -63,12 +63,12 @@ def listed_brokers(bootstrap_servers: str) -> list[tuple[str, int]]:
     found_brokers = (
         AdminClient({"bootstrap.servers": bootstrap_servers}).list_topics(timeout=300).brokers
     )
-    return [(each.host, each.port) for each in found_brokers.values()]
+    return [(broker.host, broker.port) for broker in found_brokers.values()]
 
 
 def described_nodes(bootstrap_servers: str) -> list[tuple[str, int]]:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    return [(each.host, each.port) for each in admin.describe_cluster().result(300).nodes]
+    return [(node.host, node.port) for node in admin.describe_cluster().result(300).nodes]
 
 
 def produce(bootstrap_servers: str, topic: str, value: str) -> None:

@@ -173,7 +173,7 @@ def member_ids(cluster: MixedCluster, group_id: str) -> set[str]:
             group = future.result(TIMEOUT_S)
         except KafkaException:
             return False
-        found.update(each.member_id for each in group.members)
+        found.update(member.member_id for member in group.members)
         return bool(group.state is ConsumerGroupState.STABLE)
 
     wait_until(is_listed, f"the members of {group_id}", TIMEOUT_S)
@@ -237,10 +237,13 @@ def test_members_go_on_when_their_coordinator_moves(
         )
 
     try:
-        wait_until(lambda: all(each.assignments for each in members), "members", TIMEOUT_S)
+        wait_until(lambda: all(member.assignments for member in members), "members", TIMEOUT_S)
         check_goes_on()
-        known, assignments = member_ids(cluster, group_id), [each.assignments for each in members]
-        revocations = [each.revocations for each in members]
+        known, assignments = (
+            member_ids(cluster, group_id),
+            [member.assignments for member in members],
+        )
+        revocations = [member.revocations for member in members]
         assert len(known) == 2
         for node_id in (ISOTHERM, OTHER_ISOTHERM, KAFKA, ISOTHERM):
             cluster.move_leader(OFFSETS, index, node_id)
@@ -254,12 +257,12 @@ def test_members_go_on_when_their_coordinator_moves(
         finally:
             cluster.members[killed].start()
         cluster.await_isr(OFFSETS, set(cluster.members), index)
-        assert [each.assignments for each in members] == assignments
-        assert [each.revocations for each in members] == revocations
+        assert [member.assignments for member in members] == assignments
+        assert [member.revocations for member in members] == revocations
     finally:
-        for each in members:
-            each.stop()
-    values = Counter(value for each in members for value in each.values)
+        for member in members:
+            member.stop()
+    values = Counter(value for member in members for value in member.values)
     assert values == Counter(b"%d" % number for number in range(written))
 
 

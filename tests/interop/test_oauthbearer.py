@@ -110,9 +110,9 @@ def test_other_tokens_are_refused(
     token = new_token(provider)
     admin = AdminClient(client(broker, lambda: token) | {"error_cb": errors.append})
     end = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < end and not any("invalid_token" in each.str() for each in errors):
+    while time.monotonic() < end and not any("invalid_token" in error.str() for error in errors):
         admin.poll(0.1)
-    failed = [each for each in errors if "invalid_token" in each.str()]
+    failed = [error for error in errors if "invalid_token" in error.str()]
     assert {each.code() for each in failed} == {KafkaError._AUTHENTICATION}
     with pytest.raises(KafkaException):
         admin.list_topics(timeout=0.5)

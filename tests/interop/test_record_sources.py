@@ -114,7 +114,7 @@ def all_steps(
         assert part["error"] is None
         records += part["records"]
         costs += found["cost"]
-        search = replace(search, ranges=[each.left for each in steps if each.left is not None])
+        search = replace(search, ranges=[step.left for step in steps if step.left is not None])
     return records, costs
 
 
@@ -128,15 +128,15 @@ def test_every_record_is_what_was_produced(
     browser: RecordBrowser, storage: ClusterStorage, prefers_bucket: bool
 ) -> None:
     records, costs = all_steps(browser, storage, replace(SEARCH, prefers_bucket=prefers_bucket))
-    assert [base64.b64decode(each["value"]["base64"]) for each in records] == VALUES
-    assert [each["offset"] for each in records] == list(range(len(VALUES)))
+    assert [base64.b64decode(record["value"]["base64"]) for record in records] == VALUES
+    assert [record["offset"] for record in records] == list(range(len(VALUES)))
     local = storage.topics["letters"].partitions[0].state.local
     assert local is not None
     border = local.local_log_start_offset
-    for each in records:
-        is_remote = each["segment"] is not None if prefers_bucket else each["offset"] < border
-        assert (each["tier"] == "remote") == is_remote
-    remote = [each for each in costs if each["tier"] == "remote"]
+    for record in records:
+        is_remote = record["segment"] is not None if prefers_bucket else record["offset"] < border
+        assert (record["tier"] == "remote") == is_remote
+    remote = [cost for cost in costs if cost["tier"] == "remote"]
     assert {each["source"] == "bucket" for each in remote} == {prefers_bucket}
     assert sum(each["bytes"] for each in remote) > border * 1000
 
@@ -154,4 +154,4 @@ def test_scan_begins_at_a_time_in_the_remote_tier(
 def test_header_is_found_without_an_index(browser: RecordBrowser, storage: ClusterStorage) -> None:
     wanted = RecordFilter(header_name="n", header_value=b"2222")
     records, _ = all_steps(browser, storage, replace(SEARCH, filter=wanted, prefers_bucket=True))
-    assert [each["offset"] for each in records] == [2222]
+    assert [record["offset"] for record in records] == [2222]

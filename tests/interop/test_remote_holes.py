@@ -101,7 +101,9 @@ def test_librdkafka_stays_at_a_hole_until_it_is_mended(
         assert errors == {KafkaError.INVALID_MSG}
         for _ in range(3):
             assert read_on(consumer, bool) == ([], {KafkaError.INVALID_MSG})
-        logged = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+        logged = [
+            record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
+        ]
         assert len(logged) == 1
         assert f"topic={TOPIC} partition=0 offset={hole.lost.start_offset} before=" in logged[0]
         times = [TopicPartition(TOPIC, 0, hole.lost.max_timestamp_ms)]

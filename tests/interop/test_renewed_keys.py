@@ -73,7 +73,11 @@ class Running:
 
     def connect(self, client: Issued | None = None) -> ssl.SSLSocket:
         own = client and client.write_pem(self.folder / "client.pem")
-        port = next(each.port for each in self.broker.node.endpoints if each.listener_name == "TLS")
+        port = next(
+            endpoint.port
+            for endpoint in self.broker.node.endpoints
+            if endpoint.listener_name == "TLS"
+        )
         return connect(port, AUTHORITY, own)
 
     def shown(self) -> x509.Certificate:

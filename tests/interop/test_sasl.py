@@ -166,7 +166,7 @@ def test_nobody_else_logs_in(
     with pytest.raises(KafkaException):
         admin.list_topics(timeout=1)
     deadline = time.monotonic() + TIMEOUT_S
-    while KafkaError._AUTHENTICATION not in {each.code() for each in errors}:
+    while KafkaError._AUTHENTICATION not in {error.code() for error in errors}:
         assert time.monotonic() < deadline, errors
         admin.poll(0.1)
 

@@ -102,7 +102,7 @@ def test_description_has_no_links_where_the_project_has_no_address(tmp_path: Pat
 def test_changelog_begins_with_this_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     versions = re.findall(r"^## \[([^\]]+)\]", text, re.MULTILINE)
-    assert next(each for each in versions if each != "Unreleased") == __version__
+    assert next(version for version in versions if version != "Unreleased") == __version__
 
 
 def test_versions_of_python_are_the_classifiers_and_the_documented() -> None:

@@ -274,7 +274,7 @@ def set_up(server: str) -> None:
             answer = ask(server, frame)
             assert isinstance(answer, bytes)
             codes = outcomes(read_answer(api, version, answer)).values()
-            return _NOT_YET.isdisjoint(each.error_code for each in codes)
+            return _NOT_YET.isdisjoint(code.error_code for code in codes)
 
         wait_until(is_done, f"{api.name} on {server}")
 

@@ -107,7 +107,9 @@ def found(
         return answer
     if api in (ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS):
         # Kafka creates its internal topics at their first use.
-        topics = tuple(each for each in response.topics if not (each.name or "").startswith("__"))
+        topics = tuple(
+            topic for topic in response.topics if not (topic.name or "").startswith("__")
+        )
         response = dataclasses.replace(response, topics=topics)
     return compared(response)
 
@@ -139,7 +141,7 @@ def _refused(value: Any, path: str = "", *, is_refused: bool = False) -> Iterato
         for each in value:
             yield from _refused(each, path, is_refused=is_refused)
     elif dataclasses.is_dataclass(value):
-        fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         is_refused = is_refused or not _REFUSALS.isdisjoint(map(_code, fields.items()))
         name = next((str(fields[key]) for key in _NAMING if key in fields), "")
         for key, inner in fields.items():

@@ -231,7 +231,7 @@ def _fields(api: ApiKey, value: Any, names: Mapping[str, str], path: str = "") -
         for each in value:
             yield from _fields(api, each, names, path)
     elif dataclasses.is_dataclass(value):
-        inner = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        inner = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         name = next((str(inner[key]) for key in _NAMING if inner.get(key) is not None), "")
         if name.startswith("__") or name in ISOTHERMS_KEYS:
             return  # Kafka creates its internal topics at their first use.

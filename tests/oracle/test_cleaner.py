@@ -137,7 +137,9 @@ def kafka_takes_committed_records_for_aborted(history: CleaningHistory) -> bool:
     segments = history.log.log.segments()
     dirty = segments[floor_index(segments, start) :]
     aborted = {
-        each.producer_id for each in dirty[0].aborted_transactions() if each.last_offset < start
+        transaction.producer_id
+        for transaction in dirty[0].aborted_transactions()
+        if transaction.last_offset < start
     }
     return any(
         header.is_transactional and header.base_offset < end and header.producer_id in aborted

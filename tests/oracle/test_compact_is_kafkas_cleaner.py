@@ -135,8 +135,11 @@ def compact_to(spark: SparkSession, source: Path, target: Path, now_ms: int) -> 
         to_url=target.as_uri(),
     )
     reports = compact(spark, read_plan(options, chosen), chosen)
-    assert all(each.uncleanable == 0 for each in reports)
-    return {each.partition.partition: each.records_before - each.records_after for each in reports}
+    assert all(report.uncleanable == 0 for report in reports)
+    return {
+        report.partition.partition: report.records_before - report.records_after
+        for report in reports
+    }
 
 
 def batches_in_bucket(bucket: Path, number: int) -> tuple[list[Batch], list[Batch]]:

@@ -137,7 +137,7 @@ def test_metadata_by_each_listener_is_kafkas(
         answer = node.ask(listener, ApiKey.METADATA, version, topics=topics)
         (partition,) = answer.topics[0].partitions
         return (
-            [(each.node_id, node.name_of(each.host, each.port)) for each in answer.brokers],
+            [(broker.node_id, node.name_of(broker.host, broker.port)) for broker in answer.brokers],
             (partition.error_code, partition.leader_id, partition.replica_nodes),
             (partition.isr_nodes, partition.offline_replicas),
         )
@@ -151,7 +151,9 @@ def test_metadata_by_each_listener_is_kafkas(
 def test_cluster_by_each_listener_is_kafkas(nodes: tuple[Node, Node], listener: str) -> None:
     def settings_of(node: Node) -> Any:
         answer = node.ask(listener, ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=1)
-        brokers = [(each.broker_id, node.name_of(each.host, each.port)) for each in answer.brokers]
+        brokers = [
+            (broker.broker_id, node.name_of(broker.host, broker.port)) for broker in answer.brokers
+        ]
         return answer.error_code, brokers
 
     kafka, isotherm = map(settings_of, nodes)
@@ -205,7 +207,7 @@ def test_keys_of_the_listeners_are_described_as_kafkas(nodes: tuple[Node, Node])
         settings_of = {}
         for name in DESCRIBED:
             entry = entries[name]
-            synonyms = [each.name for each in entry.synonyms.values()]
+            synonyms = [synonym.name for synonym in entry.synonyms.values()]
             is_read_only = entry.is_read_only or name in FIXED_HERE
             settings_of[name] = (entry.value, entry.source, is_read_only, synonyms)
         text = json.dumps(settings_of)

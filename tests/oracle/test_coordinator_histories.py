@@ -516,20 +516,20 @@ class Groups:
         return (
             (classic.error_code, classic.group_state, classic.protocol_type, classic.protocol_data),
             sorted(
-                (each.group_instance_id or "", bool(each.member_assignment))
-                for each in classic.members
+                (member.group_instance_id or "", bool(member.member_assignment))
+                for member in classic.members
             ),
             (consumer.error_code, consumer.group_state, consumer.assignor_name),
             # Kafka's order is that of a hash map of the members' ids, which are random.
-            sorted((each.instance_id or "", each.member_type) for each in consumer.members),
+            sorted((member.instance_id or "", member.member_type) for member in consumer.members),
         )
 
     def list(self, group_id: str, states: list[str], types: list[str]) -> Any:
         answer = self._server.call("LIST_GROUPS", 5, states_filter=states, types_filter=types)
         return answer.error_code, [
-            (each.protocol_type, each.group_state.lower(), each.group_type.lower())
-            for each in answer.groups
-            if each.group_id == group_id
+            (group.protocol_type, group.group_state.lower(), group.group_type.lower())
+            for group in answer.groups
+            if group.group_id == group_id
         ]
 
     def fetch(self, group_id: str, version: int) -> Any:
@@ -538,27 +538,30 @@ class Groups:
             asked |= {"member_id": None, "member_epoch": -1}
         (group,) = self._server.call("OFFSET_FETCH", version, groups=[asked]).groups
         offsets = [
-            (topic.name, each.partition_index, each.committed_offset)
+            (topic.name, partition.partition_index, partition.committed_offset)
             for topic in group.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         ]
         return group.error_code, offsets
 
     def delete_offsets(self, group_id: str) -> Any:
         topics = [
-            {"name": name, "partitions": [{"partition_index": each} for each in partitions]}
+            {
+                "name": name,
+                "partitions": [{"partition_index": partition} for partition in partitions],
+            }
             for name, partitions in (("t", (0, 99)), ("none", (0,)))
         ]
         answer = self._server.call("OFFSET_DELETE", 0, group_id=group_id, topics=topics)
         return answer.error_code, sorted(
-            (topic.name, each.partition_index, each.error_code)
+            (topic.name, partition.partition_index, partition.error_code)
             for topic in answer.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         )
 
     def delete(self, group_id: str) -> Any:
         answer = self._server.call("DELETE_GROUPS", 2, groups_names=[group_id, group_id + "-none"])
-        return sorted((each.group_id, each.error_code) for each in answer.results)
+        return sorted((result.group_id, result.error_code) for result in answer.results)
 
 
 # In this order; the later ones change the group.

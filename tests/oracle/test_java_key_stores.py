@@ -32,7 +32,7 @@ def test_trust_store(tmp_path: Path, authorities: list[Issued], kind: str) -> No
         )
     # Declared as JKS, the default, also if keytool wrote the other format.
     found = x509.load_pem_x509_certificates(read_trusted(store, JKS, STORE_PASSWORD))
-    assert set(found) == {each.certificate for each in authorities}
+    assert set(found) == {authority.certificate for authority in authorities}
     with pytest.raises(ValueError, match=r"(?i)password"):
         read_trusted(store, JKS, "wrong!")
 

@@ -75,7 +75,9 @@ def write_files(folder: Path) -> None:
 
 
 def create(server: str, name: str, *replicas: Sequence[int]) -> None:
-    topic = NewTopic(name, len(replicas), replica_assignment=[list(each) for each in replicas])
+    topic = NewTopic(
+        name, len(replicas), replica_assignment=[list(replica) for replica in replicas]
+    )
 
     def is_created() -> bool:
         # Kafka names any broker as the controller, also the one that answers no client: another

@@ -130,7 +130,9 @@ def rows(answer: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
 
 
 def newest_per_key(records: list[ConsumedRecord]) -> list[ConsumedRecord]:
-    newest = {(each.partition, each.key): each for each in records if each.key is not None}
+    newest = {
+        (record.partition, record.key): record for record in records if record.key is not None
+    }
     return sorted(newest.values(), key=lambda each: (each.partition, each.offset))
 
 

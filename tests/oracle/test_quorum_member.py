@@ -176,7 +176,9 @@ def created_in(node: QuorumNode) -> list[str]:
 
 
 def leads(broker_id: int, topic: str) -> Callable[[MetadataImage], bool]:
-    return lambda image: {each.leader for each in image.topic(topic).partitions} == {broker_id}
+    return lambda image: (
+        {partition.leader for partition in image.topic(topic).partitions} == {broker_id}
+    )
 
 
 def test_controllers_tools_see_the_member(controller, start_node):
@@ -236,7 +238,7 @@ def test_controllers_of_another_cluster_are_reported_apart(start_node):
     node.member.start()
     with pytest.raises(ConfigError, match="of another cluster"):
         node.member.wait_until_caught_up(WAIT_S)
-    assert [type(each) for each in node.failures] == [ConfigError]
+    assert [type(failure) for failure in node.failures] == [ConfigError]
 
 
 def snapshots_in(log_dir: Path) -> list[Path]:
@@ -264,10 +266,10 @@ def test_snapshot_of_the_controller_and_one_of_its_own_give_the_same_image(
     assert logged is not None
     # A snapshot of the controller's own may have replaced it already.
     fetched = f"{int(logged[1]):020}-{int(logged[2]):010}.checkpoint"
-    assert fetched in {each.name for each in snapshots_in(controller.log_dir)}
+    assert fetched in {snapshot.name for snapshot in snapshots_in(controller.log_dir)}
     assert_same_image(fresh, node)
 
-    while not {each.name for each in snapshots_in(fresh.log_dir)} - {fetched}:
+    while not {snapshot.name for snapshot in snapshots_in(fresh.log_dir)} - {fetched}:
         create_topic(node, f"snapshot-{next(numbers)}", [[11]] * 10)
     # The crash waits for the observer: the file has its name before the line is in the log.
     fresh.crash()
@@ -362,7 +364,7 @@ def test_two_directories_are_reported_and_a_failed_one_is_reported(start_node, t
     dirs = [tmp_path / "a", tmp_path / "b"]
     node = start_node(14, settings={"log.dirs": ",".join(map(str, dirs))})
     node.join()
-    first, second = (node.identity.directory_ids[each] for each in dirs)
+    first, second = (node.identity.directory_ids[log_dir] for log_dir in dirs)
     topic = create_topic(node, "directories", [[14], [14]])
     assert {each.directories for each in topic.partitions} == {(UNASSIGNED,)}
     for number, path in enumerate(dirs):

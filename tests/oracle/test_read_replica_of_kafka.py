@@ -287,7 +287,7 @@ def test_aiokafka_reads_all_in_a_group(
         found: list[tuple[int, int]] = []
         while len(found) < len(kafka_tiered_topic.expected):
             for records in (await consumer.getmany(timeout_ms=1000)).values():
-                found += [(each.partition, each.offset) for each in records]
+                found += [(record.partition, record.offset) for record in records]
         await consumer.stop()
         return found
 

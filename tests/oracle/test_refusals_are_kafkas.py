@@ -131,7 +131,7 @@ def test_requests_that_are_not_served_get_the_same_bytes_or_are_hung_up_on(
     for key, version in unserved():
         header = request_header(key, version, is_flexible=False)
         for frame in (header, header + b"\0", header + bytes(20)):
-            ours, theirs = (ask(each, frame) for each in servers)
+            ours, theirs = (ask(server, frame) for server in servers)
             if ours != theirs or (key != ApiKey.API_VERSIONS and ours != CLOSED):
                 differences.append((key, version, len(frame), ours, theirs))
     assert differences == []
@@ -142,7 +142,7 @@ def test_cut_requests_are_hung_up_on(servers: list[str]) -> None:
     for case in CASES:
         frame = case.frame
         # At its end a flexible request has tagged fields, of the message and of what it ends in.
-        ours, theirs = (ask(each, frame[: len(frame) - 1]) == CLOSED for each in servers)
+        ours, theirs = (ask(server, frame[: len(frame) - 1]) == CLOSED for server in servers)
         if (ours, theirs) != (True, True):
             differences.append((case.name, ours, theirs))
     assert differences == []
@@ -172,7 +172,7 @@ def test_refused_requests_get_kafkas_error_codes_and_are_explained_where_kafka_e
 ) -> None:
     differences = {}
     for case in CASES:
-        ours, theirs = (found(each, case) for each in servers)
+        ours, theirs = (found(server, case) for server in servers)
         if codes(ours) != codes(theirs) or not explained(ours) >= explained(theirs):
             differences[case.name] = f"{case.name}\n  isotherm {ours}\n  kafka    {theirs}"
     unexpected = [each for name, each in differences.items() if name not in DIFFERENT]
@@ -185,5 +185,5 @@ def test_pool_that_changes_too_much_is_refused_in_kafkas_words(
     servers: list[str], name: str
 ) -> None:
     case = next(each for each in CASES if each.name == name)
-    (ours,), (theirs,) = (found(each, case).values() for each in servers)
+    (ours,), (theirs,) = (found(server, case).values() for server in servers)
     assert ours.error_message in theirs.error_message

@@ -325,7 +325,9 @@ def test_json_schema_gives_the_types(
     }
     schema_id = register(registered.url, "prices-value", schema, "JSON").to_bytes(4, "big")
     values = [b'{"eur": 1}', b'{"eur": 2.5, "more": true}', b'{"eur": "x"}']
-    registered.put("prices", [b"\0" + schema_id + each for each in values] + [b'{"eur": 1}', None])
+    registered.put(
+        "prices", [b"\0" + schema_id + value for value in values] + [b'{"eur": 1}', None]
+    )
     done = registered.table("prices", tmp_path, "json-schema", "--registry", registered.url)
     assert (done["rows"], done["dead_letters"]) == (3, 2)
     table = load_table(tmp_path, "kafka.prices")
@@ -384,8 +386,8 @@ def test_console_shows_them_as_they_were_put(registered: Registered) -> None:
     ) as address:
         answer = urllib.request.urlopen(f"{address}/api/topics/mixed/partitions/0/records")
         records = json.load(answer)["records"]
-    values = [each["value"] and each["value"]["registered"] for each in records]
-    assert [each and each["kind"] for each in values] == ["AVRO", "PROTOBUF", "JSON", None, None]
+    values = [record["value"] and record["value"]["registered"] for record in records]
+    assert [value and value["kind"] for value in values] == ["AVRO", "PROTOBUF", "JSON", None, None]
     assert json.loads(values[0]["text"]) == {
         "id": 2**53 + 1,
         "at": "2023-11-14T22:13:20+00:00",

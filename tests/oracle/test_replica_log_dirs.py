@@ -190,13 +190,13 @@ def recorded_directories(controller: ControllerOracle) -> set[str]:
         json.loads(payload) for payload in re.findall(r"payload: (\{.*\})$", text, re.MULTILINE)
     ]
     (topic_id,) = {
-        each["data"]["topicId"]
-        for each in records
-        if each["type"] == "TOPIC_RECORD" and each["data"]["name"] == TOPIC
+        record["data"]["topicId"]
+        for record in records
+        if record["type"] == "TOPIC_RECORD" and record["data"]["name"] == TOPIC
     }
     last: dict[int, str] = {}
-    for each in records:
-        data = each["data"]
+    for record in records:
+        data = record["data"]
         if data.get("topicId") == topic_id and data.get("directories"):
             last[data["partitionId"]] = data["directories"][0]
     return set(last.values())

@@ -112,9 +112,9 @@ class Cluster:
     def start(self) -> None:
         self.controller.start()
         with ThreadPoolExecutor(len(self.members)) as executor:
-            for started in [executor.submit(each.start) for each in self.members.values()]:
+            for started in [executor.submit(member.start) for member in self.members.values()]:
                 started.result()
-        servers = ",".join(each.bootstrap_server for each in self.members.values())
+        servers = ",".join(member.bootstrap_server for member in self.members.values())
         self.client["bootstrap.servers"] = servers
 
     def kill(self) -> None:

@@ -75,7 +75,7 @@ def test_partitions_are_assigned_as_kafka_assigns_them(kafka_tools: Path) -> Non
     for (counts, members), answer in zip(groups, expected, strict=True):
         topics = {topic(number): range(count) for number, count in enumerate(counts, 1)}
         assigned = simple.assign(members, topics)
-        ours = " ".join(shown(assigned.get(each, frozenset())) or "-" for each in members)
+        ours = " ".join(shown(assigned.get(member, frozenset())) or "-" for member in members)
         if ours != answer:
             different.append((as_line(counts, members), answer, ours))
     assert different == []

@@ -76,7 +76,9 @@ class Kafka:
         def are_shown() -> bool:
             asked = [{"topic_id": str(uuid.UUID(int=0)), "name": name} for name in "tu"]
             answer = self.call("METADATA", 12, topics=asked)
-            self.topic_ids = {each.name: each.topic_id for each in answer.topics if each.topic_id}
+            self.topic_ids = {
+                topic.name: topic.topic_id for topic in answer.topics if topic.topic_id
+            }
             return len(self.topic_ids) == len(asked)
 
         wait_until(are_shown, "the topics", timeout_s=60)
@@ -267,12 +269,14 @@ class History:
         answer = self.kafka.call("ALTER_SHARE_GROUP_OFFSETS", 0, group_id=group, topics=topics)
         assert answer.error_code == code
         altered = {
-            (topic.topic_id, each.partition_index)
+            (topic.topic_id, partition.partition_index)
             for topic in answer.responses
-            for each in topic.partitions
-            if each.error_code is E.none
+            for partition in topic.partitions
+            if partition.error_code is E.none
         }
-        assert altered == {(key, each) for key in partitions for each in partitions[key].partitions}
+        assert altered == {
+            (key, partition) for key in partitions for partition in partitions[key].partitions
+        }
         written = self._written()
         if partitions:
             wait_until(lambda: self._has_initialized(written), "the states", timeout_s=60)
@@ -286,7 +290,9 @@ class History:
         topics = [{"topic_name": name} for name in names]
         answer = self.kafka.call("DELETE_SHARE_GROUP_OFFSETS", 0, group_id=group, topics=topics)
         assert answer.error_code == code
-        deleted = [each.topic_id for each in answer.responses if each.error_code is E.none]
+        deleted = [
+            response.topic_id for response in answer.responses if response.error_code is E.none
+        ]
         assert set(deleted) == partitions.keys()
         assert self._shown(1, records) == self._shown(0, self._written())
 
@@ -297,7 +303,7 @@ class History:
             del isotherm.groups[group]
             records += share_records.group_tombstones(group)
         answer = self.kafka.call("DELETE_GROUPS", 2, groups_names=[group])
-        assert [each.error_code for each in answer.results] == [code]
+        assert [result.error_code for result in answer.results] == [code]
         assert self._shown(1, records) == self._shown(0, self._written())
         return code
 
@@ -324,11 +330,11 @@ class History:
         """The records with what is equal of both. Kafka's tables have no order of members."""
         return sorted(
             (
-                each.key.__api_key__,
-                getattr(each.key, "member_id", ""),
-                self._value(side, each.value),
+                record.key.__api_key__,
+                getattr(record.key, "member_id", ""),
+                self._value(side, record.value),
             )
-            for each in records
+            for record in records
         )
 
     def _value(self, side: int, value: Any) -> str:

@@ -60,7 +60,7 @@ class Server:
         def is_available() -> bool:
             found = self.call("FIND_COORDINATOR", 6, key_type=2, coordinator_keys=[key])
             answers = outcomes(found).values()
-            return all(each.error_code == E.none for each in answers) and not (
+            return all(answer.error_code == E.none for answer in answers) and not (
                 {each[1] for each in self.initialize("first", 0, 0, 0)} & NOT_YET
             )
 
@@ -73,17 +73,17 @@ class Server:
 
     def _answers(self, api: str, version: int, group: str, *entries: dict[str, Any]) -> Any:
         topic_id = self.topic_id
-        if any(each["partition"] == 99 for each in entries):
+        if any(entry["partition"] == 99 for entry in entries):
             topic_id = str(uuid.UUID(int=5))
         topics = [{"topic_id": topic_id, "partitions": list(entries)}]
         answer = self.call(api, version, group_id=group, topics=topics)
         return sorted(
             (
-                each.partition,
-                each.error_code,
-                each.error_message is None,
+                partition.partition,
+                partition.error_code,
+                partition.error_message is None,
                 *(
-                    repr(getattr(each, name, None))
+                    repr(getattr(partition, name, None))
                     for name in (
                         "state_epoch",
                         "leader_epoch",
@@ -94,7 +94,7 @@ class Server:
                 ),
             )
             for result in answer.results
-            for each in result.partitions
+            for partition in result.partitions
         )
 
     def initialize(self, group: str, partition: int, state_epoch: int, start_offset: int) -> Any:
@@ -193,7 +193,7 @@ def test_share_states_are_answered_as_kafka_answers(
     history = []
     for _ in range(STEPS):
         method, *arguments = random_step(rng, f"seed-{seed}-")
-        expected, found = (getattr(each, method)(*arguments) for each in servers)
+        expected, found = (getattr(server, method)(*arguments) for server in servers)
         history.append((method, *arguments, expected))
         assert found == expected, "\n".join(map(str, history[-25:]))
 
@@ -233,5 +233,5 @@ def test_what_names_no_share_partition_is_refused(servers: tuple[Server, Server]
         named = SharePartitionKey("", uuid.UUID(server.topic_id), 0).coordinator_key.split(":")[1]
         keys = [text.format(named) for text in texts]
         found = server.call("FIND_COORDINATOR", 6, key_type=2, coordinator_keys=keys)
-        answers.append([each.error_code for each in found.coordinators])
+        answers.append([coordinator.error_code for coordinator in found.coordinators])
     assert dict(zip(texts, answers[1], strict=True)) == dict(zip(texts, answers[0], strict=True))

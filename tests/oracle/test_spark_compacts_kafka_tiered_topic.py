@@ -110,9 +110,9 @@ def test_copy_of_a_kafka_tiered_topic_has_the_newest_record_of_each_key(
     spark: SparkSession, kafka_tiered_topic: TieredTopic, copy: Copy
 ) -> None:
     assert copy.before == copy.after != {}
-    assert [each.uncleanable for each in copy.reports] == [0, 0]
+    assert [report.uncleanable for report in copy.reports] == [0, 0]
     expected = newest_per_key(kafka_tiered_topic)
-    assert sum(each.records_after for each in copy.reports) == len(expected)
+    assert sum(report.records_after for report in copy.reports) == len(expected)
     frame = (
         spark.read.format("isotherm")
         .options(path=copy.settings.url, subscribe=kafka_tiered_topic.name, includeHeaders=True)
@@ -228,7 +228,7 @@ def test_another_kafka_serves_the_copy_by_rebuilt_metadata(
     assert done.exit_code == 0, done.output + repr(done.exception)
     new_cluster.write_events()
     segments = new_cluster.segments()
-    assert len(segments) == sum(each.segments for each in copy.reports)
+    assert len(segments) == sum(report.segments for report in copy.reports)
     put_as_kafka_keeps_them(copy.settings, segments, kafka.remote_dir)
     kafka.stop()
     new_cluster.adopt_partitions()

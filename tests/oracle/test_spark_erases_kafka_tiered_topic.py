@@ -64,8 +64,10 @@ def test_copy_of_a_kafka_tiered_topic_lacks_the_selected_keys_alone(
     )
     assert certificate.left == 0
     # Aborted records match, too, and a consumer shows none of them.
-    matched = sum(each.matched for each in certificate.partitions)
+    matched = sum(partition.matched for partition in certificate.partitions)
     assert matched >= len(tiered) - len(expected)
     # The tail is on Kafka's disk only.
-    ends = {each.partition.partition: each.unreachable for each in certificate.partitions}
-    assert {"on brokers only" in each[-1].reason for each in ends.values()} == {True}
+    ends = {
+        partition.partition.partition: partition.unreachable for partition in certificate.partitions
+    }
+    assert {"on brokers only" in end[-1].reason for end in ends.values()} == {True}

@@ -55,7 +55,7 @@ def properties(folder: Path) -> Path:
 
 
 def command(config: Path, *credentials: str) -> list[str]:
-    arguments = [part for each in credentials for part in ("--add-scram", each)]
+    arguments = [part for credential in credentials for part in ("--add-scram", credential)]
     return ["format", "--cluster-id", CLUSTER_ID, "--config", str(config), *arguments]
 
 
@@ -69,7 +69,9 @@ def dumped(folder: Path) -> list[dict[str, Any]]:
     )
     payloads = [line.partition("payload: ")[2] for line in text.splitlines() if "payload: " in line]
     records = map(json.loads, payloads)
-    return [each["data"] for each in records if each["type"] == "USER_SCRAM_CREDENTIAL_RECORD"]
+    return [
+        record["data"] for record in records if record["type"] == "USER_SCRAM_CREDENTIAL_RECORD"
+    ]
 
 
 @pytest.fixture(scope="module")

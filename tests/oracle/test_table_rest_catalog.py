@@ -96,9 +96,9 @@ def test_table_in_a_bucket_by_a_rest_catalog(
     assert [row["value"] for row in rows] == [
         {"n": n, "inner": each} for n, each in zip(good, inner, strict=True)
     ]
-    files = [each.file for each in table.scan().plan_files()]
-    assert all(each.file_path.startswith(s3_server.config["url"]) for each in files)
-    assert len(files) == len({str(each.partition) for each in files}) == 3
+    files = [file.file for file in table.scan().plan_files()]
+    assert all(file.file_path.startswith(s3_server.config["url"]) for file in files)
+    assert len(files) == len({str(file.partition) for file in files}) == 3
     dead = rows_of(opened.load_table("kafka.prices_dead_letters"))
     assert [row["offset"] for row in dead] == [29, 59]
     with duckdb.connect() as engine:

@@ -324,7 +324,7 @@ def ask_spark(lake: Path, folder: Path) -> dict[str, pa.Table]:
 def check_tables(topic: Topic, lake: Path, found: dict[str, pa.Table]) -> None:
     expected = topic.expected()
     opened, delta = load_table(lake, f"kafka.{TOPIC}"), DeltaTable(lake / TOPIC)
-    in_iceberg = [each.file.file_path for each in opened.scan().plan_files()]
+    in_iceberg = [file.file.file_path for file in opened.scan().plan_files()]
     in_delta = delta.get_add_actions(flatten=True)["path"].to_pylist()
     check(
         expected,

@@ -234,7 +234,10 @@ def test_recovery_rebuilds_what_the_cleaner_wrote(rng: random.Random) -> None:
 
 
 def aborts(segment: LogSegment) -> set[tuple[ProducerId, Offset]]:
-    return {(each.producer_id, each.last_offset) for each in segment.aborted_transactions()}
+    return {
+        (transaction.producer_id, transaction.last_offset)
+        for transaction in segment.aborted_transactions()
+    }
 
 
 def entries(segment: LogSegment) -> list[OffsetPosition]:

@@ -33,7 +33,9 @@ def stored(log: PartitionLog) -> bytes:
 
 
 def aborted(log: PartitionLog) -> list[AbortedTransaction]:
-    return [each for segment in log.segments() for each in segment.aborted_transactions()]
+    return [
+        transaction for segment in log.segments() for transaction in segment.aborted_transactions()
+    ]
 
 
 class FollowerMachine(RuleBasedStateMachine):

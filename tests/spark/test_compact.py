@@ -138,7 +138,7 @@ def test_copy_is_what_the_cleaner_leaves_and_touches_nothing_of_the_source(
             if segment.topic_id_partition == report.partition
         ]
         assert len(copies) == report.segments == report.changed
-        data = [bytes(written.fetch_log_segment(each, 0)) for each in copies]
+        data = [bytes(written.fetch_log_segment(copy, 0)) for copy in copies]
         history.first_dirty_offset = 0
         history.clean()
         cleaned = [each.log_path.read_bytes() for each in history.log.log.segments()[:-1]]

@@ -90,8 +90,8 @@ def test_a_loaded_history_is_read_and_producers_go_on(
         batch_size=16_384,
         wait_s=TIMEOUT_S,
     )
-    assert sum(each.records for each in reports) == COUNT
-    assert min(each.segments for each in reports) > 3
+    assert sum(report.records for report in reports) == COUNT
+    assert min(report.segments for report in reports) > 3
     produce(broker, "flights", 100)
 
     read = consume_all(broker.bootstrap_servers, "flights")

@@ -84,7 +84,7 @@ class Model:
 
             folded = fold_metadata_partition(topic, 0, lambda _: True, on_corrupt)
             for cache, _ in folded.partitions:
-                self.rows += [str(segment_row(each)) for each in cache.segments()]
+                self.rows += [str(segment_row(segment)) for segment in cache.segments()]
         self.rows.sort()
 
 
@@ -192,7 +192,7 @@ def test_projection_refuses_what_it_is_not_of(spark: SparkSession, tmp_path: Pat
     (folder / "__remote_log_metadata-0" / f"{0:020d}.log").unlink()
     write_dump(folder, 0, events(1), first_offset=50)
     done = project(spark, dump_of(folder), target)
-    assert [each.metadata_partition for each in done.findings if each.kind == LOST] == [0]
+    assert [finding.metadata_partition for finding in done.findings if finding.kind == LOST] == [0]
     assert rows_of(projected_segments(spark, target)) == kept
     with pytest.raises(ConfigError, match=r"delta has no package for this Spark"):
         check_table_format(spark, "delta")

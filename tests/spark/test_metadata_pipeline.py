@@ -55,7 +55,7 @@ def known_to(broker: EmbeddedBroker) -> list[dict[str, Any]]:
     properties = {"bootstrap.servers": broker.bootstrap_servers}
     with closing(KafkaMetadataTopic(properties)) as topic:
         caches = fold_metadata_topic(topic, lambda _: True)
-    return [segment_row(each) for cache in caches.values() for each in cache.segments()]
+    return [segment_row(segment) for cache in caches.values() for segment in cache.segments()]
 
 
 def test_jobs_follow_a_brokers_topic_and_the_source_reads_what_they_made(

@@ -218,7 +218,7 @@ class Spanned:
 def check_frame(frame: DataFrame, records: list[Stored], shape: TableShape) -> None:
     table = frame.toArrow()
     found = sorted(table.to_pylist(), key=lambda row: (row["partition"], row["offset"]))
-    decoded = [expected_row(each, shape.key_format, shape.value_format) for each in records]
+    decoded = [expected_row(record, shape.key_format, shape.value_format) for record in records]
     kind = table.schema.field("value").type
     check_equal(
         found,

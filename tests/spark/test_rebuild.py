@@ -96,9 +96,9 @@ def segments_listed_by(broker: EmbeddedBroker, topic: str) -> set[tuple[Any, ...
     with closing(KafkaMetadataTopic(properties, topic=topic)) as metadata:
         caches = fold_metadata_topic(metadata, lambda _: True)
     return {
-        (each.segment_id, each.state, each.start_offset, each.end_offset_inclusive)
+        (segment.segment_id, segment.state, segment.start_offset, segment.end_offset_inclusive)
         for cache in caches.values()
-        for each in cache.segments()
+        for segment in cache.segments()
     }
 
 

@@ -49,8 +49,8 @@ def run(*arguments: str) -> str:
 def by_key(records: list[ConsumedRecord]) -> dict[bytes | None, list[tuple[object, ...]]]:
     """Everything but the place of each record, in the order of its partition."""
     found = defaultdict(list)
-    for each in records:
-        found[each.key].append((each.value, each.timestamp_ms, each.headers))
+    for record in records:
+        found[record.key].append((record.value, record.timestamp_ms, record.headers))
     return found
 
 
@@ -93,9 +93,9 @@ def test_keys_keep_their_order_and_groups_their_place(spark: SparkSession, tmp_p
             expected[partition] = min(unseen, default=len(mine))
         asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("readers")])
         found = {
-            each.partition: each.offset
-            for each in asked["readers"].result(TIMEOUT_S).topic_partitions
-            if each.topic == "new"
+            topic_partition.partition: topic_partition.offset
+            for topic_partition in asked["readers"].result(TIMEOUT_S).topic_partitions
+            if topic_partition.topic == "new"
         }
         assert found == expected
         assert {each["partition"]: each["repeated"] for each in done["groups"]} == {

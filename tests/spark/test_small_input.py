@@ -59,7 +59,7 @@ def counted(spark: SparkSession, group: str) -> Iterator[list[int]]:
         found = [tracker.getJobInfo(each) for each in jobs]
         stages = {stage for job in found if job is not None for stage in job.stageIds}
         infos = [tracker.getStageInfo(stage) for stage in stages]
-        counts += [len(jobs), sum(each.numTasks for each in infos if each is not None)]
+        counts += [len(jobs), sum(info.numTasks for info in infos if info is not None)]
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
 
@@ -163,7 +163,7 @@ def test_plans_for_small_and_large_inputs_have_the_same_rows(
         command = ["pipeline", job.partition(" ")[0], *texts, "--json", *more]
         result = CliRunner().invoke(app, command, catch_exceptions=False)
         # The cost has the number of tasks, which differs.
-        lines = [each for each in result.stdout.splitlines() if not each.startswith('{"cost"')]
+        lines = [line for line in result.stdout.splitlines() if not line.startswith('{"cost"')]
         if job == "project":
             target = store_settings(str(tmp_path / path), None)
             lines += [str(row) for row in projected_segments(spark, target).collect()]

@@ -45,7 +45,7 @@ def test_objects_that_newer_metadata_counts_on_stay(
     rows = [(kind.value, f"key-{name}", 1, name) for name in (*live, "gone", "half")]
     doomed = spark.createDataFrame(rows, "kind string, key string, size int, segment_id string")
     found = still_deletable(doomed, MetadataNow(segments, {"half"})).where("is_due").collect()
-    assert {row["segment_id"] for row in found} == {"gone"} | {each.lower() for each in states}
+    assert {row["segment_id"] for row in found} == {"gone"} | {state.lower() for state in states}
 
 
 def test_copy_that_the_audit_topic_finishes_last_is_found(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_copy_that_the_audit_topic_finishes_last_is_found(tmp_path: Path) -> Non
         0: [update(1, deleted), update(2, finished)],
         1: [update(3, finished), update(4, deleted)],
     }.items():
-        records = [(b"key", encode_keyed_event(each)) for each in events]
+        records = [(b"key", encode_keyed_event(event)) for event in events]
         write_dump(tmp_path, number, records, topic=REMOTE_LOG_METADATA_AUDIT_TOPIC)
     store = ObjectStoreSettings(url=tmp_path.as_uri())
     log = DumpMetadataLog((store,), REMOTE_LOG_METADATA_AUDIT_TOPIC)

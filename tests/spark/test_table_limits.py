@@ -177,17 +177,17 @@ def read(lake: Path, to: str) -> tuple[pa.Table, list[Path], list[Row]]:
     """The rows by the format's own reader, the files, and the dead letters."""
     if to == "iceberg":
         table = load_table(lake, "kafka.prices")
-        files = [each.file.file_path for each in table.scan().plan_files()]
+        files = [file.file.file_path for file in table.scan().plan_files()]
         dead = rows_of(load_table(lake, "kafka.prices_dead_letters"))
-        return table.scan().to_arrow(), [Path(each.removeprefix("file://")) for each in files], dead
+        return table.scan().to_arrow(), [Path(file.removeprefix("file://")) for file in files], dead
     if to == "delta":
         own = DeltaTable(lake / "prices")
-        paths = [lake / "prices" / each for each in own.to_pyarrow_dataset().files]
+        paths = [lake / "prices" / file for file in own.to_pyarrow_dataset().files]
         letters = DeltaTable(lake / "prices_dead_letters").to_pyarrow_table().to_pylist()
         return own.to_pyarrow_table(), paths, letters
     paths = list((lake / "prices").rglob("timestamp_day=*/*.parquet"))
     with duckdb.connect() as engine:
-        rows = engine.read_parquet([str(each) for each in paths], union_by_name=True)
+        rows = engine.read_parquet([str(path) for path in paths], union_by_name=True)
         letters = parquet.read_table(lake / "prices_dead_letters").to_pylist()
         return rows.to_arrow_table(), paths, letters
 
@@ -230,8 +230,8 @@ def test_values_come_back_or_are_dead_letters(
     assert by_offset(found) == rows
     frame = spark.read.parquet(*map(str, files)).select("offset", "timestamp", "key", "value")
     assert by_offset(frame.toArrow()) == rows
-    assert {each["offset"] for each in letters} == dead
-    for each in letters:
-        own = sent[each["offset"]]
-        assert (each["key"], each["value"]) == (own.key, own.value)
-        assert each["reason"].partition(" ")[0] in ("the", "key:", "value:")
+    assert {letter["offset"] for letter in letters} == dead
+    for letter in letters:
+        own = sent[letter["offset"]]
+        assert (letter["key"], letter["value"]) == (own.key, own.value)
+        assert letter["reason"].partition(" ")[0] in ("the", "key:", "value:")

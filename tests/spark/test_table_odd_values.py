@@ -130,7 +130,7 @@ def test_names_that_differ_in_case_only(
     assert found == {0: {"id": 1}, 3: {}, 5: {"id": 6, "new": 1}, 8: {"id": 8}}
     with duckdb.connect() as engine:
         files = tmp_path.rglob("*dead_letters/**/*.parquet")
-        read = engine.read_parquet([str(each) for each in files])  # noqa: F841
+        read = engine.read_parquet([str(file) for file in files])  # noqa: F841
         letters = engine.sql(
             'select "offset", value, reason from read order by "offset"'
         ).fetchall()

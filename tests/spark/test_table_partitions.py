@@ -52,17 +52,17 @@ def files_by_day(lake: Path, to: str) -> dict[str, list[Path]]:
     """Day of its rows -> the files of the table, as its own metadata names them."""
     if to == "iceberg":
         tasks = load_table(lake, "kafka.prices").scan().plan_files()
-        files = [Path(each.file.file_path.removeprefix("file://")) for each in tasks]
+        files = [Path(task.file.file_path.removeprefix("file://")) for task in tasks]
     elif to == "delta":
         uris = DeltaTable(lake / "prices").file_uris()
-        files = [Path(unquote(each.removeprefix("file://"))) for each in uris]
+        files = [Path(unquote(uri.removeprefix("file://"))) for uri in uris]
     else:
         files = list((lake / "prices").glob("timestamp_day=*/*.parquet"))
     found: dict[str, list[Path]] = {}
     for file in files:
         rows = parquet.read_table(file, columns=["timestamp"], partitioning=None)
         milliseconds = rows.column("timestamp").cast("int64").to_numpy() // 1000
-        (day,) = {DAYS[int(each)] for each in milliseconds}
+        (day,) = {DAYS[int(millisecond)] for millisecond in milliseconds}
         assert file.parent.name == f"timestamp_day={day}"
         found.setdefault(day, []).append(file)
     return found

@@ -59,7 +59,7 @@ def findings_everywhere(driver: webdriver.Chrome, source: str) -> list[str]:
             driver.execute_async_script(
                 "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
             )
-            found += [f"{width} {scheme} {each}" for each in findings(driver, source, rules)]
+            found += [f"{width} {scheme} {finding}" for finding in findings(driver, source, rules)]
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     return found
 

@@ -156,5 +156,5 @@ def metadata_values_below(
             content = path.read_bytes()
             for position, header in iterate_batches(content):
                 if not header.is_control:
-                    values += [each.value for each in read_records(content, position, header)]
+                    values += [record.value for record in read_records(content, position, header)]
     return values

@@ -193,7 +193,7 @@ def watch_metadata_topics(watch: Watch) -> None:
         expected_end: Offset | None,
     ) -> Offset:
         # A tombstone is appended with a state, which names the write.
-        named = next((each for each in records if each.value is not None), records[0])
+        named = next((record for record in records if record.value is not None), records[0])
         with watch.write(f"{kind(topic)} {_event_name(named)}"):
             return append(topic, partition, records, expected_end)
 

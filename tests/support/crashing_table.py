@@ -115,7 +115,7 @@ def _iceberg_writes(watch: Watch) -> Iterator[tuple[Any, str, Any]]:
             return create_table(self, identifier, *given, **named)
 
     def committed(self: Any, table: Any, requirements: Any, updates: Any) -> Any:
-        has_rows = any(isinstance(each, AddSnapshotUpdate) for each in updates)
+        has_rows = any(isinstance(update, AddSnapshotUpdate) for update in updates)
         kind = "snapshot" if has_rows else "columns"
         with watch.write(f"commit {kind}{_of(table.name()[-1])}"):
             return commit_table(self, table, requirements, updates)

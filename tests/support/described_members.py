@@ -23,11 +23,11 @@ def described_members(bootstrap_servers: str, group: str) -> list[tuple[str, str
     members = described[group].result(TIMEOUT_S).members
     return sorted(
         (
-            each.client_id,
-            each.host.removeprefix("/"),
-            sorted((place.topic, place.partition) for place in each.assignment.topic_partitions),
+            member.client_id,
+            member.host.removeprefix("/"),
+            sorted((place.topic, place.partition) for place in member.assignment.topic_partitions),
         )
-        for each in members
+        for member in members
     )
 
 
@@ -69,21 +69,21 @@ def joined_members(
         for number in range(2)
     ]
     try:
-        for each in consumers:
-            each.subscribe([topic])
+        for consumer in consumers:
+            consumer.subscribe([topic])
 
         def have_joined() -> bool:
-            for each in consumers:
-                each.poll(0.05)
-            return all(each.assignment() for each in consumers)
+            for consumer in consumers:
+                consumer.poll(0.05)
+            return all(consumer.assignment() for consumer in consumers)
 
         wait_until(have_joined, f"two members of {group}")
-        for each in consumers:
-            places = each.assignment()
+        for consumer in consumers:
+            places = consumer.assignment()
             for place in places:
                 place.offset = 1
-            each.commit(offsets=places, asynchronous=False)
+            consumer.commit(offsets=places, asynchronous=False)
         yield consumers
     finally:
-        for each in consumers:
-            each.close()
+        for consumer in consumers:
+            consumer.close()

@@ -109,7 +109,7 @@ def _extreme_batches() -> list[bytes]:
                 batches.append(bytes(build_batch(records, compression=codec)))
         many = [(1_700_000_000_000, None, None, ())] * 20_000
         batches.append(bytes(build_batch(many, compression=codec)))
-    return [each for each in batches if len(each) < FRAME_SIZE_MAX]
+    return [batch for batch in batches if len(batch) < FRAME_SIZE_MAX]
 
 
 class FrameSupply:

@@ -58,8 +58,8 @@ class MemoryMetadataTopic:
     ) -> None:
         """Append all records or none; `before_append` sees each value first."""
         if self.before_append is not None:
-            for each in records:
-                self.before_append(partition, each.value)
+            for record in records:
+                self.before_append(partition, record.value)
         with self._lock:
             if self._ends[partition] != end_offset:
                 raise LogEndMovedError(

@@ -252,15 +252,15 @@ class Stage:
 
     def _cache(self, leader: Leader) -> list[str]:
         lines = []
-        for each in leader.segments():
+        for segment in leader.segments():
             found = leader.metadata.remote_log_segment_metadata(
-                PARTITION, DATA_EPOCH, each.end_offset_inclusive
+                PARTITION, DATA_EPOCH, segment.end_offset_inclusive
             )
-            answers = "  answers reads" if found == each else ""
-            name = self._names[each.segment_id.id]
-            span = f"{each.start_offset}..{each.end_offset_inclusive}"
+            answers = "  answers reads" if found == segment else ""
+            name = self._names[segment.segment_id.id]
+            span = f"{segment.start_offset}..{segment.end_offset_inclusive}"
             lines.append(
-                f"{name} {each.state.name} {span} epoch={each.broker_leader_epoch}{answers}"
+                f"{name} {segment.state.name} {span} epoch={segment.broker_leader_epoch}{answers}"
             )
         return lines
 

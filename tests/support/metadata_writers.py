@@ -239,7 +239,7 @@ class World:
                 for number in range(BROKERS)
             ]
             self.run.is_quiet = False
-            self.run.block(lambda: all(each.has_ended for each in threads), "all")
+            self.run.block(lambda: all(thread.has_ended for thread in threads), "all")
             self.run.raise_errors()
             self.run.is_quiet = self.is_calm = True
             self._check_settled()
@@ -288,9 +288,9 @@ class World:
             "stored": self.logs.states(self.logs.stored),
             "compacted": self.logs.states(compacted),
             "a new broker's": {
-                each.segment_id: each.state
+                segment.segment_id: segment.state
                 for partition in PARTITIONS
-                for each in broker.manager.list_remote_log_segments(partition)
+                for segment in broker.manager.list_remote_log_segments(partition)
             },
         }
         for what, states in found.items():

@@ -60,7 +60,7 @@ class ModelPartition:
 
     def move(self, leader: int, *, kept: int) -> None:
         """Elect another leader, or the same again. `kept` of the uncommitted batches survive."""
-        committed = [each for each in self._batches if each[1] <= self.high_watermark]
+        committed = [batch for batch in self._batches if batch[1] <= self.high_watermark]
         if leader != self.leader:
             self._batches = self._batches[: len(committed) + kept]
             for _, future in self._waiting:

@@ -72,7 +72,7 @@ def _remove(suffix: str) -> Callable[[PlantedTopic], None]:
 
 def _swap(suffix: str) -> Callable[[PlantedTopic], None]:
     def plant(topic: PlantedTopic) -> None:
-        one, other = (topic.path(each, suffix) for each in topic.segments[:2])
+        one, other = (topic.path(segment, suffix) for segment in topic.segments[:2])
         content = one.read_bytes()
         one.write_bytes(other.read_bytes())
         other.write_bytes(content)

@@ -116,13 +116,15 @@ class ScriptedCluster:
         if self.is_gone:
             raise BrokerUnreachableError("no broker is reachable at 127.0.0.1:9: refused")
         place = NodeAddress("127.0.0.1", 9)
-        return [replace(each, coordinator=place) for each in self.groups]
+        return [replace(group, coordinator=place) for group in self.groups]
 
     def read_broker_settings(self, broker_id: int, address: NodeAddress) -> list[Setting]:
         return self.settings
 
     def read_releases(self, brokers: Sequence[BrokerState]) -> dict[int, BrokerRelease]:
-        return {each.broker_id: BrokerRelease(30, 29) for each in brokers if each.error is None}
+        return {
+            broker.broker_id: BrokerRelease(30, 29) for broker in brokers if broker.error is None
+        }
 
     def read_members(self, group: GroupPlace) -> GroupMembers:
         if self.is_gone:
@@ -137,7 +139,9 @@ class ScriptedCluster:
     def read_histories(
         self, storage: ClusterStorage, partitions: Sequence[TopicIdPartition]
     ) -> Histories:
-        known = {each: self.histories.get(each, SegmentHistory()) for each in partitions}
+        known = {
+            partition: self.histories.get(partition, SegmentHistory()) for partition in partitions
+        }
         return Histories(REMOTE_LOG_METADATA_AUDIT_TOPIC, known)
 
     def note(self, topic: str, partition: int, *events: PastEvent) -> None:
@@ -300,11 +304,13 @@ def _note_last_day(cluster: ScriptedCluster) -> None:
 
 
 def _topic(name: str, partitions: list[PartitionStorage]) -> TopicStorage:
-    states = tuple(each.state for each in partitions)
+    states = tuple(partition.state for partition in partitions)
     settings = TierSettings(Retention(), 1 << 20, is_copy_disabled=False)
     state = TopicState(
         name, uuid.uuid5(_TOPIC_IDS, name), False, True, Retention(), states, settings
     )
     return TopicStorage(
-        state, tuple(partitions), added(each.sums for each in partitions if each.sums is not None)
+        state,
+        tuple(partitions),
+        added(partition.sums for partition in partitions if partition.sums is not None),
     )

@@ -58,7 +58,9 @@ class ScriptedQuorum:
         return self.batches[-1].end_offset if self.batches else self.start_offset
 
     def append(self, *records: MetadataRecord | bytes, is_committed: bool = True) -> None:
-        values = [each if isinstance(each, bytes) else encode_framed(each) for each in records]
+        values = [
+            record if isinstance(record, bytes) else encode_framed(record) for record in records
+        ]
         base = self.end_offset
         data = build_batch(
             [NewRecord(0, None, value) for value in values],
@@ -72,14 +74,14 @@ class ScriptedQuorum:
     def forget(self, end_offset: int) -> None:
         """Drop the batches from this offset on: their leader was lost before they were
         committed."""
-        self.batches = [each for each in self.batches if each.end_offset <= end_offset]
+        self.batches = [batch for batch in self.batches if batch.end_offset <= end_offset]
 
     def stop(self) -> None:
         self.peer.stop()
 
     @property
     def fetches(self) -> list[Any]:
-        return [each for each in self.peer.requests if each.__api_key__ == ApiKey.FETCH]
+        return [request for request in self.peer.requests if request.__api_key__ == ApiKey.FETCH]
 
     def _answer_whole(self, request: Any) -> Mapping[str, Any] | None:
         with self.changes:
@@ -129,7 +131,7 @@ class ScriptedQuorum:
         return {"records": self._records(offset, request.max_bytes)}
 
     def _end_of(self, epoch: int) -> tuple[int, int]:
-        found = [each for each in self.batches if each.epoch <= epoch]
+        found = [batch for batch in self.batches if batch.epoch <= epoch]
         if found:
             return found[-1].epoch, found[-1].end_offset
         if self.snapshot is not None:
@@ -138,9 +140,11 @@ class ScriptedQuorum:
 
     def _records(self, offset: int, max_bytes: int) -> bytes:
         data = b""
-        for each in self.batches:
-            if each.base_offset >= offset and (not data or len(data) + len(each.data) <= max_bytes):
-                data += each.data
+        for batch in self.batches:
+            if batch.base_offset >= offset and (
+                not data or len(data) + len(batch.data) <= max_bytes
+            ):
+                data += batch.data
         return data
 
     def _fetch_snapshot(self, request: Any) -> Mapping[str, Any] | None:
@@ -166,4 +170,4 @@ class ScriptedQuorum:
 
 
 def concatenated(batches: Iterable[Batch]) -> bytes:
-    return b"".join(each.data for each in batches)
+    return b"".join(batch.data for batch in batches)

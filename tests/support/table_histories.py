@@ -324,13 +324,13 @@ class TableHistory:
         `ends` ends all open transactions: the topic ends here. Without `copies` the segments are in
         the logs alone.
         """
-        for each in self._partitions:
+        for partition in self._partitions:
             for _ in range(self._rng.randint(1, 3)):
-                each.write_segment(self._rng.randint(1, 8))
+                partition.write_segment(self._rng.randint(1, 8))
             if ends:
-                each.end_transactions()
+                partition.end_transactions()
             if copies:
-                each.copy()
+                partition.copy()
         self._content.generation = min(self._content.generation + 1, _GENERATIONS - 1)
 
     def give_logs(self, log_dir: Path) -> None:
@@ -338,15 +338,15 @@ class TableHistory:
         as after a crash.
         """
         (log_dir / CLEAN_SHUTDOWN_NAME).unlink()
-        for each in self._partitions:
-            target = log_dir / f"{self.shape.topic}-{each.number}"
+        for partition in self._partitions:
+            target = log_dir / f"{self.shape.topic}-{partition.number}"
             shutil.rmtree(target)
-            shutil.copytree(each.directory, target)
+            shutil.copytree(partition.directory, target)
             save_partition_metadata(OsFileSystem(), target, self.topic_id)
 
     def committed(self) -> list[Stored]:
         """The records that a read_committed consumer gets now, by partition, then offset."""
-        return [record for each in self._partitions for record in each.committed()]
+        return [record for partition in self._partitions for record in partition.committed()]
 
 
 class _Partition:
@@ -376,7 +376,7 @@ class _Partition:
 
     def committed(self) -> list[Stored]:
         stable = min((start for start, _ in self._open.values()), default=self._end)
-        kept = (each for each in self._records if each.offset not in self._aborted)
+        kept = (record for record in self._records if record.offset not in self._aborted)
         return [each for each in kept if each.offset < stable]
 
     def write_segment(self, batches: int) -> None:

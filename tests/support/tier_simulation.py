@@ -188,7 +188,7 @@ class Simulation:
             self.disable_and_enable: 2,
             self.pass_time: 3,
         }
-        self.manager.on_leadership_change([each.log for each in self.partitions])
+        self.manager.on_leadership_change([partition.log for partition in self.partitions])
 
     def _open_manager(self, directory: Path) -> RemoteLogManager:
         tiered = self.tiered
@@ -262,7 +262,11 @@ class Simulation:
             assert isinstance(error, RetriableError), error
         else:
             data = memoryview(b"".join(done.result().records))
-            found = {each.offset: each.value for each in records_of(data) if each.offset >= offset}
+            found = {
+                record.offset: record.value
+                for record in records_of(data)
+                if record.offset >= offset
+            }
             # An empty answer would bring the same request again. A batch without a record does not.
             end_offset = [header.next_offset for _, header in iterate_batches(data)][-1]
             expected = set(range(offset, end_offset)) - partition.removed
@@ -355,7 +359,7 @@ class Simulation:
         finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         for partition in self.partitions:
             segments = self.tiered.metadata.list_remote_log_segments(partition.id)
-            assert {each.state for each in segments} <= {finished}
+            assert {segment.state for segment in segments} <= {finished}
             self.read_everything_remote(partition)
 
     def read_everything_remote(self, partition: SimulatedPartition) -> None:

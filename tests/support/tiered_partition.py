@@ -370,8 +370,8 @@ class TieredPartition:
                 data = self.read_bytes(offset, 500)
             else:
                 data = self.log.read(offset, 500).records
-            records = [each for each in records_of(data) if each.offset >= offset]
-            found.update((each.offset, each.value) for each in records)
+            records = [record for record in records_of(data) if record.offset >= offset]
+            found.update((record.offset, record.value) for record in records)
             offset = records[-1].offset + 1
         return found
 

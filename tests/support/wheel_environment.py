@@ -36,8 +36,8 @@ def build_wheel(project: Path, folder: Path) -> Path:
 def install_wheel(wheel: Path, environment: Path, extras: frozenset[str] = frozenset()) -> None:
     """Make `environment`, which has the wheel with these extras."""
     venv.create(environment)
-    for each in required_distributions(_requirements_of(wheel), extras):
-        _link(each, environment)
+    for required_distribution in required_distributions(_requirements_of(wheel), extras):
+        _link(required_distribution, environment)
     name = wheel.name.partition("-")[0]
     what = f"{name}[{','.join(sorted(extras))}] @ {wheel.as_uri()}"
     python = str(environment / "bin" / "python")

@@ -60,7 +60,7 @@ def move(server: str, path: Path) -> None:
         entity_of(request_class(ApiKey.ALTER_REPLICA_LOG_DIRS, 2), {"dirs": dirs})
     )
     connection.close()
-    ((partition,),) = (each.partitions for each in answer.results)
+    ((partition,),) = (result.partitions for result in answer.results)
     assert partition.error_code == ErrorCode.none
 
 

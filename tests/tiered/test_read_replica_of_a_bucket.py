@@ -114,7 +114,7 @@ def test_offsets_are_those_of_the_tier(left: Left, replica: EmbeddedReplica) -> 
     admin = AdminClient({"bootstrap.servers": replica.bootstrap_servers})
 
     def listed(spec: Any, level: IsolationLevel) -> dict[int, int]:
-        asked = {TopicPartition(TOPIC, each): spec for each in left.ends}
+        asked = {TopicPartition(TOPIC, end): spec for end in left.ends}
         answers = admin.list_offsets(asked, isolation_level=level)
         return {place.partition: each.result(TIMEOUT_S).offset for place, each in answers.items()}
 
@@ -169,7 +169,7 @@ def test_changes_are_refused_and_name_the_reason(replica: EmbeddedReplica) -> No
 def test_nothing_is_written_to_the_bucket(left: Left, tmp_path: Path) -> None:
     def objects() -> dict[Path, tuple[int, int]]:
         files = (each for each in left.bucket.rglob("*") if each.is_file())
-        return {each: (each.stat().st_size, each.stat().st_mtime_ns) for each in files}
+        return {file: (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
 
     before = objects()
     with EmbeddedReplica(tmp_path / "scratch", left.bucket) as replica:

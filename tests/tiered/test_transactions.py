@@ -310,7 +310,9 @@ def test_id_that_expired_begins_anew(tiers_with: Callable[..., Any]) -> None:
 
 def is_known(tiers: Any, transactional_id: str) -> bool:
     coordinator = tiers.broker.node.services.transaction_coordinator
-    return transactional_id in [each.transactional_id for each in coordinator.transactions()]
+    return transactional_id in [
+        transaction.transactional_id for transaction in coordinator.transactions()
+    ]
 
 
 def test_producer_that_the_log_forgot_goes_on_under_its_id(tiers_with: Callable[..., Any]) -> None:

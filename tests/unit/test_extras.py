@@ -32,7 +32,7 @@ SMALLEST_FIRST = (TIER, BROKER, SPARK, CONSOLE)
 
 def distributions_of(extra: str) -> list[str]:
     requirements = map(Requirement, PYPROJECT["project"]["optional-dependencies"][extra])
-    return [canonicalize_name(each.name) for each in requirements]
+    return [canonicalize_name(requirement.name) for requirement in requirements]
 
 
 def test_each_distribution_of_an_extra_has_its_module() -> None:
@@ -53,7 +53,9 @@ def test_each_distribution_of_an_extra_has_its_module() -> None:
 @pytest.mark.parametrize("extra", [BROKER, SPARK, CONSOLE])
 def test_each_has_what_reads_a_tier(extra: str) -> None:
     requirements = map(Requirement, PYPROJECT["project"]["optional-dependencies"][extra])
-    assert {"isotherm"} == {each.name for each in requirements if each.extras == {TIER}}
+    assert {"isotherm"} == {
+        requirement.name for requirement in requirements if requirement.extras == {TIER}
+    }
 
 
 def test_a_submodule_names_the_package_and_the_extra_that_was_asked_for() -> None:

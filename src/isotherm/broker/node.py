@@ -417,9 +417,9 @@ class BrokerNode:
     async def _read_token_keys(
         self, started: contextlib.AsyncExitStack, tokens: Mapping[str, TokenListener]
     ) -> None:
-        for each in tokens.values():
-            started.push_async_callback(self._loop.run_in_executor, None, each.keys.stop)
-            await self._loop.run_in_executor(None, each.keys.start)
+        for token in tokens.values():
+            started.push_async_callback(self._loop.run_in_executor, None, token.keys.stop)
+            await self._loop.run_in_executor(None, token.keys.start)
 
     def _gates(
         self, metadata: ClusterMetadata, tokens: Mapping[str, TokenListener]

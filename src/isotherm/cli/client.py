@@ -113,7 +113,7 @@ def check_led(client: AdminClient | Consumer, topic: str, partitions: Collection
     """Raise NotLeaderOrFollowerError if a partition has no leader. Without this check the client
     would wait for one for ever."""
     described = client.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions
-    offline = [each for each in sorted(partitions) if described[each].leader < 0]
+    offline = [partition for partition in sorted(partitions) if described[partition].leader < 0]
     if offline:
         raise NotLeaderOrFollowerError(
             f"partitions are offline: no broker leads them topic={topic} partitions={offline}"

@@ -248,7 +248,7 @@ class WaitNotice:
         if self._is_said or waited_s < WAIT_NOTICE_S:
             return
         self._is_said = True
-        waiting = [each for each in self._starts if each.partition not in ended]
+        waiting = [partition for partition in self._starts if partition.partition not in ended]
         # Without a record of it, the client has no position in a partition.
         positions = [
             now if now.offset >= 0 else start
@@ -261,9 +261,9 @@ class WaitNotice:
 def wait_lines(positions: Iterable[Assignment], waited_s: float) -> Iterator[str]:
     """A line for each topic, with the partitions and the offsets that are waited for."""
     by_topic: dict[str, list[str]] = {}
-    for each in sorted(positions, key=lambda each: (each.topic, each.partition)):
-        where = str(each.offset) if each.offset >= 0 else "its start"
-        by_topic.setdefault(each.topic, []).append(f"{each.partition} at {where}")
+    for position in sorted(positions, key=lambda each: (each.topic, each.partition)):
+        where = str(position.offset) if position.offset >= 0 else "its start"
+        by_topic.setdefault(position.topic, []).append(f"{position.partition} at {where}")
     for topic, places in by_topic.items():
         shown = ", ".join(places[:_WAITS_SHOWN]) + (", ..." if len(places) > _WAITS_SHOWN else "")
         yield (

@@ -75,7 +75,7 @@ class Target:
     from_file: Mapping[Place, Offset] | None = None
 
     def __post_init__(self) -> None:
-        values = [getattr(self, each.name) for each in fields(self)]
+        values = [getattr(self, field.name) for field in fields(self)]
         if len(values) - values.count(None) != 1:
             raise ConfigError(
                 "choose one of --to-earliest, --to-latest, --to-offset, --to-datetime,"
@@ -212,9 +212,9 @@ def _commit(admin: AdminClient, group: str, offsets: Mapping[Place, Offset]) -> 
     changes = [TopicPartition(*place, offset) for place, offset in offsets.items()]
     request = ConsumerGroupTopicPartitions(group, changes)
     altered = admin.alter_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT_S)
-    for each in altered[group].result(REQUEST_TIMEOUT_S).topic_partitions:
-        if each.error is not None:
-            raise KafkaException(each.error)
+    for partition in altered[group].result(REQUEST_TIMEOUT_S).topic_partitions:
+        if partition.error is not None:
+            raise KafkaException(partition.error)
 
 
 def read_offsets(path: Path) -> dict[Place, Offset]:
@@ -268,7 +268,9 @@ def committed_offsets(admin: AdminClient, group: str) -> dict[Place, Offset]:
     request = ConsumerGroupTopicPartitions(group)
     answered = admin.list_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT_S)
     answers = answered[group].result(REQUEST_TIMEOUT_S).topic_partitions
-    return {(each.topic, each.partition): each.offset for each in answers if each.offset >= 0}
+    return {
+        (answer.topic, answer.partition): answer.offset for answer in answers if answer.offset >= 0
+    }
 
 
 def _check_inactive(admin: AdminClient, group: str) -> bool:
@@ -296,7 +298,7 @@ def _places(admin: AdminClient, topics: Iterable[str]) -> set[Place]:
             chosen = (
                 {int(number) for number in numbers.split(",")}
                 if numbers
-                else {each.partition for each in partitions_of(admin, name)}
+                else {partition.partition for partition in partitions_of(admin, name)}
             )
         except ValueError:
             raise ConfigError(f"not TOPIC or TOPIC:0,1 option=--topic value={text!r}") from None
@@ -306,7 +308,7 @@ def _places(admin: AdminClient, topics: Iterable[str]) -> set[Place]:
 
 def _bounds(admin: AdminClient, places: Sequence[Place]) -> dict[Place, Bounds]:
     for topic in sorted({topic for topic, _ in places}):
-        existing = {each.partition for each in partitions_of(admin, topic)}
+        existing = {partition.partition for partition in partitions_of(admin, topic)}
         chosen = {number for name, number in places if name == topic}
         if not chosen <= existing:
             missing = sorted(chosen - existing)

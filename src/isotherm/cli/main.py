@@ -357,7 +357,7 @@ def _own_words(cause: BaseException, text: str) -> list[str]:
     first: Any = cause.args[0] if cause.args else None
     if hasattr(first, "str"):  # of confluent-kafka
         words.append(str(first.str()))
-    return [each for each in words if each]
+    return [word for word in words if word]
 
 
 def _exit_code(error: IsothermError) -> int:

@@ -19,14 +19,16 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """The command for typer: each of its groups becomes the group's options, in their order."""
     groups: dict[str, tuple[type, list[str]]] = {}
     parameters: list[Parameter] = []
-    for each in inspect.signature(command, eval_str=True).parameters.values():
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
         # Typer passes every value by its name.
-        if dataclasses.is_dataclass(each.annotation) and isinstance(each.annotation, type):
-            options = _options(each.annotation)
-            groups[each.name] = (each.annotation, [option.name for option in options])
+        if dataclasses.is_dataclass(parameter.annotation) and isinstance(
+            parameter.annotation, type
+        ):
+            options = _options(parameter.annotation)
+            groups[parameter.name] = (parameter.annotation, [option.name for option in options])
             parameters += options
         else:
-            parameters.append(each.replace(kind=Parameter.KEYWORD_ONLY))
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
@@ -36,7 +38,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     shown: Any = run
     shown.__signature__ = inspect.Signature(parameters)
-    shown.__annotations__ = {each.name: each.annotation for each in parameters}
+    shown.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
@@ -44,7 +46,7 @@ def _options(group: type) -> list[Parameter]:
     types = typing.get_type_hints(group, include_extras=True)
     return [
         Parameter(
-            each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=types[each.name]
+            field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name]
         )
-        for each in dataclasses.fields(group)
+        for field in dataclasses.fields(group)
     ]

@@ -75,7 +75,7 @@ def print_rows(
 
 
 def _print_left_out(columns: Sequence[str], shown: Sequence[str]) -> None:
-    if left_out := [each.replace("_", " ") for each in columns if each not in shown]:
+    if left_out := [column.replace("_", " ") for column in columns if column not in shown]:
         console().print(f"The terminal is too narrow for: {', '.join(left_out)}. --json has them.")
 
 

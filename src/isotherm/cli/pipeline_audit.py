@@ -249,7 +249,9 @@ def _retentions(
         if not resources:
             return {}
         answers = admin.describe_configs(resources)
-        configs = {each.name: answers[each].result(REQUEST_TIMEOUT_S) for each in resources}
+        configs = {
+            resource.name: answers[resource].result(REQUEST_TIMEOUT_S) for resource in resources
+        }
     return {
         name: Retention(int(config["retention.ms"].value), int(config["retention.bytes"].value))
         for name, config in configs.items()

@@ -164,7 +164,7 @@ def compact(
 def _print_plan(plan: CompactionPlan, cost: Cost, *, as_json: bool) -> None:
     from isotherm.spark.jobs.compact import report
 
-    rows = [each.as_row() for each in report(plan, [])]
+    rows = [partition.as_row() for partition in report(plan, [])]
     shown = ("topic", "partition", "segments", "uncleanable", "bytes")
     if as_json:
         print_json(
@@ -183,7 +183,7 @@ def _print_reports(reports: list[PartitionReport], *, as_json: bool) -> None:
         "topic", "partition", "segments", "changed", "uncleanable",
         "records_before", "records_after", "bytes_before", "bytes_after",
     )  # fmt: skip
-    print_rows(columns, [each.as_row() for each in reports], as_json=as_json)
+    print_rows(columns, [partition.as_row() for partition in reports], as_json=as_json)
 
 
 def _print_unproven(plan: CompactionPlan) -> None:

@@ -346,8 +346,8 @@ def _plan_or_run(
             _print_undecoded(reports)
             _print_unreachable(plan)
             _print_protection(certificate.protection)
-            for each in certificate.tables:
-                console().print(f"table {each.name}: {each.deleted} rows deleted")
+            for table in certificate.tables:
+                console().print(f"table {table.name}: {table.deleted} rows deleted")
         if settings.in_place and not request.wait:
             error_console().print(
                 "the broker publishes the staged segments at its next check; then --verify"
@@ -425,7 +425,7 @@ def _verify(
     from isotherm.spark.jobs.erase_tables import open_tables
 
     certificate = _read_certificate(settings, request.certificate)
-    owners = [each.partition for each in certificate.partitions]
+    owners = [partition.partition for partition in certificate.partitions]
     tables = open_tables(request.places, owners, writes=request.erases)
     with progress("reading everything again") as show_step:
         seen = job.prove(spark, options, settings, selector, certificate, clock.now_ms())
@@ -464,7 +464,7 @@ def _published(
         tails = waiting_tails(options, certificate, plan.log_ends)
         if not tails:
             return certificate, []
-        texts = [str(each) for each in tails]
+        texts = [str(tail) for tail in tails]
         if texts != shown:
             _print_tails(texts)
             shown = texts
@@ -486,7 +486,7 @@ def _wait_for_publication(
 ) -> None:
     from isotherm.spark.jobs.rewrite_run import unpublished_runs
 
-    owners = [each.partition for each in certificate.partitions if each.segments]
+    owners = [partition.partition for partition in certificate.partitions if partition.segments]
     with progress("waiting until the broker has published"):
         while unpublished_runs(settings, owners):
             waiting.once("published")
@@ -587,7 +587,7 @@ def _action(text: str, fields: list[str] | None) -> Any:
     try:
         action = EraseAction(text)
     except ValueError:
-        actions = ", ".join(each.value for each in EraseAction)
+        actions = ", ".join(erase_action.value for erase_action in EraseAction)
         raise typer.BadParameter(f"one of {actions}: {text}", param_hint="--action") from None
     if (action is EraseAction.REDACT) != bool(fields):
         raise typer.BadParameter(
@@ -595,7 +595,7 @@ def _action(text: str, fields: list[str] | None) -> Any:
             param_hint="--field",
         )
     try:
-        return action, tuple(parse_field(each) for each in fields or ())
+        return action, tuple(parse_field(field) for field in fields or ())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--field") from None
 
@@ -704,7 +704,7 @@ def _print_plan(
     *,
     as_json: bool,
 ) -> None:
-    rows = [each.as_row() for each in reports]
+    rows = [partition.as_row() for partition in reports]
     shown = ("topic", "partition", "segments", "matching", "records", "bytes", "undecoded")
     if as_json:
         print_json(
@@ -715,7 +715,7 @@ def _print_plan(
                     "replication": protection.replication,
                     "objectLock": protection.object_lock,
                 },
-                "tables": [{"name": each.name, "rows": each.left} for each in tables],
+                "tables": [{"name": table.name, "rows": table.left} for table in tables],
                 "partitions": [
                     {
                         **{name: row[name] for name in shown},
@@ -737,8 +737,8 @@ def _print_plan(
     _print_undecoded(reports)
     _print_unreachable(plan)
     _print_protection(protection)
-    for each in tables:
-        console().print(f"table {each.name}: {each.left} rows in its newest and older states")
+    for table in tables:
+        console().print(f"table {table.name}: {table.left} rows in its newest and older states")
     console().print(
         f"\nwould read {human_size(cost.bytes_read)} in {cost.gets} GETs and store {cost.puts}"
         f" objects at most, in about {cost.seconds():.0f} s; --run does it"
@@ -749,15 +749,15 @@ def _print_reports(reports: list[PartitionReport]) -> None:
     columns = (
         "topic", "partition", "segments", "matching", "records", "changed", "bytes", "bytes_after",
     )  # fmt: skip
-    print_rows(columns, [each.as_row() for each in reports], as_json=False)
+    print_rows(columns, [report.as_row() for report in reports], as_json=False)
 
 
 def _print_undecoded(reports: list[PartitionReport]) -> None:
-    for each in reports:
-        if each.undecoded is not None:
+    for report in reports:
+        if report.undecoded is not None:
             console().print(
-                f"not decoded, and so not selected: {each.undecoded.count} values of"
-                f" {each.partition}, the first one at offset {each.undecoded.first}"
+                f"not decoded, and so not selected: {report.undecoded.count} values of"
+                f" {report.partition}, the first one at offset {report.undecoded.first}"
             )
 
 

@@ -277,7 +277,7 @@ def _write(
 
 
 def print_reports(reports: list[LoadReport], *, run: bool, as_json: bool) -> None:
-    rows = [each.as_row() for each in reports]
+    rows = [report.as_row() for report in reports]
     columns = ["topic", "partition", "start_offset", "records", "bytes"]
     if run:
         columns += ["segments", "written_bytes"]
@@ -286,7 +286,7 @@ def print_reports(reports: list[LoadReport], *, run: bool, as_json: bool) -> Non
         return
     print_rows(columns, rows, as_json=False)
     if not run:
-        size = human_size(sum(each.bytes for each in reports))
+        size = human_size(sum(report.bytes for report in reports))
         console().print(f"\nwould write {size} before compression; --run does it")
 
 

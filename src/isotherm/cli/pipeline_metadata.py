@@ -117,8 +117,8 @@ def metadata_log(
     if bootstrap_server is not None:
         log = TopicMetadataLog({"bootstrap.servers": bootstrap_server, **client}, topic)
     else:
-        stores = [str(each) for each in log_dirs] if log_dirs else [dump or ""]
-        log = DumpMetadataLog(tuple(store_settings(each, store_option) for each in stores), topic)
+        stores = [str(log_dir) for log_dir in log_dirs] if log_dirs else [dump or ""]
+        log = DumpMetadataLog(tuple(store_settings(store, store_option) for store in stores), topic)
     if max_bytes is not None:
         check_cost(cost_of_log(log), max_bytes)
     return log

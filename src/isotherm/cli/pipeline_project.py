@@ -127,7 +127,7 @@ def project(
             show_step("writing the topic")
             cluster = {"bootstrap.servers": bootstrap_server, **properties}
             written = project_to_topic(spark, cluster, to_topic, log.topic)
-    findings = [asdict(each) for each in done.findings]
+    findings = [asdict(finding) for finding in done.findings]
     _print_run(done, written, to_topic, as_json=as_json)
     if print_findings(findings, as_json=as_json):
         raise typer.Exit(EXIT_FOUND)

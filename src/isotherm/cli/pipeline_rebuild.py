@@ -299,7 +299,7 @@ def _broker_config(log_dirs: list[Path] | None, config: Path | None) -> BrokerCo
     from isotherm.config.layers import read_properties
     from isotherm.config.server_properties import parse_broker_config
 
-    texts = {"log.dirs": ",".join(str(each) for each in log_dirs or ())}
+    texts = {"log.dirs": ",".join(str(log_dir) for log_dir in log_dirs or ())}
     if config is not None:
         texts = read_properties(config)
     # The broker will serve this tier, so the remote storage system is on whatever the file says.
@@ -308,10 +308,12 @@ def _broker_config(log_dirs: list[Path] | None, config: Path | None) -> BrokerCo
 
 def _new_directories(log_dirs: Iterable[Path]) -> list[Path]:
     """The log directories that do not exist. Raises ConfigError for a file in the place of one."""
-    for each in log_dirs:
-        if each.exists() and not each.is_dir():
-            raise ConfigError(f"not a log directory option=--log-dir path={each} reason='a file'")
-    return [each for each in log_dirs if not each.exists()]
+    for log_dir in log_dirs:
+        if log_dir.exists() and not log_dir.is_dir():
+            raise ConfigError(
+                f"not a log directory option=--log-dir path={log_dir} reason='a file'"
+            )
+    return [log_dir for log_dir in log_dirs if not log_dir.exists()]
 
 
 def _print_plan(rebuilt: Rebuilt, new_dirs: Sequence[Path], *, as_json: bool) -> int:

@@ -118,7 +118,7 @@ def repartition(
         starts = {place.partition: offset for place, offset in parsed.items() if place.topic == old}
     with progress("reading the topics"):
         owners = brokers.partitions([old])
-        bounds = brokers.bounds([each.topic_partition for each in owners])
+        bounds = brokers.bounds([owner.topic_partition for owner in owners])
         ranges = job.old_ranges({each.partition: found for each, found in bounds.items()}, starts)
         if not run:
             _print_ranges(old, ranges, as_json=as_json)
@@ -149,11 +149,11 @@ def repartition(
     for group in committed:
         offsets = {each.partition: each.offset for each in translated if each.group == group}
         brokers.commit_offsets(group, new, offsets)
-    ends = json.dumps({old: {str(each.partition): each.end for each in ranges}})
+    ends = json.dumps({old: {str(old_range.partition): old_range.end for old_range in ranges}})
     if as_json:
         print_json(
             {
-                "partitions": [each.as_row() for each in reports],
+                "partitions": [report.as_row() for report in reports],
                 "groups": [each._asdict() for each in translated],
                 "ended_at": json.loads(ends),
             }
@@ -169,8 +169,8 @@ def repartition(
 
 def _print_ranges(topic: str, ranges: list[OldRange], *, as_json: bool) -> None:
     rows = [
-        {"topic": topic, **each._asdict(), "records_at_most": each.end - each.start}
-        for each in ranges
+        {"topic": topic, **old_range._asdict(), "records_at_most": old_range.end - old_range.start}
+        for old_range in ranges
     ]
     print_rows(("topic", "partition", "start", "end", "records_at_most"), rows, as_json=as_json)
     if not as_json:

@@ -277,7 +277,7 @@ def _options(
             f"no such end option=--until value={until} known={UNTIL_LATEST},{UNTIL_TIERED}"
         )
     if until == UNTIL_TIERED:
-        if "includetail" in {each.lower() for each in texts}:
+        if "includetail" in {text.lower() for text in texts}:
             raise ConfigError("--until and -o includeTail exclude each other: give one of them")
         texts["includeTail"] = "false"
     return table_source_options(texts)

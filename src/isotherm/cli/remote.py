@@ -94,7 +94,7 @@ def segments(
             err=True,
         )
     if not as_json:
-        size = sum(each.segment_size_in_bytes for each in segments if _is_finished(each))
+        size = sum(segment.segment_size_in_bytes for segment in segments if _is_finished(segment))
         console().print(
             f"\n{len(segments)} segments, {human_size(size)} readable in the remote tier"
         )

@@ -134,10 +134,10 @@ def _starts(
         answers = reader.offsets_for_times(times, timeout=REQUEST_TIMEOUT_S)
         # If there is no such record, start at the end.
         return {
-            each.partition: reader.get_watermark_offsets(each, timeout=REQUEST_TIMEOUT_S)[1]
-            if each.offset in (OFFSET_END, -1)
-            else each.offset
-            for each in answers
+            answer.partition: reader.get_watermark_offsets(answer, timeout=REQUEST_TIMEOUT_S)[1]
+            if answer.offset in (OFFSET_END, -1)
+            else answer.offset
+            for answer in answers
         }
     finally:
         reader.close()

@@ -138,16 +138,16 @@ def _broker_texts(log_dirs: list[Path] | None, config: Path | None) -> dict[str,
     if config is not None:
         return read_properties(config)
     assert log_dirs
-    for each in log_dirs:
-        if not (each / _META_PROPERTIES).is_file():
+    for log_dir in log_dirs:
+        if not (log_dir / _META_PROPERTIES).is_file():
             raise ConfigError(
                 f"not a broker's log directory: it has no {_META_PROPERTIES} option=--log-dir"
-                f" dir={each}"
+                f" dir={log_dir}"
             )
     texts = read_properties(log_dirs[0] / _META_PROPERTIES)
     return {
         "node.id": texts.get("node.id", "1"),
-        "log.dirs": ",".join(str(each) for each in log_dirs),
+        "log.dirs": ",".join(str(log_dir) for log_dir in log_dirs),
     }
 
 
@@ -206,11 +206,11 @@ def _migrate_broker(
         raise_feature(bootstrap_server, extra, _FEATURE, 1)
         _await_compaction(bootstrap_server, extra, options)
         _set_audit_retention(bootstrap_server, extra, options)
-        left = [each for each in _surveys(topic, options) if not each.is_migrated]
+        left = [survey for survey in _surveys(topic, options) if not survey.is_migrated]
     if left:
         raise CorruptMetadataError(
             "the keyed records do not give the same state as all records"
-            f" metadata_partitions={[each.number for each in left]}"
+            f" metadata_partitions={[survey.number for survey in left]}"
         )
     _print_surveys(surveys, options)
     _print_done(options)
@@ -219,7 +219,7 @@ def _migrate_broker(
 def _check(topic: MetadataTopic, options: _Options, *, is_isotherms: bool) -> None:
     surveys = _surveys(topic, options)
     _print_surveys(surveys, options)
-    is_needed = any(not each.is_migrated for each in surveys)
+    is_needed = any(not survey.is_migrated for survey in surveys)
     if not is_isotherms and not options.as_json:
         console().print(
             "\nThis topic is Apache Kafka's, not Isotherm's: it cannot be migrated, and --run is"
@@ -310,7 +310,9 @@ def _progress() -> Iterator[Callable[[int, int, int], None]]:
 
 
 def _print_surveys(surveys: Sequence[PartitionSurvey], options: _Options) -> None:
-    rows = [_row(each) for each in surveys if each.counts.without_key or each.counts.with_key]
+    rows = [
+        _row(survey) for survey in surveys if survey.counts.without_key or survey.counts.with_key
+    ]
     total: dict[str, Any] = {name: sum(row[name] for row in rows) for name in _COLUMNS[1:]}
     if options.as_json:
         for row in rows:

@@ -110,8 +110,12 @@ class TableCommand:
         with progress("reading offsets"):
             run = self._runs.look()
         rows = [
-            {"partition": each.topic_partition.partition, "start": each.start, "end": each.end}
-            for each in run.plan.ranges
+            {
+                "partition": offset_range.topic_partition.partition,
+                "start": offset_range.start,
+                "end": offset_range.end,
+            }
+            for offset_range in run.plan.ranges
         ]
         print_rows(("partition", "start", "end"), rows, as_json=self._as_json)
         print_cost(run.cost, as_json=self._as_json)

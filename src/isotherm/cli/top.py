@@ -135,13 +135,15 @@ def screen(
 
     assert look.content is not None
     price = prices.mean_price(look.content.remote_bytes)
-    topics = [each for each in look.content.topics.values() if not each.state.name.startswith("__")]
+    topics = [
+        topic for topic in look.content.topics.values() if not topic.state.name.startswith("__")
+    ]
     topics.sort(key=lambda each: (-each.sums.total_bytes, each.state.name))
     parts: list[RenderableType] = [_summary(look.content, price)]
     if look.error is not None:
         parts.append(Text(f"the cluster does not answer; old numbers: {look.error}", "bold red"))
     problems = storage_problems(look.content, {} if metrics is None else metrics.copy_signs)
-    parts += [Text(problem_line(each), "bold red") for each in problems[:_PROBLEMS_MAX]]
+    parts += [Text(problem_line(problem), "bold red") for problem in problems[:_PROBLEMS_MAX]]
     if len(problems) > _PROBLEMS_MAX:
         parts.append(Text(f"{len(problems) - _PROBLEMS_MAX} more problems", "bold red"))
     parts.append(_topics(topics[:rows_max], price, is_narrow=width < _WIDTH_OF_ALL_COLUMNS))
@@ -154,10 +156,10 @@ def screen(
 def _summary(storage: ClusterStorage, price: float) -> Text:
     from isotherm.storage_view.partition_storage import added
 
-    sums = [each.sums for each in storage.topics.values()]
+    sums = [topic.sums for topic in storage.topics.values()]
     total, remote = sum(each.total_bytes for each in sums), sum(each.remote_bytes for each in sums)
     missing = sum(each.missing_offsets for each in sums)
-    lost = [str(each.broker_id) for each in storage.brokers if each.error is not None]
+    lost = [str(broker.broker_id) for broker in storage.brokers if broker.error is not None]
     text = Text.assemble(
         *((_BLOCK + kind + " ", colour) for kind, colour in _COLOURS.items()),
         f" cluster {storage.cluster_id}: ",
@@ -178,7 +180,7 @@ def _summary(storage: ClusterStorage, price: float) -> Text:
 
 def _topics(topics: list[TopicStorage], price: float, *, is_narrow: bool) -> Table:
     bar_width = _NARROW_BAR_WIDTH if is_narrow else _BAR_WIDTH
-    rows = [_cells(each, price, bar_width) for each in topics]
+    rows = [_cells(topic, price, bar_width) for topic in topics]
     table = Table(header_style="bold", show_edge=False, box=None, padding=(0, 1))
     names = _NARROW if is_narrow else tuple(rows[0]) if rows else ()
     for name in names:

@@ -121,7 +121,9 @@ def describe_storage(
         look = watched.look()
     stored = storage.topics[topic]
     mean_price = prices.mean_price(stored.sums.remote_bytes)
-    rows = [{"topic": topic, **partition_row(each, mean_price)} for each in stored.partitions]
+    rows = [
+        {"topic": topic, **partition_row(partition, mean_price)} for partition in stored.partitions
+    ]
     total = topic_row(stored, mean_price)
     signs = {} if look is None else look.copy_signs
     problems = topic_problems(stored, storage.read_at_ms, signs)
@@ -145,7 +147,7 @@ def problem_line(problem: Row) -> str:
         parts.append(f"partition {', '.join(map(str, problem['partitions']))}")
     if problem["bytes"] is not None:
         parts.append(human_size(problem["bytes"]))
-    return f"{', '.join(each for each in parts if each)}: {problem['text']}"
+    return f"{', '.join(part for part in parts if part)}: {problem['text']}"
 
 
 def _print_tables(stored: TopicStorage, rows: list[Row], total: Row) -> None:

@@ -133,7 +133,9 @@ def _causes(
             if is_noticed or is_refused:
                 break
             is_noticed = True
-            silent = ",".join(str(each) for each in addresses if each not in causes)
+            silent = ",".join(
+                str(node_address) for node_address in addresses if node_address not in causes
+            )
             logger.warning(
                 "no broker has answered yet, still waiting addresses=%s waited_s=%g timeout_s=%g"
                 " key=%s",
@@ -144,7 +146,7 @@ def _causes(
             return None
         causes[address] = cause
     silence = _Cause(f"no answer in {end_s - start_s:g} s")
-    return {each: causes.get(each, silence) for each in addresses}
+    return {node_address: causes.get(node_address, silence) for node_address in addresses}
 
 
 def _cause(

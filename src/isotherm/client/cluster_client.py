@@ -95,7 +95,9 @@ class ClusterClient:
         UnsupportedVersionError as `ask`.
         """
         answered = [
-            each.connection.address for each in self._connections.all if each.versions is not None
+            connection.connection.address
+            for connection in self._connections.all
+            if connection.versions is not None
         ]
         reasons = []
         for address in dict.fromkeys([*answered, *self._bootstrap]):
@@ -111,7 +113,7 @@ class ClusterClient:
 
 
 def _fields_of(request: Any) -> dict[str, Any]:
-    return {each.name: getattr(request, each.name) for each in dataclasses.fields(request)}
+    return {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
 
 
 def _version(

@@ -49,7 +49,9 @@ def inter_broker_security(config: BrokerConfig) -> NodeSecurity:
     Raises ConfigError, whose text has no secret.
     """
     layout = config.listener_layout
-    protocol = next(each.protocol for each in layout.brokers if each.name == layout.inter_broker)
+    protocol = next(
+        broker.protocol for broker in layout.brokers if broker.name == layout.inter_broker
+    )
     mechanism = config.security.sasl_mechanism_inter_broker_protocol
     return _dialling(config, layout.inter_broker, protocol, mechanism)
 

@@ -310,6 +310,6 @@ def served_versions(connection: NodeConnection) -> dict[int, VersionRange]:
     # Each broker and controller serves version 0.
     response = connection.send(request_class(ApiKey.API_VERSIONS, 0)())
     return {
-        int(each.api_key): VersionRange(int(each.min_version), int(each.max_version))
-        for each in response.api_keys
+        int(key.api_key): VersionRange(int(key.min_version), int(key.max_version))
+        for key in response.api_keys
     }

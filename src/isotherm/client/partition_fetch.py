@@ -191,7 +191,8 @@ class PartitionFetch:
         if next_offset <= offset:
             raise CorruptRecordError(f"a response ends before its offset {self._at(offset)}")
         aborted = [
-            (each.producer_id, each.first_offset) for each in partition.aborted_transactions or ()
+            (transaction.producer_id, transaction.first_offset)
+            for transaction in partition.aborted_transactions or ()
         ]
         return FetchedBatches(partition.records[:size], table, aborted, next_offset)
 
@@ -314,7 +315,9 @@ class PartitionFetch:
             },
         )
         answer = link.finish()
-        self._nodes = {each.node_id: NodeAddress(each.host, each.port) for each in answer.brokers}
+        self._nodes = {
+            broker.node_id: NodeAddress(broker.host, broker.port) for broker in answer.brokers
+        }
         (topic,) = answer.topics
         partitions = {each.partition_index: each for each in topic.partitions}
         partition = partitions.get(self._place.partition)

@@ -89,7 +89,7 @@ def log_in(
 
 def _token_message(token: str, extensions: Sequence[str]) -> bytes:
     pairs = [f"auth=Bearer {token}", *extensions]
-    return b"n,," + b"".join(_CONTROL_A + each.encode() for each in pairs) + 2 * _CONTROL_A
+    return b"n,," + b"".join(_CONTROL_A + pair.encode() for pair in pairs) + 2 * _CONTROL_A
 
 
 class ScramClient:

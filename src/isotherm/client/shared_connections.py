@@ -74,5 +74,5 @@ class SharedConnections(Generic[Node]):
             self._is_closed = True
             connections = tuple(self._by_node.values())
         # Without their locks: a request in flight holds its lock until this ends it.
-        for each in connections:
-            each.connection.close()
+        for connection in connections:
+            connection.connection.close()

@@ -39,7 +39,7 @@ class ClientMetricsConfig:
         (),
         "Which clients, as name=pattern.",
         check=Check(
-            lambda items: all(_is_pattern(each) for each in items),
+            lambda items: all(_is_pattern(item) for item in items),
             "a list of name=pattern, each name one of " + ", ".join(_MATCHED),
         ),
     )

@@ -99,7 +99,7 @@ def read_client_properties(path: Path) -> ClientProperties:
     Raises ConfigError, which names the file.
     """
     texts = read_properties(path)
-    if any(is_secret(each) for each in texts):
+    if any(is_secret(text) for text in texts):
         warn_of_readers(path)
     return ClientProperties(texts, f"file={path}")
 

@@ -17,7 +17,7 @@ class GivenProperties(NamedTuple):
         return None if value is None else str(value)
 
     def any_of(self, keys: tuple[str, ...]) -> str | None:
-        return next((each for each in keys if self.texts.get(each) is not None), None)
+        return next((key for key in keys if self.texts.get(key) is not None), None)
 
     def error(self, problem: str, key: str, hint: str = "") -> ConfigError:
         place = f" {self.place}" if self.place else ""

@@ -90,7 +90,7 @@ def pem_key_pair(key: bytes, chain: bytes, password: str | None) -> KeyPair:
 def pem_certificates(text: bytes) -> bytes:
     """The certificates of a PEM text, without anything else. Raises ValueError if there is none."""
     certificates = x509.load_pem_x509_certificates(text)
-    return b"".join(each.public_bytes(Encoding.PEM) for each in certificates)
+    return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
 
 
 def read_key_pair(
@@ -157,8 +157,8 @@ def _contents(data: bytes, password: str | None, key_password: str | None) -> _C
         why = "it needs a password" if password is None else "its password is another"
         raise ValueError(f"the store cannot be opened: {why}, or it is no PKCS12 store") from error
     own = [] if store.cert is None else [store.cert.certificate]
-    others = [each.certificate for each in store.additional_certs]
-    chain = [each.public_bytes(Encoding.DER) for each in own + others]
+    others = [cert.certificate for cert in store.additional_certs]
+    chain = [certificate.public_bytes(Encoding.DER) for certificate in own + others]
     return _Contents(None if store.key is None else _key_pem(store.key), chain, chain)
 
 
@@ -262,8 +262,8 @@ def _sha1(*parts: bytes) -> bytes:
 
 
 def _in_pem(certificates: Iterable[bytes]) -> bytes:
-    loaded = (x509.load_der_x509_certificate(each) for each in certificates)
-    return b"".join(each.public_bytes(Encoding.PEM) for each in loaded)
+    loaded = (x509.load_der_x509_certificate(certificate) for certificate in certificates)
+    return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in loaded)
 
 
 def _key_pem(key: object) -> bytes:

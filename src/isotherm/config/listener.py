@@ -102,10 +102,10 @@ def lay_out_listeners(keys: ListenerKeys) -> ListenerLayout:
         _check_controllers_elsewhere(keys, listeners, protocols)
     _check_advertised(keys, listeners, advertised, protocols)
     by_name = {each.name: each.advertised for each in advertised}
-    joined = [each._replace(advertised=by_name.get(each.name)) for each in listeners]
+    joined = [listener._replace(advertised=by_name.get(listener.name)) for listener in listeners]
     return ListenerLayout(
-        tuple(each for each in joined if not _is_controllers(each, keys)),
-        tuple(each for each in joined if _is_controllers(each, keys)),
+        tuple(listener for listener in joined if not _is_controllers(listener, keys)),
+        tuple(listener for listener in joined if _is_controllers(listener, keys)),
         _inter_broker_name(keys, protocols),
         None if keys.has_controller else protocols[keys.controller_listener_names[0].upper()],
     )
@@ -202,14 +202,14 @@ def _parse_listener(text: str, protocols: Mapping[str, SecurityProtocol]) -> Lis
 def _check_differ(
     listeners: Sequence[Listener], texts: Sequence[str], *, ports_differ: bool
 ) -> None:
-    if len({each.name for each in listeners}) != len(listeners):
+    if len({listener.name for listener in listeners}) != len(listeners):
         raise ConfigError(
             f"Each listener must have a different name, listeners: {_list_text(texts)}"
         )
     by_port = defaultdict(list)
-    for each in listeners:
-        if ports_differ and each.port:
-            by_port[each.port].append(each.host)
+    for listener in listeners:
+        if ports_differ and listener.port:
+            by_port[listener.port].append(listener.host)
     for port, hosts in by_port.items():
         if len(hosts) > 1:
             _check_share_a_port(port, hosts, texts)
@@ -258,7 +258,7 @@ def _check_controllers(keys: ListenerKeys, listeners: Sequence[Listener]) -> Non
     """Check the controller listeners of a process that is a controller. There may be none, because
     the embedded controller needs no port."""
     names = keys.controller_listener_names
-    listener_names = {each.name for each in listeners}
+    listener_names = {listener.name for listener in listeners}
     where = "appearing in the 'listeners' configuration when running the KRaft controller role"
     if names and not set(names) & listener_names:
         raise ConfigError(f"controller.listener.names must contain at least one value {where}")
@@ -274,7 +274,7 @@ def _check_controllers_elsewhere(
     names, role = keys.controller_listener_names, "when running KRaft with just the broker role"
     if not names:
         raise ConfigError(f"controller.listener.names must contain at least one value {role}")
-    if any(_is_controllers(each, keys) for each in listeners):
+    if any(_is_controllers(listener, keys) for listener in listeners):
         raise ConfigError(
             "controller.listener.names must not contain a value appearing in the 'listeners'"
             f" configuration {role}"
@@ -296,7 +296,9 @@ def _check_advertised(
     advertised: Sequence[Listener],
     protocols: Mapping[str, SecurityProtocol],
 ) -> None:
-    advertised_names = [each.name for each in advertised if not _is_controllers(each, keys)]
+    advertised_names = [
+        listener.name for listener in advertised if not _is_controllers(listener, keys)
+    ]
     if not advertised_names:
         raise ConfigError(
             "There must be at least one broker advertised listener."
@@ -308,7 +310,7 @@ def _check_advertised(
             " The valid options based on currently configured listeners are "
             + ",".join(advertised_names)
         )
-    names = [each.name for each in listeners]
+    names = [listener.name for listener in listeners]
     if not set(advertised_names) <= set(names):
         raise ConfigError(
             "advertised.listeners listener names must be equal to or a subset of the ones defined"
@@ -319,8 +321,8 @@ def _check_advertised(
     # address.
     is_implied = keys.advertised_listeners is None
     if any(
-        each.host == _NOT_ROUTABLE and not (is_implied and _is_controllers(each, keys))
-        for each in advertised
+        listener.host == _NOT_ROUTABLE and not (is_implied and _is_controllers(listener, keys))
+        for listener in advertised
     ):
         raise ConfigError(
             "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0."

@@ -234,4 +234,4 @@ def _offer(context: ssl.SSLContext, names: Sequence[str]) -> set[str]:
         context.set_ciphers(":".join(names))
     except ssl.SSLError:
         return set()
-    return {str(each["name"]) for each in context.get_ciphers()}
+    return {str(cipher["name"]) for cipher in context.get_ciphers()}

@@ -60,7 +60,7 @@ def warn_of_open_folder(folder: Path) -> None:
     Below a folder that they may not enter, they may do neither."""
     try:
         mode = folder.stat().st_mode
-        if not all(each.stat().st_mode & stat.S_IXOTH for each in folder.resolve().parents):
+        if not all(parent.stat().st_mode & stat.S_IXOTH for parent in folder.resolve().parents):
             return
     except OSError:
         return  # it is made later, with the modes that the process has set

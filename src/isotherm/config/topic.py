@@ -42,7 +42,7 @@ _DAYS = 24 * _HOURS
 
 _THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 _THROTTLED_REPLICAS = Check(
-    lambda items: items == ("*",) or all(_THROTTLED_REPLICA.fullmatch(each) for each in items),
+    lambda items: items == ("*",) or all(_THROTTLED_REPLICA.fullmatch(item) for item in items),
     "* or a list of partition:broker",
 )
 _COMPRESSION_TYPES = ("uncompressed", "none", "gzip", "snappy", "lz4", "zstd", "producer")

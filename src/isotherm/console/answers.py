@@ -59,10 +59,10 @@ def overview(storage: ClusterStorage, prices: PriceList, metrics: MetricsLook | 
         "cluster_id": storage.cluster_id,
         "controller_id": storage.controller_id,
         "price_per_gib_month": price,
-        "total": sums_row(added(each.sums for each in topics), price),
+        "total": sums_row(added(topic.sums for topic in topics), price),
         "metadata_topic": metadata_topic_row(storage),
-        "brokers": [asdict(each) for each in storage.brokers],
-        "topics": [topic_row(each, price) for each in topics],
+        "brokers": [asdict(broker) for broker in storage.brokers],
+        "topics": [topic_row(topic, price) for topic in topics],
         "errors": None if metrics is None else metrics.errors,
         "traffic": _traffic_row(metrics, prices),
     }
@@ -76,12 +76,12 @@ def metadata_topic_row(storage: ClusterStorage) -> Row | None:
     if topic is None:
         return None
     copies = [
-        growth(each.segments, storage.read_at_ms).segments_per_month
+        growth(partition.segments, storage.read_at_ms).segments_per_month
         for topic_storage in storage.topics.values()
-        for each in topic_storage.partitions
-        if len(each.segments)
+        for partition in topic_storage.partitions
+        if len(partition.segments)
     ]
-    per_day = sum(each for each in copies if each is not None) * RECORDS_OF_A_COPY / 30
+    per_day = sum(copy for copy in copies if copy is not None) * RECORDS_OF_A_COPY / 30
     is_known = bool(copies) and None not in copies
     record_bytes = topic.size_in_bytes / topic.records if topic.records else 0.0
     return {
@@ -118,11 +118,11 @@ def topic_detail(topic: TopicStorage, price: float, metrics: MetricsLook | None 
         "traffic": None if traffic is None else asdict(traffic.get(topic.state.name, Traffic())),
         "by_partition": [
             {
-                **partition_row(each, price),
-                "replicas": each.state.replicas,
-                "in_sync_replicas": each.state.in_sync_replicas,
+                **partition_row(partition, price),
+                "replicas": partition.state.replicas,
+                "in_sync_replicas": partition.state.in_sync_replicas,
             }
-            for each in topic.partitions
+            for partition in topic.partitions
         ],
     }
 
@@ -135,9 +135,9 @@ def tier_maps(
 ) -> list[Row]:
     """One map for each partition whose leader answers, of the whole log or of a window."""
     return [
-        _tier_map(each, _spans_of(each, now_ms), columns, window)
-        for each in partitions
-        if each.state.local
+        _tier_map(partition, _spans_of(partition, now_ms), columns, window)
+        for partition in partitions
+        if partition.state.local
     ]
 
 
@@ -152,9 +152,11 @@ def past_tier_maps(
     that time; whether it was also local is unknown. Maps of all times cover the same offsets, so
     that they can be compared."""
     return [
-        _past_tier_map(each, histories.by_partition[each.state.partition], at_ms, columns, window)
-        for each in partitions
-        if each.state.local
+        _past_tier_map(
+            partition, histories.by_partition[partition.state.partition], at_ms, columns, window
+        )
+        for partition in partitions
+        if partition.state.local
     ]
 
 
@@ -238,8 +240,8 @@ def _tier_map(
         "counts": {kind.name.lower(): int((spans.kind == kind).sum()) for kind in SpanKind},
         "lanes": [
             [
-                _cell(each, partition)
-                for each in map_cells(spans.of_kinds(kinds), first, end, columns)
+                _cell(cell, partition)
+                for cell in map_cells(spans.of_kinds(kinds), first, end, columns)
             ]
             for kinds in lanes
         ],
@@ -260,7 +262,9 @@ def group_rows(
 ) -> list[Row]:
     """One row for each group: the sum of its lags, its oldest age, and the tiers that its
     partitions read from."""
-    return [_group_row(each, _partition_rows(each, storage, reading), reading) for each in groups]
+    return [
+        _group_row(group, _partition_rows(group, storage, reading), reading) for group in groups
+    ]
 
 
 def group_detail(group: GroupState, storage: ClusterStorage, reading: GroupReading) -> Row:
@@ -272,18 +276,18 @@ def _partition_rows(group: GroupState, storage: ClusterStorage, reading: GroupRe
     rates = reading.progress.offsets_per_s(group.group_id)
     return [
         {
-            "topic": each.place.topic,
-            "partition": each.place.partition,
-            "committed_offset": each.committed_offset,
-            "reads_from": each.reads_from,
-            "lag": each.lag,
-            "remote_lag": each.remote_lag,
-            "age_s": each.age_s,
-            "age_s_max": each.age_s_max,
-            "offsets_per_s": rates.get(each.place),
-            "remote_bytes_per_s": _remote_bytes_per_s(each, rates.get(each.place), storage),
+            "topic": lag.place.topic,
+            "partition": lag.place.partition,
+            "committed_offset": lag.committed_offset,
+            "reads_from": lag.reads_from,
+            "lag": lag.lag,
+            "remote_lag": lag.remote_lag,
+            "age_s": lag.age_s,
+            "age_s_max": lag.age_s_max,
+            "offsets_per_s": rates.get(lag.place),
+            "remote_bytes_per_s": _remote_bytes_per_s(lag, rates.get(lag.place), storage),
         }
-        for each in group_lags(group, storage.topics, storage.read_at_ms)
+        for lag in group_lags(group, storage.topics, storage.read_at_ms)
     ]
 
 
@@ -294,27 +298,31 @@ def _remote_bytes_per_s(
     there. 0 if it reads from another place."""
     if rate is None or lag.reads_from is not ReadsFrom.REMOTE:
         return None if rate is None else 0.0
-    for each in storage.topics[lag.place.topic].partitions:
-        if each.state.partition.topic_partition == lag.place:
-            finished = each.segments.in_state(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
-            size = int(each.segments.size_in_bytes[finished].sum())
-            offsets = each.segments.end_offset[finished] - each.segments.start_offset[finished] + 1
+    for partition in storage.topics[lag.place.topic].partitions:
+        if partition.state.partition.topic_partition == lag.place:
+            finished = partition.segments.in_state(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+            size = int(partition.segments.size_in_bytes[finished].sum())
+            offsets = (
+                partition.segments.end_offset[finished]
+                - partition.segments.start_offset[finished]
+                + 1
+            )
             return rate * size / max(1, int(offsets.sum()))
     return None
 
 
 def _group_row(group: GroupState, rows: Sequence[Row], reading: GroupReading) -> Row:
-    behind = [each for each in rows if (each["lag"] or 0) > 0]
+    behind = [row for row in rows if (row["lag"] or 0) > 0]
 
     def oldest(name: str) -> float | None:
         ages = [each[name] for each in behind if each[name] is not None]
         return max(ages, default=None) if behind else 0.0
 
     def total(name: str) -> float | None:
-        values = [each[name] for each in rows if each[name] is not None]
+        values = [row[name] for row in rows if row[name] is not None]
         return sum(values) if values else None
 
-    remote = sorted({each["topic"] for each in rows if each["reads_from"] is ReadsFrom.REMOTE})
+    remote = sorted({row["topic"] for row in rows if row["reads_from"] is ReadsFrom.REMOTE})
     return {
         "group": group.group_id,
         "state": group.state,
@@ -328,7 +336,7 @@ def _group_row(group: GroupState, rows: Sequence[Row], reading: GroupReading) ->
         "age_s_max": oldest("age_s_max"),
         "offsets_per_s": total("offsets_per_s"),
         "remote_bytes_per_s": total("remote_bytes_per_s"),
-        "reads_from": dict(Counter(each["reads_from"] for each in rows)),
+        "reads_from": dict(Counter(row["reads_from"] for row in rows)),
         "remote_topics": [
             {
                 "topic": topic,

@@ -334,7 +334,7 @@ class _Pages:
         self, storage: ClusterStorage, partitions: Sequence[PartitionStorage]
     ) -> Histories | None:
         try:
-            places = [each.state.partition for each in partitions]
+            places = [partition.state.partition for partition in partitions]
             return self._cluster.histories(storage, places)
         except IsothermError as error:
             raise HTTPException(_UPSTREAM_FAILED, str(error)) from error
@@ -385,9 +385,9 @@ class _Pages:
 
 def _partition(storage: ClusterStorage, request: Request) -> PartitionStorage:
     number = request.path_params["partition"]
-    for each in named_topic(storage, request).partitions:
-        if str(each.state.partition.partition) == number:
-            return each
+    for partition in named_topic(storage, request).partitions:
+        if str(partition.state.partition.partition) == number:
+            return partition
     raise HTTPException(NOT_FOUND, f"no such partition: {number}")
 
 

@@ -44,7 +44,7 @@ class BrokerPages:
         storage, error = newest_storage(self._cluster)
         releases = self._cluster.releases().content or {}
         placement = Placement.of(storage)
-        rows = [broker_row(each, storage, placement, releases) for each in storage.brokers]
+        rows = [broker_row(broker, storage, placement, releases) for broker in storage.brokers]
         return reply(storage, error, {"brokers": rows})
 
     def broker(self, request: Request) -> Response:
@@ -80,11 +80,11 @@ class Placement(NamedTuple):
         """Counted in one walk over all partitions."""
         placement = cls(Counter(), Counter(), Counter())
         for topic in storage.topics.values():
-            for each in topic.partitions:
-                placement.leaders[each.state.leader] += 1
-                placement.replicas.update(each.state.replicas)
+            for partition in topic.partitions:
+                placement.leaders[partition.state.leader] += 1
+                placement.replicas.update(partition.state.replicas)
                 placement.lagging_replicas.update(
-                    set(each.state.replicas).difference(each.state.in_sync_replicas)
+                    set(partition.state.replicas).difference(partition.state.in_sync_replicas)
                 )
         return placement
 

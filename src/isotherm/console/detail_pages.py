@@ -72,7 +72,7 @@ def settings_row(look: Look[list[Setting]]) -> Row:
         "settings": (
             None
             if settings is None
-            else [{**asdict(each), "is_default": each.is_default} for each in settings]
+            else [{**asdict(setting), "is_default": setting.is_default} for setting in settings]
         ),
         "settings_error": look.error,
     }
@@ -120,12 +120,12 @@ def topic_lags(rows: Iterable[Row]) -> list[Row]:
 
 
 def _topic_lag(topic: str, partitions: Sequence[Row]) -> Row:
-    lags = [each["lag"] for each in partitions if each["lag"] is not None]
+    lags = [partition["lag"] for partition in partitions if partition["lag"] is not None]
     return {
         "topic": topic,
         "partitions": len(partitions),
         "lag": sum(lag for lag in lags if lag > 0) or sum(lags) if lags else None,
-        "remote_lag": sum(each["remote_lag"] or 0 for each in partitions),
+        "remote_lag": sum(partition["remote_lag"] or 0 for partition in partitions),
     }
 
 

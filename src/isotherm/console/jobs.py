@@ -78,17 +78,17 @@ class JobReports:
             return None
         status = path.stat()
         rows, texts = _read(path)
-        findings = [each for each in rows if _is_finding(each)]
+        findings = [row for row in rows if _is_finding(row)]
         return {
             **_summary(path, status.st_mtime_ns, status.st_size, rows),
-            "findings": [_finding_row(each) for each in findings[:FINDINGS_MAX]],
+            "findings": [_finding_row(finding) for finding in findings[:FINDINGS_MAX]],
             "messages": texts[-MESSAGES_MAX:],
         }
 
 
 def _summary(path: Path, modified_ns: int, size: int, rows: Sequence[Mapping[str, Any]]) -> Row:
     ended: Mapping[str, Any] = next(
-        (each[_ENDED] for each in rows if isinstance(each.get(_ENDED), dict)), {}
+        (row[_ENDED] for row in rows if isinstance(row.get(_ENDED), dict)), {}
     )
     named = _NAME.fullmatch(path.name)
     assert named is not None

@@ -63,19 +63,21 @@ class LiveTail:
             found_max=BEHIND_OFFSETS_MAX,
         )
         steps = self._browser.topic_step(storage, topic, search, is_live=True)
-        for each in steps:
-            if each.error is None and each.whole.end is not None:
-                left = each.left.first if each.left is not None else each.whole.end
-                self._next[each.whole.partition] = each.whole.end if left is None else left
+        for step in steps:
+            if step.error is None and step.whole.end is not None:
+                left = step.left.first if step.left is not None else step.whole.end
+                self._next[step.whole.partition] = step.whole.end if left is None else left
         return {**self._browser.topic_rows(topic.state.name, steps), "skipped_offsets": skipped}
 
     def _ends(self, storage: ClusterStorage, topic: TopicStorage) -> dict[int, Offset]:
-        leaders = {each.broker_id: NodeAddress(each.host, each.port) for each in storage.brokers}
+        leaders = {
+            broker.broker_id: NodeAddress(broker.host, broker.port) for broker in storage.brokers
+        }
         by_leader: dict[NodeAddress, list[TopicPartition]] = defaultdict(list)
-        for each in topic.partitions:
-            leader = leaders.get(each.state.leader)
-            if each.state.partition.partition in self._next and leader is not None:
-                by_leader[leader].append(each.state.partition.topic_partition)
+        for partition in topic.partitions:
+            leader = leaders.get(partition.state.leader)
+            if partition.state.partition.partition in self._next and leader is not None:
+                by_leader[leader].append(partition.state.partition.topic_partition)
         ends: dict[int, Offset] = {}
         for leader, places in by_leader.items():
             for place, end in self._source.ends(leader, places).items():

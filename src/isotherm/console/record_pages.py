@@ -115,12 +115,12 @@ class RecordPages:
         storage, _ = await run_in_threadpool(newest_storage, self._cluster)
         topic = named_topic(storage, request)
         starts = {}
-        for each in _ranges(request, topic):
-            start = each.first
+        for offset_range in _ranges(request, topic):
+            start = offset_range.first
             if start is None:
-                local = topic.partitions[each.partition].state.local
+                local = topic.partitions[offset_range.partition].state.local
                 start = 0 if local is None else local.high_watermark
-            starts[each.partition] = start
+            starts[offset_range.partition] = start
         tail = LiveTail(self._browser, self._source, _record_filter(request), starts)
         if not self._tails.acquire(blocking=False):
             raise _busy(f"{TAILS_AT_ONCE} pages follow topics already: try again later")
@@ -281,7 +281,9 @@ def _ranges(request: Request, topic: TopicStorage) -> list[OffsetRange]:
         if any(bound is not None and bound > NUMBER_MAX for bound in (first, end)):
             raise HTTPException(_BAD_REQUEST, f"an offset must be at most {NUMBER_MAX}")
         ranges.append(OffsetRange(partition, first, end))
-    if len(ranges) > PARTITIONS_MAX or len({each.partition for each in ranges}) < len(ranges):
+    if len(ranges) > PARTITIONS_MAX or len(
+        {offset_range.partition for offset_range in ranges}
+    ) < len(ranges):
         raise HTTPException(
             _BAD_REQUEST, f"ranges must name at most {PARTITIONS_MAX} partitions, each once"
         )

@@ -136,21 +136,25 @@ class RecordBrowser:
     ) -> list[RangeStep]:
         limits, steps, found_count = StepLimits(), [], 0
         partitions = {each.state.partition.partition: each for each in topic.partitions}
-        for each in search.ranges:
-            partition = partitions.get(each.partition)
+        for offset_range in search.ranges:
+            partition = partitions.get(offset_range.partition)
             if partition is None:
                 continue
             room = min(search.found_max, FOUND_AT_ONCE_MAX - found_count)
             if limits.is_used_up or room <= 0:
-                steps.append(RangeStep(partition, each, each, ScanStep((), 0, 0, ())))
+                steps.append(
+                    RangeStep(partition, offset_range, offset_range, ScanStep((), 0, 0, ()))
+                )
                 continue
             try:
-                whole = each
+                whole = offset_range
                 if not is_live:
-                    whole = self._resolved(storage, partition, each, search, limits)
+                    whole = self._resolved(storage, partition, offset_range, search, limits)
                 step = self._range_step(storage, partition, whole, search, room, limits)
             except IsothermError as error:
-                step = RangeStep(partition, each, each, ScanStep((), 0, 0, ()), str(error))
+                step = RangeStep(
+                    partition, offset_range, offset_range, ScanStep((), 0, 0, ()), str(error)
+                )
             found_count += len(step.step.found)
             steps.append(step)
         return steps
@@ -229,26 +233,26 @@ class RecordBrowser:
             "topic": topic,
             "partitions": [
                 {
-                    "partition": each.whole.partition,
-                    "first_offset": each.whole.first,
-                    "end_offset": each.whole.end,
-                    "left": None if each.left is None else str(each.left),
-                    "examined": each.step.examined,
-                    "error": each.error,
-                    "records": self._record_rows(each.partition, each.step.found),
+                    "partition": step.whole.partition,
+                    "first_offset": step.whole.first,
+                    "end_offset": step.whole.end,
+                    "left": None if step.left is None else str(step.left),
+                    "examined": step.step.examined,
+                    "error": step.error,
+                    "records": self._record_rows(step.partition, step.step.found),
                 }
-                for each in steps
+                for step in steps
             ],
-            "cost": _cost([fetched for each in steps for fetched in each.step.fetched]),
+            "cost": _cost([fetched for step in steps for fetched in step.step.fetched]),
         }
 
     def _record_rows(
         self, partition: PartitionStorage, records: Sequence[FoundRecord]
     ) -> list[Row]:
         segments = _FinishedSegments(partition)
-        rows = [_record_row(each, segments) for each in records]
+        rows = [_record_row(record, segments) for record in records]
         if self._registered is not None:
-            values = [part for each in records for part in _named_parts(each.record)]
+            values = [part for record in records for part in _named_parts(record.record)]
             contents = [part for row in rows for part in (row["key"], row["value"])]
             for content, read in zip(contents, self._registered.read_all(values), strict=True):
                 if read is not None:

@@ -66,7 +66,7 @@ class TablePages:
         if self._reader is None:
             return reply(storage, error, {"tables": None, "tables_error": None})
         listed = self._tables.look()
-        rows = [table_row(each, storage) for each in listed.content or ()]
+        rows = [table_row(table, storage) for table in listed.content or ()]
         return reply(storage, error, {"tables": rows, "tables_error": listed.error})
 
     def table(self, request: Request) -> Response:
@@ -74,7 +74,7 @@ class TablePages:
         name = request.path_params["table"]
         listed = None if self._reader is None else self._tables.look()
         tables = () if listed is None else listed.content or ()
-        table = next((each for each in tables if each.name == name), None)
+        table = next((listed_table for listed_table in tables if listed_table.name == name), None)
         if table is None:
             reason = None if listed is None else listed.error
             if reason is not None:
@@ -101,7 +101,7 @@ def table_row(table: ListedTable, storage: ClusterStorage) -> Row:
     """A table with its lag: the offsets up to the last stable one that it does not cover. `lag` is
     null if the topic is not this cluster's, or was made anew, or if a leader does not answer."""
     identity = table.identity
-    lags = [each["lag"] for each in partition_rows(table, storage)]
+    lags = [row["lag"] for row in partition_rows(table, storage)]
     lag = None if not _is_of_topic(table, storage) or None in lags else sum(lags)
     return {
         "table": table.name,
@@ -122,9 +122,9 @@ def partition_rows(table: ListedTable, storage: ClusterStorage) -> list[Row]:
     stable offset. Both are null as the lag of a table is."""
     ends: dict[int, tuple[Offset, Offset] | None] = dict.fromkeys(table.covered)
     if _is_of_topic(table, storage):
-        for each in storage.topics[table.identity.topic].partitions:
-            local = each.state.local
-            ends[each.state.partition.partition] = (
+        for partition in storage.topics[table.identity.topic].partitions:
+            local = partition.state.local
+            ends[partition.state.partition.partition] = (
                 None if local is None else (local.log_start_offset, local.last_stable_offset)
             )
     return [

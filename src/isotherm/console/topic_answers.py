@@ -86,19 +86,19 @@ def storage_problems(storage: ClusterStorage, signs: Signs) -> list[Row]:
         *(
             {
                 "topic": None,
-                "cause": f"broker {each.broker_id} does not answer",
+                "cause": f"broker {broker.broker_id} does not answer",
                 "bytes": None,
                 "partitions": [],
                 "failures": 0,
-                "text": f"{each.error}. The numbers leave out what only it knows.",
+                "text": f"{broker.error}. The numbers leave out what only it knows.",
             }
-            for each in storage.brokers
-            if each.error is not None
+            for broker in storage.brokers
+            if broker.error is not None
         ),
         *(
             row
-            for each in storage.topics.values()
-            for row in topic_problems(each, storage.read_at_ms, signs)
+            for topic in storage.topics.values()
+            for row in topic_problems(topic, storage.read_at_ms, signs)
         ),
     ]
 
@@ -107,9 +107,9 @@ def topic_problems(topic: TopicStorage, now_ms: TimestampMs, signs: Signs) -> li
     """The part of `storage_problems` for one topic."""
     name = topic.state.name
     silent: defaultdict[str | None, list[int]] = defaultdict(list)
-    for each in topic.partitions:
-        if each.sums is None:
-            silent[each.state.error].append(each.state.partition.partition)
+    for partition in topic.partitions:
+        if partition.sums is None:
+            silent[partition.state.error].append(partition.state.partition.partition)
     rows: list[Row] = []
     for error, lost in silent.items():
         numbers = ", ".join(map(str, lost[:PARTITIONS_NAMED_MAX]))
@@ -200,8 +200,8 @@ def _shared(seen: CopySigns | None, topic: TopicStorage) -> list[CopySigns | Non
     if seen is None or seen.lag_bytes is None:
         return [seen] * len(topic.partitions)
     uncopied = [
-        0 if each.sums is None else each.sums.local_bytes - each.sums.overlap_bytes
-        for each in topic.partitions
+        0 if partition.sums is None else partition.sums.local_bytes - partition.sums.overlap_bytes
+        for partition in topic.partitions
     ]
     whole = max(1, sum(uncopied))
     return [replace(seen, lag_bytes=round(seen.lag_bytes * each / whole)) for each in uncopied]
@@ -229,14 +229,18 @@ def _holds(
 
 def _forecast_row(topic: TopicStorage, price: float, now_ms: TimestampMs) -> Row:
     """The forecast of a topic. Null if the history of one of its partitions is too short."""
-    growths = [growth(each.segments, now_ms) for each in topic.partitions if len(each.segments)]
+    growths = [
+        growth(partition.segments, now_ms)
+        for partition in topic.partitions
+        if len(partition.segments)
+    ]
     rates = [each.bytes_per_ms for each in growths]
     row: Row = {"growth_bytes_per_day": _sum(None if r is None else r * DAY_MS for r in rates)}
     sizes = [
         _sum(
-            forecast_bytes(each.segments, topic.state.retention, now_ms, months * MONTH_MS)
-            for each in topic.partitions
-            if len(each.segments)
+            forecast_bytes(partition.segments, topic.state.retention, now_ms, months * MONTH_MS)
+            for partition in topic.partitions
+            if len(partition.segments)
         )
         for months in FORECAST_MONTHS
     ]
@@ -251,15 +255,15 @@ def _forecast_row(topic: TopicStorage, price: float, now_ms: TimestampMs) -> Row
 
 def _sum(numbers: Iterable[float | None]) -> int | None:
     values = list(numbers)
-    return None if None in values else round(sum(each for each in values if each is not None))
+    return None if None in values else round(sum(value for value in values if value is not None))
 
 
 def _leftover_rows(topic: TopicStorage, storage: ClusterStorage) -> list[Row]:
     return [
-        _leftover_row(topic, each.state.partition.partition, left, storage.read_at_ms)
-        for each in topic.partitions
-        if each.state.local is not None
-        for left in leftovers(each.state.local, each.segments, storage.read_at_ms)
+        _leftover_row(topic, partition.state.partition.partition, left, storage.read_at_ms)
+        for partition in topic.partitions
+        if partition.state.local is not None
+        for left in leftovers(partition.state.local, partition.segments, storage.read_at_ms)
     ]
 
 

@@ -107,10 +107,10 @@ class WatchedMetrics:
 
     def _read(self) -> MetricsLook:
         results = list(self._executor.map(self._note, self._addresses.urls))
-        failed = [each for each in results if each is not None]
+        failed = [result for result in results if result is not None]
         hour = _all_seen(self._histories, HOUR_MS)
         minutes = _all_seen(self._histories, TRAFFIC_WINDOW_MS)
-        since_ms = min((each.since_ms for each in hour.values()), default=None)
+        since_ms = min((counts.since_ms for counts in hour.values()), default=None)
         return MetricsLook(
             _errors_row(hour, since_ms, failed),
             traffic_by_topic(minutes.values()),

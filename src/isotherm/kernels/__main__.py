@@ -38,13 +38,13 @@ def main() -> None:
     from isotherm.kernels.kernel import kernels, name_of, stamp
 
     if into is not None:
-        for each in kernels:
-            name = name_of(each.py_func)
+        for kernel in kernels:
+            name = name_of(kernel.py_func)
             code = machine_code.read(stamp(), name)
             if code is None:
                 parser.error(f"folder cannot be written to folder={into}")
             machine_code.keep_in(machine_code.chosen_folder(into), stamp(), name, code)
-    compiled = sum(sum(each.stats.cache_misses.values()) for each in kernels)
+    compiled = sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels)
     print(f"kernels={len(kernels)} compiled={compiled} stamp={stamp()}")
 
 

@@ -292,7 +292,7 @@ def _is_trusted(folder: Path) -> bool:
         # The links on the way count, and what they lead to.
         paths = {folder.absolute(), folder.resolve(strict=True)}
         return all(
-            _is_own(path) and all(_is_own(each, as_parent=True) for each in path.parents)
+            _is_own(path) and all(_is_own(parent, as_parent=True) for parent in path.parents)
             for path in paths
         )
     except OSError:

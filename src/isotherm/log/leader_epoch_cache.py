@@ -148,9 +148,9 @@ class LeaderEpochCache:
             # what it cuts is in one of them, or in both.
             entries, cut = self.entries, self._cut
             if end_offset is not None:
-                entries = tuple(each for each in entries if each.start_offset < end_offset)
+                entries = tuple(entry for entry in entries if entry.start_offset < end_offset)
             if cut:
-                entries = tuple(each for each in entries if each.epoch > cut[-1].epoch)
+                entries = tuple(entry for entry in entries if entry.epoch > cut[-1].epoch)
             self._store((*cut, *entries))
 
     def _store(self, entries: tuple[EpochEntry, ...]) -> None:

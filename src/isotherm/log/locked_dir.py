@@ -181,4 +181,4 @@ def _read_cleaned(fs: FileSystem, path: Path) -> _OffsetCheckpoint:
 def _of(
     offsets: Mapping[TopicPartition, Offset], partitions: Iterable[TopicPartition]
 ) -> _OffsetCheckpoint:
-    return {each: offsets[each] for each in partitions if each in offsets}
+    return {partition: offsets[partition] for partition in partitions if partition in offsets}

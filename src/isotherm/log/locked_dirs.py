@@ -82,7 +82,7 @@ class LockedDirs:
     def previous_broker_epoch(self) -> int:
         """The broker epoch of the last stop if it was clean in every directory, else -1. The logs
         may then have lost their ends."""
-        epochs = {each.clean_broker_epoch for each in self}
+        epochs = {directory.clean_broker_epoch for directory in self}
         if len(self._locked) < len(self._log_dirs) or len(epochs) != 1:
             return NO_BROKER_EPOCH
         (epoch,) = epochs

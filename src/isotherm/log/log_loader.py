@@ -385,7 +385,7 @@ class _LogLoader:
         self, ends: Sequence[RecoveredSegment], log_start_offset: Offset
     ) -> tuple[list[LogSegment], Offset]:
         """The segments, with the last one active, and the log end offset."""
-        segments = [each.segment for each in ends]
+        segments = [end.segment for end in ends]
         if ends:
             log_end_offset = ends[-1].next_offset
             # As in Kafka's LogLoader. The log start is written to its checkpoint also while the
@@ -465,5 +465,5 @@ def _transaction_index_fault(segment: LogSegment) -> str:
     if not entries:
         return "transaction index is empty"
     # A transaction ends with its marker, which lies after its records.
-    is_sound = all(each.first_offset < each.last_offset for each in entries)
+    is_sound = all(entry.first_offset < entry.last_offset for entry in entries)
     return "" if is_sound else "a transaction ends where it begins"

@@ -295,7 +295,7 @@ class LogManager:
         if self._config.quorum.metadata_log_dir is None:
             return self._log_dirs[0]
         metadata_dir = self._config.metadata_log_dir
-        return next(each for each in self._log_dirs if each.path == metadata_dir)
+        return next(log_dir for log_dir in self._log_dirs if log_dir.path == metadata_dir)
 
     def log_dirs(self) -> tuple[LogDir, ...]:
         return tuple(self._log_dirs)

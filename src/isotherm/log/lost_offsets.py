@@ -77,9 +77,7 @@ def report_gaps(
     0074).
     """
     # Empty segments in a row lie in one gap.
-    ends = [each for each in ends[:-1] if each.segment.size_in_bytes or each is ends[0]] + [
-        *ends[-1:]
-    ]
+    ends = [end for end in ends[:-1] if end.segment.size_in_bytes or end is ends[0]] + [*ends[-1:]]
     gaps = [
         (earlier, later.segment.base_offset)
         for earlier, later in pairwise(ends)
@@ -87,7 +85,7 @@ def report_gaps(
         # Farther than the end of one segment can reach: a split left these two parts.
         and not overflows(earlier.segment.base_offset, later.segment.base_offset + 1)
     ]
-    if not gaps or any(_is_sparse(each.segment) for each in ends):
+    if not gaps or any(_is_sparse(end.segment) for end in ends):
         return
     for earlier, next_offset in gaps:
         logger.error(

@@ -74,7 +74,7 @@ def _abort_fault(
     """An aborted transaction that the index lacks, as a fact; empty if there is none. An index with
     more entries than the records show may be right: compaction removes the records of an aborted
     transaction before its marker."""
-    named = {each.last_offset for each in entries}
+    named = {entry.last_offset for entry in entries}
     if named.issuperset(_abort_marker_offsets(segment)):
         return ""
     # Some markers may rightly lack an entry: an aborted transaction without records has none. The
@@ -161,7 +161,9 @@ def _producers_at(log: PartitionLog, offset: Offset) -> ProducerStateManager:
     """The producers at this offset, as far as the local files show them."""
     environment = log.environment
     producers = ProducerStateManager(log.topic_partition, environment.producer_id_expiration_ms)
-    earlier: Sequence[LogSegment] = [each for each in log.segments() if each.base_offset < offset]
+    earlier: Sequence[LogSegment] = [
+        segment for segment in log.segments() if segment.base_offset < offset
+    ]
     # With time 0 no producer is expired: those that are expired now were active then.
     rebuild_producers(producers, log.snapshots, earlier, offset, now_ms=0)
     return producers

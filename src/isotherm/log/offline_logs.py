@@ -91,4 +91,4 @@ class OfflineLog:
 
 def partitions_of(offline: Iterable[OfflineLog], log_dir: LogDir) -> tuple[TopicPartition, ...]:
     """The offline partitions with files in `log_dir`."""
-    return tuple(each.topic_partition for each in offline if each.log_dir is log_dir)
+    return tuple(log.topic_partition for log in offline if log.log_dir is log_dir)

@@ -93,7 +93,7 @@ class StartPlan(NamedTuple):
         """The part of one log directory."""
 
         def own(directories: Iterable[PartitionDirectory]) -> list[PartitionDirectory]:
-            return [each for each in directories if each.log_dir is log_dir]
+            return [directory for directory in directories if directory.log_dir is log_dir]
 
         return StartPlan(
             [each for each in self.loaded if each[0].log_dir is log_dir],
@@ -101,7 +101,7 @@ class StartPlan(NamedTuple):
             own(self.stray),
             own(self.marked),
             own(self.copies),
-            [each for each in self.offline if each.log_dir is log_dir],
+            [log for log in self.offline if log.log_dir is log_dir],
         )
 
 
@@ -115,18 +115,20 @@ def plan_start(
         if each.log_dir.is_online:
             with suppress(LogDirFailedError):  # the directory is offline, which was logged
                 listings.append(find_directories(fs, each.log_dir))
-    partitions = [directory for each in listings for directory in each.partitions]
+    partitions = [directory for listing in listings for directory in listing.partitions]
     replaced = replaced_by_moves(fs, partitions)
-    partitions = [each for each in partitions if each not in replaced]
+    partitions = [partition for partition in partitions if partition not in replaced]
     identified = identify(fs, partitions, catalog)
     # Looked for in all log directories: a checkpoint may still name a log that was moved.
-    missing = missing_directories(locked, {each.topic_partition for each in partitions}, catalog)
+    missing = missing_directories(
+        locked, {partition.topic_partition for partition in partitions}, catalog
+    )
     return StartPlan(
         identified.loaded,
         [*identified.deleted, *replaced],
         identified.stray,
-        [directory for each in listings for directory in each.marked],
-        [directory for each in listings for directory in each.copies],
+        [directory for listing in listings for directory in listing.marked],
+        [directory for listing in listings for directory in listing.copies],
         [*missing, *identified.offline],
     )
 
@@ -160,24 +162,24 @@ def replaced_by_moves(
     """For each partition with several directories, those that a move has replaced: a crash came
     before their deletion, or their disk failed at that moment and has returned. None in a log
     directory that fails meanwhile."""
-    counted = Counter(each.topic_partition for each in directories)
+    counted = Counter(directory.topic_partition for directory in directories)
     # By topic id as well: a mark may be older than a topic that was created again meanwhile.
     by_log: dict[tuple[TopicPartition, uuid.UUID | None], list[PartitionDirectory]] = {}
     marks: dict[PartitionDirectory, frozenset[Path]] = {}
-    for each in directories:
-        if counted[each.topic_partition] == 1:
+    for directory in directories:
+        if counted[directory.topic_partition] == 1:
             continue
         with (
             suppress(LogDirFailedError, CorruptCheckpointError),
-            each.log_dir.errors_fail_it(f"identify {each.topic_partition}"),
+            directory.log_dir.errors_fail_it(f"identify {directory.topic_partition}"),
         ):
-            topic_id = load_partition_metadata(fs, each.path)
-            marks[each] = log_dirs_left_behind(fs, each.path)
-            by_log.setdefault((each.topic_partition, topic_id), []).append(each)
+            topic_id = load_partition_metadata(fs, directory.path)
+            marks[directory] = log_dirs_left_behind(fs, directory.path)
+            by_log.setdefault((directory.topic_partition, topic_id), []).append(directory)
     replaced: list[PartitionDirectory] = []
     for (_, topic_id), copies in by_log.items():
-        named = frozenset[Path]().union(*(marks[each] for each in copies))
-        of_log = [each for each in copies if each.log_dir.path in named]
+        named = frozenset[Path]().union(*(marks[copy] for copy in copies))
+        of_log = [copy for copy in copies if copy.log_dir.path in named]
         if topic_id is not None and len(of_log) < len(copies):  # one of them is the log
             replaced += of_log
     return replaced
@@ -193,14 +195,14 @@ def identify(
     offline.
     """
     identified = IdentifiedDirectories([], [], [], [])
-    counted = Counter(each.topic_partition for each in directories)
+    counted = Counter(directory.topic_partition for directory in directories)
     twice = {each for each, count in counted.items() if count > 1}
-    for each in directories:
+    for directory in directories:
         try:
-            with each.log_dir.errors_fail_it(f"identify {each.topic_partition}"):
-                _identify(fs, each, catalog, twice, identified)
+            with directory.log_dir.errors_fail_it(f"identify {directory.topic_partition}"):
+                _identify(fs, directory, catalog, twice, identified)
         except CorruptLogError as error:
-            identified.offline.append(OfflineLog(each, error))
+            identified.offline.append(OfflineLog(directory, error))
         except LogDirFailedError:
             continue  # the directory is offline, which was logged
     return identified
@@ -264,14 +266,14 @@ def missing_directories(
     return [
         OfflineLog(
             PartitionDirectory(
-                each.log_dir,
-                path := each.log_dir.path / partition_directory_name(partition),
+                directory.log_dir,
+                path := directory.log_dir.path / partition_directory_name(partition),
                 partition,
             ),
             CorruptLogError(f"the directory of a partition is missing dir={path}", GIVE_UP_HINT),
         )
-        for each in locked
-        for partition, recovery_point in each.recovery_points.items()
+        for directory in locked
+        for partition, recovery_point in directory.recovery_points.items()
         if recovery_point > 0
         and partition not in present
         and catalog is not None

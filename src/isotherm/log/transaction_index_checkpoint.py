@@ -118,7 +118,9 @@ def _load(fs: FileSystem, path: Path) -> dict[Offset, IndexContent]:
         return {}
     try:
         check_not_cut(data)
-        lines = [checkpoint_integers(each) for each in read_checkpoint_entries(data, field_count=3)]
+        lines = [
+            checkpoint_integers(entry) for entry in read_checkpoint_entries(data, field_count=3)
+        ]
     except CorruptCheckpointError as error:
         _logger.warning("checkpoint is damaged and rebuilt file=%s: %s", path, error)
         return {}

@@ -53,19 +53,19 @@ class BrokerTraffic(Collector):
         """Remove a deleted topic. The sums over all topics keep its counts."""
         gone = self.topics.pop(topic, None)
         if gone is not None:
-            for each in fields(TopicTraffic):
-                sum_before = getattr(self._forgotten, each.name)
-                setattr(self._forgotten, each.name, sum_before + getattr(gone, each.name))
+            for field in fields(TopicTraffic):
+                sum_before = getattr(self._forgotten, field.name)
+                setattr(self._forgotten, field.name, sum_before + getattr(gone, field.name))
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         topics = list(self.topics.items())
-        for each in fields(TopicTraffic):
-            kafka_name = "".join(word.capitalize() for word in each.name.split("_")) + "PerSec"
+        for field in fields(TopicTraffic):
+            kafka_name = "".join(word.capitalize() for word in field.name.split("_")) + "PerSec"
             family = CounterMetricFamily(
-                _PREFIX + each.name.replace("_", ""), f"Kafka's {kafka_name}.", labels=("topic",)
+                _PREFIX + field.name.replace("_", ""), f"Kafka's {kafka_name}.", labels=("topic",)
             )
-            counts = [(name, getattr(traffic, each.name)) for name, traffic in topics]
-            total = getattr(self._forgotten, each.name) + sum(count for _, count in counts)
+            counts = [(name, getattr(traffic, field.name)) for name, traffic in topics]
+            total = getattr(self._forgotten, field.name) + sum(count for _, count in counts)
             for name, count in ((_ALL_TOPICS, total), *counts):
                 family.add_metric((name,), count)
             yield family

@@ -28,14 +28,14 @@ def all_done(futures: Sequence[Future[None]]) -> Future[None]:
             settle()
 
     def settle() -> None:
-        errors = [error for each in futures if (error := each.exception()) is not None]
+        errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             together.set_exception(errors[0])
         else:
             together.set_result(None)
 
-    for each in futures:
-        each.add_done_callback(count_down)
+    for future in futures:
+        future.add_done_callback(count_down)
     if not futures:
         settle()
     return together

@@ -259,7 +259,7 @@ class PartitionRoles:
 
         def stop() -> float | None:
             # Polled, not awaited: an earlier stop needs a thread of this tick's pool.
-            if not all(each.done() for each in running):
+            if not all(future.done() for future in running):
                 return _STOP_POLL_S
             # The whole end is repeated: an error while the deletion is taken off the list must not
             # lose the stop.

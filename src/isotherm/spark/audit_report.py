@@ -275,7 +275,7 @@ def _plots(name: str, rows: Sequence[Row], tables: Tables) -> Iterator[str]:
     elif name == "orphans":
         causes = _counted(row["cause"] for row in rows)
         yield bar_plot("Segments by cause", list(causes.items()))
-        shown = (f"<dt>{each}</dt><dd class=why>{_CAUSES[each]}</dd>" for each in causes)
+        shown = (f"<dt>{cause}</dt><dd class=why>{_CAUSES[cause]}</dd>" for cause in causes)
         yield f'<dl class="causes">{"".join(shown)}</dl>'
     elif name == "sizes" and len(rows) > 1:
         names = _named(rows)

@@ -96,7 +96,7 @@ def topic(
         lambda topic_id: check_topic(identity, name, topic_id, opened.name),
     )
     types = opened.types()
-    files = [_for_spark(each) for each in opened.data_files()]
+    files = [_for_spark(file) for file in opened.data_files()]
     schema = spark_schema(rows_schema(types))
     registered = registry_settings(registry, registry_options)
     decoded = formats(identity.key_format, identity.value_format, registered)

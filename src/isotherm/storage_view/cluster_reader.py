@@ -142,8 +142,8 @@ def read_cluster(client: ClusterClient, wants_topic: Callable[[str], bool]) -> C
     settings = _topic_settings(client, [each.name for each in topics])
     led: dict[BrokerId, list[TopicPartition]] = defaultdict(list)
     for topic in topics:
-        for each in topic.partitions:
-            led[each.leader_id].append(TopicPartition(topic.name, each.partition_index))
+        for partition in topic.partitions:
+            led[partition.leader_id].append(TopicPartition(topic.name, partition.partition_index))
     names = {each.name for each in topics}
 
     def ask(broker: Any) -> _Answers | IsothermError:
@@ -201,9 +201,9 @@ def _topic_settings(client: ClusterClient, names: Sequence[str]) -> dict[str, di
         answer = client.ask_any(
             ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, newest=_CONFIGS_VERSION
         )
-        for each in answer.results:
+        for result in answer.results:
             # If the client may not describe a topic, its settings are empty here.
-            settings[each.resource_name] = {entry.name: entry.value for entry in each.configs}
+            settings[result.resource_name] = {entry.name: entry.value for entry in result.configs}
     return settings
 
 
@@ -280,24 +280,24 @@ def _disks(
     answer = client.ask(
         address, ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, newest=_LOG_DIRS_VERSION
     )
-    local = [each for each in answer.results if not each.log_dir.startswith(REMOTE_LOG_DIR)]
+    local = [result for result in answer.results if not result.log_dir.startswith(REMOTE_LOG_DIR)]
     sizes = {
-        TopicPartition(topic.name, each.partition_index): each.partition_size
+        TopicPartition(topic.name, partition.partition_index): partition.partition_size
         for directory in local
         for topic in directory.topics
         if topic.name in topics
-        for each in topic.partitions
-        if not each.is_future_key
+        for partition in topic.partitions
+        if not partition.is_future_key
     }
     return sizes, tuple(map(_log_dir, local))
 
 
 def _log_dir(directory: Any) -> LogDirState:
-    partitions = (each for topic in directory.topics for each in topic.partitions)
+    partitions = (partition for topic in directory.topics for partition in topic.partitions)
     code = directory.error_code
     return LogDirState(
         directory.log_dir,
-        sum(each.partition_size for each in partitions),
+        sum(partition.partition_size for partition in partitions),
         _size(directory, "total_bytes"),
         _size(directory, "usable_bytes"),
         None if code is ErrorCode.none else code_name(code),
@@ -329,7 +329,7 @@ def _topic_state(
         topic.is_internal,
         settings.get("remote.storage.enable") == "true",
         _retention(settings),
-        tuple(_partition_state(topic, each, answers_by_broker) for each in partitions),
+        tuple(_partition_state(topic, partition, answers_by_broker) for partition in partitions),
         _tier_settings(settings),
     )
 
@@ -403,9 +403,9 @@ def _local_tier(
         answers.last_stable,
         answers.high_watermark,
     )
-    if not all(place in each for each in columns):
+    if not all(place in column for column in columns):
         return None, f"broker {leader} does not answer as its leader"
-    log_start, local_log_start, last_stable, high_watermark = (each[place] for each in columns)
+    log_start, local_log_start, last_stable, high_watermark = (column[place] for column in columns)
     return LocalTier(
         log_start_offset=log_start,
         # -1 means that the log has no local records.

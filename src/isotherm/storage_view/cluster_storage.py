@@ -97,7 +97,7 @@ class ClusterStorage:
     @property
     def remote_bytes(self) -> int:
         """The bytes in finished remote segments of all topics."""
-        return sum(each.sums.remote_bytes for each in self.topics.values())
+        return sum(topic.sums.remote_bytes for topic in self.topics.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,9 @@ class StorageReader:
 
         Brokers that did not answer `read` are skipped.
         """
-        addresses = [NodeAddress(each.host, each.port) for each in brokers if each.error is None]
+        addresses = [
+            NodeAddress(broker.host, broker.port) for broker in brokers if broker.error is None
+        ]
         return read_groups(self._client, addresses)
 
     def read_topic_settings(self, topic: str) -> list[Setting]:
@@ -184,9 +186,9 @@ class StorageReader:
     def read_releases(self, brokers: Sequence[BrokerState]) -> dict[BrokerId, BrokerRelease]:
         """The releases of these brokers, without those that did not answer `read`."""
         return {
-            each.broker_id: read_release(self._client, NodeAddress(each.host, each.port))
-            for each in brokers
-            if each.error is None
+            broker.broker_id: read_release(self._client, NodeAddress(broker.host, broker.port))
+            for broker in brokers
+            if broker.error is None
         }
 
     def read_members(self, group: GroupPlace) -> GroupMembers:
@@ -255,18 +257,22 @@ def _ends_of(topic: TopicStorage) -> dict[int, Offset]:
 
 def _ends_of_partitions(partitions: Iterable[PartitionState]) -> dict[int, Offset]:
     return {
-        each.partition.partition: each.local.high_watermark
-        for each in partitions
-        if each.local is not None
+        partition.partition.partition: partition.local.high_watermark
+        for partition in partitions
+        if partition.local is not None
     }
 
 
 def _topic_storage(
     topic: TopicState, source: SegmentSource | None, now_ms: TimestampMs
 ) -> TopicStorage:
-    partitions = tuple(_partition_storage(topic, each, source, now_ms) for each in topic.partitions)
+    partitions = tuple(
+        _partition_storage(topic, partition, source, now_ms) for partition in topic.partitions
+    )
     return TopicStorage(
-        topic, partitions, added(each.sums for each in partitions if each.sums is not None)
+        topic,
+        partitions,
+        added(partition.sums for partition in partitions if partition.sums is not None),
     )
 
 
@@ -297,10 +303,10 @@ def _partition_storage(
 
 
 def _metadata_topic_size(topic: TopicState, source: SegmentSource | None) -> MetadataTopicSize:
-    local = [each.local for each in topic.partitions if each.local is not None]
+    local = [partition.local for partition in topic.partitions if partition.local is not None]
     return MetadataTopicSize(
-        sum(each.high_watermark - each.log_start_offset for each in local),
-        sum(each.size_in_bytes for each in local),
+        sum(tier.high_watermark - tier.log_start_offset for tier in local),
+        sum(tier.size_in_bytes for tier in local),
         len(topic.partitions),
         *(
             (source.folded_offsets, source.fold_s)

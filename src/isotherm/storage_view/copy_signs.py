@@ -90,9 +90,9 @@ def copy_signs(
     blocked: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for counts in seen:
         sums.update({key: n for key, n in counts.counts.items() if key[0] == COPY_ERRORS})
-    for each in gauges:
-        sums.update(each.values)
-        for (topic, reason), count in each.blocked.items():
+    for gauge in gauges:
+        sums.update(gauge.values)
+        for (topic, reason), count in gauge.blocked.items():
             blocked[topic][reason] += count
     with_lag = {topic for name, topic in sums if name == LAG_BYTES and is_whole}
     # A leader knows its lag when it has read the metadata.

@@ -65,9 +65,9 @@ def _partition(
 ) -> PartitionStorage | None:
     topic = topics.get(place.topic)
     partitions = (
-        each
-        for each in (topic.partitions if topic is not None else ())
-        if each.state.partition.partition == place.partition
+        partition
+        for partition in (topic.partitions if topic is not None else ())
+        if partition.state.partition.partition == place.partition
     )
     return next(partitions, None)
 

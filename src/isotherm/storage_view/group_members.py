@@ -77,7 +77,7 @@ def read_members(client: ClusterClient, group: GroupPlace) -> GroupMembers:
     of_consumers = described.protocol_type == _CONSUMER_PROTOCOL
     return GroupMembers(
         described.protocol_data,
-        _sorted(_classic(each, of_consumers=of_consumers) for each in described.members),
+        _sorted(_classic(member, of_consumers=of_consumers) for member in described.members),
     )
 
 
@@ -111,7 +111,7 @@ def _consumer(member: Any) -> Member:
         member.client_id,
         _host(member),
         assigned,
-        tuple(each for each in _places(member.target_assignment) if each not in held),
+        tuple(place for place in _places(member.target_assignment) if place not in held),
     )
 
 

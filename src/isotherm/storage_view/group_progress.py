@@ -30,7 +30,7 @@ class GroupProgress:
 
     def note(self, groups: Iterable[GroupState], now_ms: TimestampMs) -> None:
         """Add a snapshot. `now_ms` must not fall."""
-        looks = [*self._looks, (now_ms, {each.group_id: each.committed for each in groups})]
+        looks = [*self._looks, (now_ms, {group.group_id: group.committed for group in groups})]
         while len(looks) > 1 and now_ms - looks[1][0] >= WINDOW_MS:
             looks.pop(0)
         # One assignment of an immutable tuple, so that other threads need no lock.

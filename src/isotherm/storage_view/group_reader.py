@@ -67,7 +67,7 @@ def _with_offsets(
         newest=_OFFSET_FETCH_VERSION,
         oldest=_OFFSET_FETCH_VERSION,
     )
-    offsets = {each.group_id: each for each in answer.groups}
+    offsets = {group.group_id: group for group in answer.groups}
     return [
         GroupState(
             each.group_id,
@@ -83,10 +83,10 @@ def _with_offsets(
 
 def _committed(group: Any) -> dict[TopicPartition, Offset]:
     return {
-        TopicPartition(topic.name, each.partition_index): each.committed_offset
+        TopicPartition(topic.name, partition.partition_index): partition.committed_offset
         for topic in group.topics
-        for each in topic.partitions
-        if each.error_code is ErrorCode.none and each.committed_offset >= 0
+        for partition in topic.partitions
+        if partition.error_code is ErrorCode.none and partition.committed_offset >= 0
     }
 
 

@@ -106,6 +106,6 @@ class MeterHistory:
         if not self._readings:
             return None
         until_ms, now = self._readings[-1]
-        old_enough = [each for each in self._readings if until_ms - each[0] >= window_ms]
+        old_enough = [reading for reading in self._readings if until_ms - reading[0] >= window_ms]
         since_ms, before = old_enough[-1] if old_enough else self._readings[0]
         return CountsSeen(since_ms, until_ms, dict(now - before))

@@ -181,7 +181,7 @@ def added(sums: Iterable[StorageSums]) -> StorageSums:
     """The sums of all. A lag in seconds is the longest one."""
     listed = list(sums)
     columns = {
-        each.name: [getattr(one, each.name) for one in listed] for each in fields(StorageSums)
+        field.name: [getattr(one, field.name) for one in listed] for field in fields(StorageSums)
     }
     return StorageSums(**{name: _added(name, column) for name, column in columns.items()})
 

@@ -114,11 +114,11 @@ def _request_prices(path: Path, listed: Any) -> RequestPrices | None:
         return None
     names = ("put_per_1000", "get_per_1000")
     prices = [listed.get(name) if isinstance(listed, dict) else None for name in names]
-    if not all(isinstance(each, int | float) and 0 <= each < math.inf for each in prices):
+    if not all(isinstance(price, int | float) and 0 <= price < math.inf for price in prices):
         raise ConfigError(
             f"requests in a price list need numbers file={path} key={','.join(names)}"
         )
-    return RequestPrices(*(float(each or 0) for each in prices))
+    return RequestPrices(*(float(price or 0) for price in prices))
 
 
 def _price_step(path: Path, step: Any, *, is_last: bool) -> tuple[float, float]:

@@ -101,7 +101,7 @@ class RegisteredValues:
         one with a schema nor has a header that names one."""
         with self._guard:
             self._questions_left = QUESTIONS_MAX
-            return [None if each.value is None else self._read(each) for each in values]
+            return [None if value.value is None else self._read(value) for value in values]
 
     def _read(self, given: NamedBytes) -> RegisteredValue | None:
         value = given.framed(has_path=False)
@@ -276,7 +276,7 @@ def _contains_itself(
     name = schema.get("name") if isinstance(schema, dict) else None
     if name is not None:
         within = within | {name}
-    if any(_contains_itself(each, named, within, finite) for each in _parts(schema)):
+    if any(_contains_itself(part, named, within, finite) for part in _parts(schema)):
         return True
     if name is not None:
         finite.add(name)

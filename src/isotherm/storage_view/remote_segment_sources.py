@@ -79,7 +79,7 @@ class MetadataTopicSource:
 
     def refresh(self, partitions: Collection[TopicIdPartition], ends: MetadataEnds) -> None:
         count = self._topic.partition_count
-        for number in sorted({metadata_partition(each, count) for each in partitions}):
+        for number in sorted({metadata_partition(partition, count) for partition in partitions}):
             # Without a leader there is no new record, so what was read before is still true.
             if number in ends:
                 self._refresh_one(number, ends[number])
@@ -151,8 +151,8 @@ class BucketSource:
         segments: dict[TopicIdPartition, dict[uuid.UUID, RemoteLogSegmentMetadata]] = defaultdict(
             dict
         )
-        for each in self._bucket.visible_segments(self._wants_topic, partitions):
-            segments[each.topic_id_partition][each.segment_id.id] = each
+        for segment in self._bucket.visible_segments(self._wants_topic, partitions):
+            segments[segment.topic_id_partition][segment.segment_id.id] = segment
         self._segments = dict(segments)
         self._columns = {
             partition: RemoteSegments.of_metadata(each.values())

@@ -57,7 +57,9 @@ class RemoteSegments:
 
     @classmethod
     def of_metadata(cls, segments: Iterable[RemoteLogSegmentMetadata]) -> Self:
-        return cls.of_rows({each.segment_id.id.bytes: pack_segment(each) for each in segments})
+        return cls.of_rows(
+            {segment.segment_id.id.bytes: pack_segment(segment) for segment in segments}
+        )
 
     def __len__(self) -> int:
         return len(self.ids)

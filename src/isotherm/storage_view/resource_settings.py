@@ -109,5 +109,7 @@ def _setting(entry: Any) -> Setting:
 def _below(synonyms: Iterable[Any]) -> str | None:
     """The default among the synonyms of a key, which are all its values in the order of their
     precedence."""
-    defaults = [each.value for each in synonyms if _SOURCES.get(each.source) == DEFAULT_SOURCE]
+    defaults = [
+        synonym.value for synonym in synonyms if _SOURCES.get(synonym.source) == DEFAULT_SOURCE
+    ]
     return defaults[-1] if defaults else None

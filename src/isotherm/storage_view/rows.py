@@ -42,7 +42,7 @@ def topic_row(storage: TopicStorage, price: float) -> Row:
         "retention_ms": state.retention.ms,
         "retention_bytes": state.retention.bytes,
         "partitions": len(storage.partitions),
-        "without_leader": sum(each.sums is None for each in storage.partitions),
+        "without_leader": sum(partition.sums is None for partition in storage.partitions),
         **sums_row(storage.sums, price),
     }
 

@@ -99,7 +99,7 @@ class SegmentHistory:
     def offsets(self) -> tuple[Offset, Offset] | None:
         """The range from the first offset of all segments to the end of the last. None if no event
         has offsets."""
-        extents = [each.extent for each in self._lives.values() if each.extent is not None]
+        extents = [life.extent for life in self._lives.values() if life.extent is not None]
         if not extents:
             return None
         return min(e.start_offset for e in extents), max(e.end_offset for e in extents) + 1
@@ -180,5 +180,5 @@ def _joined(
         )
     ]
     order = np.lexsort((columns[1], columns[0]))
-    made = RemoteSegments([ids[place] for place in order], *(each[order] for each in columns))
+    made = RemoteSegments([ids[place] for place in order], *(array[order] for array in columns))
     return replace(made, epoch_starts=present.epoch_starts)

@@ -69,7 +69,7 @@ class Spans:
         return self._chosen((self.start < end) & (self.end > first))
 
     def of_kinds(self, kinds: Iterable[SpanKind]) -> Spans:
-        return self._chosen(np.isin(self.kind, [int(each) for each in kinds]))
+        return self._chosen(np.isin(self.kind, [int(kind) for kind in kinds]))
 
     def _chosen(self, mask: npt.NDArray[np.bool_]) -> Spans:
         return Spans(*(column[mask] for column in self._columns()))

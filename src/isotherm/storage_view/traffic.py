@@ -49,14 +49,14 @@ class Traffic:
 def traffic_by_topic(brokers: Iterable[CountsSeen]) -> dict[str, Traffic] | None:
     """The traffic by topic. ALL_TOPICS has the sums that the brokers themselves report. None until
     some broker has a second reading."""
-    measured = [each for each in brokers if each.until_ms > each.since_ms]
+    measured = [broker for broker in brokers if broker.until_ms > broker.since_ms]
     if not measured:
         return None
     rates: Counter[tuple[str, str]] = Counter()
     topics = {ALL_TOPICS}
-    for each in measured:
-        seconds = (each.until_ms - each.since_ms) / 1000
-        for (meter, topic), count in each.counts.items():
+    for counts in measured:
+        seconds = (counts.until_ms - counts.since_ms) / 1000
+        for (meter, topic), count in counts.counts.items():
             rates[meter, topic] += count / seconds  # type: ignore[assignment]
             topics.add(topic)
     meters = (

@@ -248,8 +248,8 @@ class Run:
         while True:
             try:
                 return sum(
-                    self._watcher.get_watermark_offsets(each, TIMEOUT_S)[1]
-                    for each in self._partitions(self._watcher, topic)
+                    self._watcher.get_watermark_offsets(partition, TIMEOUT_S)[1]
+                    for partition in self._partitions(self._watcher, topic)
                 )
             except KafkaException:
                 # A started broker answers before it leads all its partitions.
@@ -271,7 +271,7 @@ class Run:
 
         def take() -> bool:
             messages = reader.consume(1000, 0.1)
-            found.update(each.value() for each in messages if each.error() is None)
+            found.update(message.value() for message in messages if message.error() is None)
             return len(found) >= count
 
         try:
@@ -437,7 +437,7 @@ class Connect:
             try:
                 status = self._ask("GET", f"/connectors/{name}/status")
                 parts = [status["connector"], *status["tasks"]]
-                if any(each["state"] == "FAILED" for each in parts):
+                if any(part["state"] == "FAILED" for part in parts):
                     query = "includeTasks=true&onlyFailed=true"
                     self._ask("POST", f"/connectors/{name}/restart?{query}")
             except OSError:

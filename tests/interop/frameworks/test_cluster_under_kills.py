@@ -285,8 +285,8 @@ class Clients:
     def look(self) -> None:
         self.streams.require_running()
         for members in self.readers.values():
-            for each in members:
-                each.require_running()
+            for member in members:
+                member.require_running()
         assert not self.feed.failed, self.feed.failed
         assert not self.offsets.went_back, self.offsets.went_back
 

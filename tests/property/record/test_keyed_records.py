@@ -36,7 +36,10 @@ def outcome(read, batch: bytearray) -> object:
 
 
 def by_whole_records(batch, position, header) -> list[tuple]:
-    return [(each.offset, each.key, each.value) for each in read_records(batch, position, header)]
+    return [
+        (record.offset, record.key, record.value)
+        for record in read_records(batch, position, header)
+    ]
 
 
 @given(batches())

@@ -107,9 +107,11 @@ def check(history: ModelHistory, path: Path, content: bytes | None, number: int)
             if scrubber.scrub(segment, before).findings:
                 damaged.add(at)
         inventory = [
-            read_segment(open_for_reading(settings), settings.create_layout(), each)
-            for each in list_segment_objects(open_for_reading(settings), settings.create_layout())
-            if "rsm-manifest" in each.objects
+            read_segment(open_for_reading(settings), settings.create_layout(), segment_object)
+            for segment_object in list_segment_objects(
+                open_for_reading(settings), settings.create_layout()
+            )
+            if "rsm-manifest" in segment_object.objects
         ]
         segment = history.segments[number]
         for given in ({}, {"isolationLevel": "read_committed"}):

@@ -70,7 +70,9 @@ def test_fold_by_columns_is_the_fold_record_by_record(
 ) -> None:
     state, problems = folded(records, by_columns=False, run_max_bytes=run_max_bytes)
     columns_state, columns_problems = folded(records, by_columns=True, run_max_bytes=run_max_bytes)
-    assert [_place(each) for each in columns_problems] == [_place(each) for each in problems]
+    assert [_place(problem) for problem in columns_problems] == [
+        _place(problem) for problem in problems
+    ]
     assert columns_state == state
 
 

@@ -30,7 +30,9 @@ def test_span_ends_are_those_of_each_segment(segments: list[tuple[list[EpochEntr
     starts = np.array([entry.start_offset for epochs, _ in segments for entry in epochs])
     counts = np.array([len(epochs) for epochs, _ in segments])
     ends = np.array([end for _, end in segments])
-    expected = [span.end_offset_inclusive for each in segments for span in cut_at_epochs(*each)]
+    expected = [
+        span.end_offset_inclusive for segment in segments for span in cut_at_epochs(*segment)
+    ]
     assert span_ends(starts, counts, ends).tolist() == expected
 
 
@@ -56,4 +58,4 @@ def test_batches_of_a_segment_with_one_epoch_have_that_or_none(epochs: list[int]
     expected = ExpectedEpochs({3: 10})
     for offset in (9, 10, 11):
         wrong = expected.wrong(np.array(epochs), np.full(len(epochs), offset))
-        assert wrong.tolist() == [offset >= 10 and each not in (-1, 3) for each in epochs]
+        assert wrong.tolist() == [offset >= 10 and epoch not in (-1, 3) for epoch in epochs]

@@ -114,9 +114,15 @@ def unkeyed(metadata: RemoteLogSegmentMetadata | None) -> RemoteLogSegmentMetada
 def listed(manager: TopicBasedRemoteLogMetadataManager) -> set[object]:
     """All segments, and the segments of each epoch, without `broker_leader_epoch`."""
     return {
-        (epoch, each.segment_id, each.state, each.start_offset, each.end_offset_inclusive)
+        (
+            epoch,
+            segment.segment_id,
+            segment.state,
+            segment.start_offset,
+            segment.end_offset_inclusive,
+        )
         for epoch in (None, *EPOCHS)
-        for each in manager.list_remote_log_segments(PARTITION, epoch)
+        for segment in manager.list_remote_log_segments(PARTITION, epoch)
     }
 
 
@@ -155,9 +161,9 @@ def assert_finds_what_is_finished(manager: TopicBasedRemoteLogMetadataManager) -
     """A look-up finds a finished segment that holds the offset, if there is one."""
     for epoch in EPOCHS:
         holding = [
-            (each.segment_id, offsets_of_epoch(each, epoch))
-            for each in manager.list_remote_log_segments(PARTITION, epoch)
-            if each.state is FINISHED
+            (segment.segment_id, offsets_of_epoch(segment, epoch))
+            for segment in manager.list_remote_log_segments(PARTITION, epoch)
+            if segment.state is FINISHED
         ]
         for offset in OFFSETS:
             found = manager.remote_log_segment_metadata(PARTITION, epoch, offset)
@@ -281,8 +287,8 @@ def test_deletions_amid_the_uploads_of_several_leaders_lose_nothing_else(
         if state is STARTED:
             deleted |= make_way(leaders[by], metadata)
         is_known = any(
-            each.segment_id == metadata.segment_id
-            for each in leaders[by].list_remote_log_segments(PARTITION)
+            segment.segment_id == metadata.segment_id
+            for segment in leaders[by].list_remote_log_segments(PARTITION)
         )
         publish(leaders[by], metadata, state, by)
         if is_known and state is DELETE_STARTED:

@@ -86,9 +86,9 @@ def test_lost_or_late_entry_is_found_where_its_records_and_its_marker_are_read(
         if len(part)
     ]
     right = [
-        each
-        for each in aborted_transactions(events)
-        if each.first_offset < end and each.last_offset >= start
+        transaction
+        for transaction in aborted_transactions(events)
+        if transaction.first_offset < end and transaction.last_offset >= start
     ]
     assert contradicted_transaction(pieces, right) is None
     if not right:

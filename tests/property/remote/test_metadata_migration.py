@@ -116,7 +116,7 @@ def compacted(topic: MemoryMetadataTopic) -> MemoryMetadataTopic:
 
 def caches(topic: MemoryMetadataTopic) -> dict[TopicIdPartition, RemoteLogMetadataCache]:
     folded = fold_metadata_partition(topic, 0, lambda _: True)
-    return {each.cache.partition: each.cache for each in folded.partitions}
+    return {partition.cache.partition: partition.cache for partition in folded.partitions}
 
 
 def assert_compaction_changes_nothing(topic: MemoryMetadataTopic) -> None:
@@ -155,7 +155,7 @@ def test_migrated_partition_can_be_compacted_and_tells_the_same(
     assert moving.run(rounds_max=2)
     assert moving.differences() == []
     assert {
-        partition: [_without_key_epoch(each) for each in cache.segments()]
+        partition: [_without_key_epoch(segment) for segment in cache.segments()]
         for partition, cache in caches(topic).items()
     } == expected
     assert_compaction_changes_nothing(topic)

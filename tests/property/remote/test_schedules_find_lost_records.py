@@ -74,7 +74,7 @@ def test_a_log_start_that_a_crash_forgets_lies_below_a_gap(
     )
     failures = explore(scenario, tmp_path / "unsound", limit=400).failures
     assert failures
-    assert all("cannot read on from the log start" in str(each.error) for each in failures)
+    assert all("cannot read on from the log start" in str(failure.error) for failure in failures)
 
 
 @pytest.mark.parametrize("guard", ["whole", "another look"])

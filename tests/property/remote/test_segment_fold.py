@@ -71,7 +71,9 @@ def test_rows_are_the_segments_of_the_brokers_cache(records: list[Record]) -> No
     folded = fold_metadata_partition(
         topic, 0, lambda partition: partition != UNWANTED, lambda error: None
     )
-    expected = [described(each) for cache, _ in folded.partitions for each in cache.segments()]
+    expected = [
+        described(segment) for cache, _ in folded.partitions for segment in cache.segments()
+    ]
     rows = fold_on(None, topic, range(len(records))).segments.to_pylist()
     found = [
         {name: value for name, value in row.items() if name not in ("has_key", "source_offset")}

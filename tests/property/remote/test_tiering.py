@@ -142,7 +142,7 @@ class History:
 
     def check_audit(self) -> None:
         audited = states_of_audit(self.tiered.audit_topic)
-        assert audited == {each.segment_id: each.state for each in self.tiered.segments()}
+        assert audited == {segment.segment_id: segment.state for segment in self.tiered.segments()}
 
     def check_records(self) -> None:
         log = self.tiered.log

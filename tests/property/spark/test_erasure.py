@@ -139,17 +139,17 @@ def expected_batch(
 ) -> Batch | None:
     """The batch by the rules of docs/pipeline/erase.md."""
     header, _, records = batch
-    if not {each.offset for each in records} & selected:
+    if not {record.offset for record in records} & selected:
         return batch
     if action is EraseAction.TOMBSTONE:
         changed = [
-            each._replace(value=None, headers=()) if each.offset in selected else each
-            for each in records
+            record._replace(value=None, headers=()) if record.offset in selected else record
+            for record in records
         ]
         if changed != records:
             header = header._replace(attributes=header.attributes & ~DELETE_HORIZON_FLAG)
         return header, b"", changed
-    kept = [each for each in records if each.offset not in selected]
+    kept = [record for record in records if record.offset not in selected]
     last = (piece.last_records or {}).get(header.producer_id)
     is_producers_last = last is not None and last.data_offset == header.last_offset
     if not kept and not is_last and not is_producers_last:

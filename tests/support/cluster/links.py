@@ -106,7 +106,7 @@ class Links:
         Brokers reconnect constantly to one that is away. So a new connection is only identified
         while a link is cut.
         """
-        unknown = [each for each in connections if each.client == UNKNOWN]
+        unknown = [connection for connection in connections if connection.client == UNKNOWN]
         if not unknown:
             return
         nodes = _nodes_by_socket(self._pids)

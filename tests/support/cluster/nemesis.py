@@ -106,7 +106,7 @@ class ClusterNemesis:
     def _do(self, fault: ClusterFault, stopping: threading.Event) -> None:
         one, two, three = self._shuffled()
         self._say(f"  {self._clock.monotonic_s():.1f} {fault.value} broker={one} with={two}")
-        links = _links(fault, one, two, [each for each in self._cluster.nodes if each != one])
+        links = _links(fault, one, two, [node for node in self._cluster.nodes if node != one])
         match fault:
             case ClusterFault.KILL | ClusterFault.KILL_TWO:
                 killed = (one,) if fault is ClusterFault.KILL else (one, two)
@@ -156,9 +156,9 @@ def _links(fault: ClusterFault, one: int, two: int, others: Sequence[int]) -> Se
     """The links of broker `one` that a split cuts."""
     match fault:
         case ClusterFault.DEAF:
-            return [(each, one) for each in others]
+            return [(other, one) for other in others]
         case ClusterFault.MUTE:
-            return [(one, each) for each in others]
+            return [(one, other) for other in others]
         case ClusterFault.UNHEARD:
             return [(one, CONTROLLER_NODE_ID)]
         case ClusterFault.UNTOLD:

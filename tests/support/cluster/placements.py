@@ -330,10 +330,10 @@ def _check_bucket(
     }
     problems = [f"scrub: {each}" for each in scrub(objects, values, LOCAL_TIERED_STORAGE)]
     finished = [
-        each
-        for each in live_segments(values).values()
-        if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        and each.topic_id_partition.topic == topic
+        segment
+        for segment in live_segments(values).values()
+        if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        and segment.topic_id_partition.topic == topic
     ]
     texts = {uuid_to_text(each.segment_id.id) for each in finished}
     logs = sorted(
@@ -367,14 +367,15 @@ def _dumped(files: Iterable[Path]) -> tuple[dict[Offset, int], list[str]]:
             name.symlink_to(log.absolute())
         text = dump_log_segments(names, "--deep-iteration", "--print-data-log")
     for file in parse_dump(text).values():
-        problems += [f"DumpLogSegments {file.name}: {each}" for each in file.remarks]
+        problems += [f"DumpLogSegments {file.name}: {remark}" for remark in file.remarks]
         problems += [
             f"DumpLogSegments {file.name}: {batch}"
             for batch in file.batches
             if batch["isvalid"] != "true"
         ]
         found |= {
-            int(each["offset"]): decode_value(each["payload"].encode()) for each in file.records
+            int(record["offset"]): decode_value(record["payload"].encode())
+            for record in file.records
         }
     return found, problems
 

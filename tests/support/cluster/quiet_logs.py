@@ -28,7 +28,9 @@ class NewLines:
 
     def __init__(self, members: Iterable[Member]) -> None:
         self._before: Mapping[IsothermMember, int] = {
-            each: len(each.whole_log) for each in members if isinstance(each, IsothermMember)
+            member: len(member.whole_log)
+            for member in members
+            if isinstance(member, IsothermMember)
         }
 
     def for_operators(self) -> list[str]:

@@ -101,7 +101,9 @@ def _unequal_replicas(members: Mapping[int, Member]) -> Iterator[Anomaly]:
                 replicas[folder.name][node_id] = folder
     for name, folders in sorted(replicas.items()):
         logs = {node_id: read_log(folder) for node_id, folder in folders.items()}
-        yield from (Anomaly("unequal-replicas", f"{name} {each}") for each in differences(logs))
+        yield from (
+            Anomaly("unequal-replicas", f"{name} {difference}") for difference in differences(logs)
+        )
 
 
 class LocalLog(NamedTuple):

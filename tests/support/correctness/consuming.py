@@ -273,8 +273,8 @@ def log_starts(
     """The log start offset of each partition, from the broker."""
     consumer = new_consumer(workload, Isolation.READ_UNCOMMITTED, group_id="unused")
     starts = {
-        each: consumer.get_watermark_offsets(ClientPartition(*each), REQUEST_TIMEOUT_S)[0]
-        for each in partitions
+        partition: consumer.get_watermark_offsets(ClientPartition(*partition), REQUEST_TIMEOUT_S)[0]
+        for partition in partitions
     }
     consumer.close()
     return starts

@@ -104,12 +104,12 @@ def _object_names(bucket: Path) -> Iterator[str]:
 def _unsettled(
     segments: Mapping[uuid.UUID, RemoteLogSegmentMetadata], names: Iterable[str] = ()
 ) -> Iterator[Anomaly]:
-    for each in segments.values():
-        if each.topic_id_partition.topic not in PARTITIONS:
-            yield Anomaly("undeleted-topic", f"{each.segment_id} state={each.state.name}")
-        elif each.state is not FINISHED:
-            yield Anomaly("unfinished-segment", f"{each.segment_id} state={each.state.name}")
-    texts = [uuid_to_text(each) for each in segments]
+    for segment in segments.values():
+        if segment.topic_id_partition.topic not in PARTITIONS:
+            yield Anomaly("undeleted-topic", f"{segment.segment_id} state={segment.state.name}")
+        elif segment.state is not FINISHED:
+            yield Anomaly("unfinished-segment", f"{segment.segment_id} state={segment.state.name}")
+    texts = [uuid_to_text(segment) for segment in segments]
     for name in names:
         if not any(text in name for text in texts):
             yield Anomaly("leaked-object", name)
@@ -192,7 +192,7 @@ def sole_copies_deleted(
                 is_begun
                 and keeps_all
                 and before.state is FINISHED
-                and not any(_covers(each, before) for each in segments.values())
+                and not any(_covers(segment, before) for segment in segments.values())
             ):
                 yield before.segment_id
 

@@ -118,15 +118,15 @@ class ScheduledTopic(MemoryMetadataTopic):
     def append_at(
         self, partition: int, end_offset: Offset, records: Sequence[NewMetadataRecord]
     ) -> None:
-        main = next((each for each in records if each.value is not None), records[0])
+        main = next((record for record in records if record.value is not None), records[0])
         self._run.point(f"append {self._name} {_kind_of(main.value)}")
         lost = self._faults.draw(f"append {self._name}")
         if lost is Lost.REQUEST:
             raise RequestTimedOutError(f"injected: not appended topic={self._name}")
         super().append_at(partition, end_offset, records)
-        for each in records:
+        for record in records:
             self._run.tell(
-                f"{self._name} {number_of(each.key)} {_event_of(each.value)} {lost.value}"
+                f"{self._name} {number_of(record.key)} {_event_of(record.value)} {lost.value}"
             )
             self.on_append()
         if lost is Lost.REPLY:

@@ -276,8 +276,8 @@ class Oracle:
         if log.remote_log_enabled:
             mine = {key: each for key, each in live.items() if key.topic_id_partition == partition}
             known = {
-                each.segment_id: each
-                for each in process.metadata.list_remote_log_segments(partition)
+                segment.segment_id: segment
+                for segment in process.metadata.list_remote_log_segments(partition)
             }
             if mine != known:
                 raise Violation(
@@ -301,10 +301,10 @@ class Oracle:
         offsets = range(log.log_start_offset, log.log_end_offset)
         newest = {key_of(each): each for each in range(expected.cleaned_to)}
         wrong = [
-            each
-            for each in offsets
-            if found.get(each) != value_of(partition, each)
-            and (each in found or newest.get(key_of(each), each) <= each)
+            offset
+            for offset in offsets
+            if found.get(offset) != value_of(partition, offset)
+            and (offset in found or newest.get(key_of(offset), offset) <= offset)
         ]
         if wrong or not set(found) <= set(offsets):
             raise Violation(

@@ -160,9 +160,9 @@ class BrokerProcess:
             checkpoint_log_start=self._checkpoint_log_start,
         )
         # A restarted broker is elected again, under a new leader epoch.
-        for each in self.cluster.partitions.values():
-            each.leader_epoch += 1
-            self._open_log(each)
+        for partition in self.cluster.partitions.values():
+            partition.leader_epoch += 1
+            self._open_log(partition)
         self.metrics = Metrics()
         self.storage = ScheduledStorage(durable.objects)
         controller: Any = self.cluster

@@ -193,9 +193,10 @@ class RandomRun:
 
     def _any(self, *, tiered: bool = True) -> TopicIdPartition | None:
         found = [
-            each.id
-            for each in self.durable.cluster.partitions.values()
-            if each.config.remote_storage_enable is tiered and each.id in self.process.logs
+            partition.id
+            for partition in self.durable.cluster.partitions.values()
+            if partition.config.remote_storage_enable is tiered
+            and partition.id in self.process.logs
         ]
         return self._rng.choice(found) if found else None
 

@@ -339,7 +339,7 @@ def _go_on(world: World, works: tuple[Work, ...]) -> bool:
 
     threads = [begin(work) for work in works]
     run.is_quiet = False
-    ended = run.block(lambda: all(each.has_ended for each in threads), "threads")
+    ended = run.block(lambda: all(thread.has_ended for thread in threads), "threads")
     run.is_quiet = True
     if not ended:
         run.kill()

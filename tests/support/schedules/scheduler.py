@@ -194,7 +194,7 @@ class Scheduler:
 
     def ready(self) -> list[SimulatedThread]:
         """The ready threads, in the order of their start."""
-        return [each for each in self.threads if each.is_ready(self.now_ms)]
+        return [thread for thread in self.threads if thread.is_ready(self.now_ms)]
 
     def tell(self, what: str) -> None:
         """Add a line about the running thread to the story."""
@@ -212,11 +212,11 @@ class Scheduler:
             return self.driver
         ready = self.ready()
         while not ready:
-            dues = [due for each in self.threads if (due := each.due_ms()) is not None]
+            dues = [due for thread in self.threads if (due := thread.due_ms()) is not None]
             # Time jumps to the next deadline; without one no thread can ever continue.
             later = [due for due in dues if due > self.now_ms]
             if not later:
-                waiting = {each.name: each.waits_at for each in self.threads}
+                waiting = {thread.name: thread.waits_at for thread in self.threads}
                 raise ScheduleError(f"threads wait for each other waiting={waiting}")
             self.now_ms = min(later)
             ready = self.ready()

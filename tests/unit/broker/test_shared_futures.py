@@ -75,8 +75,8 @@ async def a_coordinator_disconnects_while_its_markers_wait() -> None:
         topics=[SimpleNamespace(name="t", partition_indexes=[0, 1, 2])],
     )
     await abandoned(write_txn_markers.handle(context, SimpleNamespace(markers=[marker])))
-    for each in commits:
-        each.set_exception(moved())
+    for commit in commits:
+        commit.set_exception(moved())
     await settled()
 
 
@@ -143,9 +143,9 @@ def test_each_that_waits_gets_the_error_and_one_that_leaves_disturbs_no_other() 
         await abandoned(shared_result(future))
         assert not future.done()
         future.set_exception(moved())
-        for each in others:
+        for other in others:
             with pytest.raises(NotLeaderOrFollowerError):
-                await each
+                await other
         with pytest.raises(NotLeaderOrFollowerError):
             await shared_result(future)
 

@@ -185,10 +185,10 @@ def test_installation_without_the_extra_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Another test may have loaded these modules.
-    for name in [each for each in sys.modules if each.partition(".")[0] == "starlette"]:
+    for name in [module for module in sys.modules if module.partition(".")[0] == "starlette"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, "starlette", None)
-    for name in [each for each in sys.modules if each.startswith("isotherm.console.")]:
+    for name in [module for module in sys.modules if module.startswith("isotherm.console.")]:
         monkeypatch.delitem(sys.modules, name)
     # Fail at once: a started console would serve until the test's timeout.
     monkeypatch.setattr(uvicorn, "run", lambda *_, **__: pytest.fail("the console has started"))

@@ -41,8 +41,8 @@ def test_format_gives_every_directory_an_id_of_its_own(tmp_path, properties):
     assert f"Formatting metadata directory {tmp_path / 'a'}" in result.stdout
     assert f"Formatting data directory {tmp_path / 'b'}" in result.stdout
     owners = [load_meta_properties(OsFileSystem(), tmp_path / name) for name in "ab"]
-    assert {(each.cluster_id, each.node_id) for each in owners} == {(CLUSTER, 5)}
-    ids = {uuid_from_text(each.directory_id) for each in owners}
+    assert {(owner.cluster_id, owner.node_id) for owner in owners} == {(CLUSTER, 5)}
+    ids = {uuid_from_text(owner.directory_id) for owner in owners}
     assert len(ids) == 2
     assert all(map(is_directory, ids))
 

@@ -87,7 +87,9 @@ def test_headers_are_whole_at_each_width(
         monkeypatch.setattr(output, "console", lambda table=table: table)
         print_rows(columns, [dict.fromkeys(columns, 1)], as_json=False)
         head = capsys.readouterr().out.partition("\u2501")[0].replace("\u2503", " ").split()
-        assert set(head) <= set(itertools.chain.from_iterable(each.split("_") for each in columns))
+        assert set(head) <= set(
+            itertools.chain.from_iterable(column.split("_") for column in columns)
+        )
 
 
 def test_quantities_are_aligned_right(

@@ -16,8 +16,10 @@ class ReaderAt:
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         return [
-            TopicPartition(each.topic, each.partition, OFFSET_INVALID if each.partition else 70)
-            for each in partitions
+            TopicPartition(
+                partition.topic, partition.partition, OFFSET_INVALID if partition.partition else 70
+            )
+            for partition in partitions
         ]
 
 

@@ -327,7 +327,7 @@ def test_broker_without_the_login_is_reported() -> None:
 def test_addresses_are_read_as_the_client_reads_them(
     text: str, addresses: list[tuple[str, int]]
 ) -> None:
-    assert bootstrap_addresses(text) == [NodeAddress(*each) for each in addresses]
+    assert bootstrap_addresses(text) == [NodeAddress(*address) for address in addresses]
 
 
 @pytest.mark.parametrize(

@@ -98,11 +98,11 @@ class Cluster:
         }
 
     def fetches(self, node: int) -> list[Any]:
-        return [each for each in self.peers[node].requests if hasattr(each, "max_wait")]
+        return [request for request in self.peers[node].requests if hasattr(request, "max_wait")]
 
     def offsets(self, node: int) -> list[int]:
         """The offsets that a broker was asked for."""
-        return [each.topics[0].partitions[0].fetch_offset for each in self.fetches(node)]
+        return [fetch.topics[0].partitions[0].fetch_offset for fetch in self.fetches(node)]
 
     def fetch(
         self,
@@ -330,7 +330,7 @@ def test_client_with_a_rack_reads_the_replica_that_the_leader_names(new_cluster:
     cluster = new_cluster(3)
     cluster.answers[0] = [fetched(preferred_read_replica=2)]
     assert cluster.read(0, 4, **{"client.rack": "east"}) == [0, 2]
-    assert [each.rack_id for each in cluster.fetches(0)] == ["east"]
+    assert [fetch.rack_id for fetch in cluster.fetches(0)] == ["east"]
     assert cluster.offsets(2) == [0, 2]
 
 
@@ -340,7 +340,7 @@ def test_replica_that_is_behind_is_left_for_the_leader(new_cluster: New) -> None
     cluster.answers[1] = [fetched(batch(0)), refused(ErrorCode.offset_out_of_range)]
     assert cluster.read(0, 4, **{"client.rack": "east"}) == [0, 2]
     # Without a rack, so that it does not name the same replica again.
-    assert [each.rack_id for each in cluster.fetches(0)] == ["east", ""]
+    assert [fetch.rack_id for fetch in cluster.fetches(0)] == ["east", ""]
 
 
 def test_brokers_that_cannot_be_reached_are_named(new_cluster: New) -> None:

@@ -76,7 +76,7 @@ def test_names_of_one_batch_are_fetched_once(peer: ScriptedPeer) -> None:
     headers = reader(peer)
     for offset in (3, 4, 5):
         assert headers.headers_of(Message(offset))
-    assert len([each for each in peer.requests if hasattr(each, "max_wait")]) == 1
+    assert len([request for request in peer.requests if hasattr(request, "max_wait")]) == 1
 
 
 def test_headers_that_the_client_gives_are_not_fetched(peer: ScriptedPeer) -> None:

@@ -35,8 +35,8 @@ def new_peer() -> Iterator[NewPeer]:
         return peers[-1]
 
     yield start
-    for each in peers:
-        each.stop()
+    for peer in peers:
+        peer.stop()
 
 
 @pytest.fixture

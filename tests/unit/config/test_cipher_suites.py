@@ -46,7 +46,7 @@ def offered(*suites: str, versions: tuple[ssl.TLSVersion, ...] = (V12, V13)) -> 
 def test_suites_decide_on_the_versions() -> None:
     both = offered(SUITE, *TLS_1_3_SUITES)
     assert (both.minimum_version, both.maximum_version) == (V12, V13)
-    assert {each["name"] for each in both.get_ciphers()} == {
+    assert {cipher["name"] for cipher in both.get_ciphers()} == {
         *TLS_1_3_SUITES,
         "ECDHE-RSA-AES256-GCM-SHA384",
     }

@@ -33,13 +33,14 @@ def outcome(properties: dict[str, str]) -> dict[str, str]:
         return {"refused": str(error)}
     return {
         "brokers": " ".join(
-            text_of(each, Address(each.host, each.port)) for each in layout.brokers
+            text_of(broker, Address(broker.host, broker.port)) for broker in layout.brokers
         ),
         "advertised": " ".join(
-            text_of(each, each.advertised) for each in layout.brokers if each.advertised
+            text_of(broker, broker.advertised) for broker in layout.brokers if broker.advertised
         ),
         "controllers": " ".join(
-            text_of(each, Address(each.host, each.port)) for each in layout.controllers
+            text_of(controller, Address(controller.host, controller.port))
+            for controller in layout.controllers
         ),
     }
 

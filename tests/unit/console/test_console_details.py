@@ -159,7 +159,7 @@ def test_lag_in_a_topic_is_what_is_left() -> None:
         return {"topic": topic, "lag": lag, "remote_lag": None if lag is None else 0}
 
     rows = [row("a", 5), row("b", None), row("a", -3), row("c", -2), row("d", 0), row("d", None)]
-    assert {each["topic"]: each["lag"] for each in topic_lags(rows)} == {
+    assert {topic_lag["topic"]: topic_lag["lag"] for topic_lag in topic_lags(rows)} == {
         "a": 5,
         "b": None,
         "c": -2,

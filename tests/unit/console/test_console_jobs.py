@@ -204,7 +204,7 @@ def test_report_that_cannot_be_stored_does_not_keep_the_next_job_from_starting(
     runner = runner_of(folder, f"import os, shutil; {once}")
     runner.start("audit")
     ended(runner)
-    assert [str(folder) in each.getMessage() for each in caplog.records] == [True]
+    assert [str(folder) in record.getMessage() for record in caplog.records] == [True]
     folder.mkdir()
     runner.start("audit")
     ended(runner)

@@ -58,7 +58,7 @@ def address() -> Iterator[str]:
 def test_the_document_has_each_parameter_that_is_read() -> None:
     source = "".join(Path(each.__file__).read_text() for each in (app, record_pages, query))
     read = re.findall(r'\b(?:text|number|optional_number)\(\s*request, "(\w+)"', source)
-    assert set(read) == {each.name for each in parameters()}
+    assert set(read) == {parameter.name for parameter in parameters()}
     # One function alone reads them, so none escapes its checks.
     assert source.count("request.query_params") == 2
 

@@ -149,14 +149,14 @@ def test_scans_at_once_are_bounded() -> None:
         threading.Thread(target=browser.topic_step, args=(storage, topic, search))
         for _ in range(SCANS_AT_ONCE)
     ]
-    for each in others:
-        each.start()
+    for other in others:
+        other.start()
     for _ in others:
         assert source.begun.acquire(timeout=300)
     with pytest.raises(TooManyScansError):
         browser.topic_step(storage, topic, search)
     source.go.set()
-    for each in others:
-        each.join()
+    for other in others:
+        other.join()
     (step,) = browser.topic_step(storage, topic, search)
     assert step.step.next_offset == 1

@@ -298,7 +298,7 @@ def test_recovery_point_of_a_truncation_is_where_its_last_segment_begins(
     log.truncate_fully_and_start_at(3)
     fetched(log, *(batch(n, size=200) for n in range(3, 12)))
     log.flush()
-    assert [each.base_offset for each in log.segments()] == [3, 6, 9]
+    assert [segment.base_offset for segment in log.segments()] == [3, 6, 9]
     start = 40 if offset == UNKNOWN_OFFSET else None
 
     def write_checkpoints() -> None:

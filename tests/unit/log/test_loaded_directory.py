@@ -132,7 +132,9 @@ def test_empty_segments_stay(directory: Path, caplog: pytest.LogCaptureFixture) 
     log = reopen(directory)
     assert [segment.base_offset for segment in log.segments()] == [0, 5, 7, 8, 9, 10]
     assert log.log_end_offset == 10
-    assert [each.getMessage().partition("partition=topic-0 ")[2] for each in caplog.records] == [
+    assert [
+        record.getMessage().partition("partition=topic-0 ")[2] for record in caplog.records
+    ] == [
         "first_missing_offset=0 next_offset=5",
         "first_missing_offset=7 next_offset=9",
     ]
@@ -153,8 +155,8 @@ def test_gaps_in_what_the_cleaner_has_cleaned_are_no_loss(
     """Also when the topic is no longer compacted, and no segment left shows that it was."""
     write_segments(directory, (0, 0), (5, 2), (7, 0), (8, 0), (9, 1), (10, 0))
     reopen(directory, LogCheckpoints(recovery_point=recovery_point, cleaned_to=cleaned_to))
-    errors = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
-    assert [each.partition("first_missing_offset=")[2] for each in errors] == missing
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert [error.partition("first_missing_offset=")[2] for error in errors] == missing
 
 
 def write_segments(directory: Path, *segments: tuple[int, int]) -> None:
@@ -186,7 +188,7 @@ def test_lost_log_start_is_that_of_the_first_epoch(
     log = reopen(directory, replace(CLEAN, knows_log_start=False))
     assert log.log_start_offset == start
     expected = f"log start offset is lost .* partition=topic-0 log_start_offset={start}"
-    assert [bool(re.match(expected, each.getMessage())) for each in caplog.records] == (
+    assert [bool(re.match(expected, record.getMessage())) for record in caplog.records] == (
         [True] if start else []
     )
 
@@ -218,7 +220,7 @@ def test_empty_transaction_index_is_made_again(
     (directory / f"{5:020d}.txnindex").write_bytes(b"")
     log = reopen(directory, CLEAN)
     assert log.log_end_offset == 12
-    (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert f"{5:020d}.log reason='transaction index is empty'" in warning
 
 

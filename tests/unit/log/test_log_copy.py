@@ -104,10 +104,10 @@ def state(log: PartitionLog) -> object:
     """The log's own view of itself, and its bytes."""
     view = log.view()
     return (
-        view._replace(segments=tuple(each.base_offset for each in view.segments)),
+        view._replace(segments=tuple(segment.base_offset for segment in view.segments)),
         log.leader_epochs.entries,
         log.producers.snapshot_entries(),
-        b"".join(each.log_path.read_bytes() for each in log.segments()),
+        b"".join(segment.log_path.read_bytes() for segment in log.segments()),
     )
 
 
@@ -135,7 +135,7 @@ def test_moved_log_is_the_same_and_goes_on(open_manager: Open, tmp_path: Path) -
         append(log, 1)
     append(moved, 5, epoch=4)
     assert not (moved.directory / MOVED_MARK).exists()
-    assert all(each.endswith("-delete") for each in names(tmp_path / "one"))
+    assert all(name.endswith("-delete") for name in names(tmp_path / "one"))
 
     expected = state(moved)
     manager.shutdown()
@@ -241,7 +241,7 @@ def test_old_directory_whose_disk_fails_in_the_move_and_returns_is_not_the_log(
     assert found is not None
     assert found.directory == tmp_path / "two" / "moved-0"
     assert state(found) == expected
-    assert all(each.endswith("-delete") for each in names(tmp_path / "one"))
+    assert all(name.endswith("-delete") for name in names(tmp_path / "one"))
 
 
 def test_old_directory_that_returns_after_the_next_move_is_not_the_log(

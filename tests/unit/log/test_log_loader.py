@@ -146,7 +146,10 @@ def aborted_offsets(log: PartitionLog) -> list[tuple[int, int]]:
     """The aborted transactions (first, last offset) that a read_committed consumer gets."""
     read = log.read(0, 1_000_000, isolation=FetchIsolation.TXN_COMMITTED)
     assert read.aborted_transactions is not None
-    return [(each.first_offset, each.last_offset) for each in read.aborted_transactions]
+    return [
+        (transaction.first_offset, transaction.last_offset)
+        for transaction in read.aborted_transactions
+    ]
 
 
 def lose(path: Path, data: bytes) -> None:
@@ -186,7 +189,7 @@ def test_transaction_index_that_is_not_as_it_was_written_is_made_again_after_a_c
     log = reopen(directory, replace(CLEAN, high_watermark=4))
     assert path.read_bytes() == written
     assert aborted_offsets(log) == [(0, 1), (2, 3)]
-    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1
     assert str(directory / f"{0:020d}.log") in warnings[0]
 
@@ -222,7 +225,7 @@ def test_transaction_indexes_that_truncation_and_new_records_changed_are_sound(
     log.close()
     log = reopen(directory, replace(CLEAN, high_watermark=6))
     assert aborted_offsets(log) == [(0, 1), (2, 3), (4, 5)]
-    assert [each for each in caplog.records if each.levelname == "WARNING"] == []
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
 
 
 @pytest.mark.parametrize("content", [None, b"", b"0\n1\n0 68", b"rubbish"])

@@ -556,7 +556,7 @@ def test_log_that_ends_before_its_recovery_point_is_offline(
     path = tmp_path / "one" / "a-0" / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     assert open_manager("one").is_damaged(A)
-    (error,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    (error,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert "flushed records are missing" in error
     assert "first_lost_offset=2 recovery_point=4" in error
 
@@ -577,7 +577,7 @@ def test_flushed_records_that_are_damaged_can_be_given_up(
     second = open_manager("one")
     assert second.is_damaged(A)
     second.shutdown()
-    (error,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    (error,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     found = re.search(r"file=(\S+) position=(\d+) first_lost_offset=(\d+)", error)
     assert found is not None
     assert found[1] == str(path)
@@ -602,7 +602,7 @@ def test_metadata_log_of_the_tier_that_is_lost_names_the_way_back(
     path = tmp_path / "one" / "__remote_log_metadata-3" / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 4])
     assert open_manager("one").is_damaged(partition)
-    (error,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    (error,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert "isotherm pipeline rebuild" in error
     assert "first_lost_offset=1" in error
 

@@ -175,8 +175,8 @@ def test_directories_are_sorted_by_their_names(tmp_path: Path) -> None:
     for name in (*names, "__cluster_metadata-0", "lost+found"):
         (tmp_path / name).mkdir()
     found = find_directories(FS, LogDir(tmp_path))
-    assert [each.path.name for each in found.partitions] == names[:1]
+    assert [partition.path.name for partition in found.partitions] == names[:1]
     assert [each.path.name for each in found.marked] == names[1:2]
-    assert [(each.path.name, each.topic_partition) for each in found.copies] == [
+    assert [(copy.path.name, copy.topic_partition) for copy in found.copies] == [
         (names[2], TopicPartition("c", 2))
     ]

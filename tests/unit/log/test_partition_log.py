@@ -369,7 +369,7 @@ def test_producers_do_not_wait_for_files_that_go(directory: Path) -> None:
         append(log)
     log.update_config(TopicConfig(retention_bytes=0, file_delete_delay_ms=0))
     fs.meanwhile = append_elsewhere
-    assert [each.base_offset for each in log.delete_old_segments(T0)] == [0, 5, 10]
+    assert [segment.base_offset for segment in log.delete_old_segments(T0)] == [0, 5, 10]
     renamed, before = len(list(directory.glob("*.deleted"))), len(appended)
     assert before >= renamed > 9
     log.delete_marked_files(T0)

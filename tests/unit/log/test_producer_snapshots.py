@@ -66,7 +66,9 @@ def test_latest_snapshot_up_to_the_end_is_loaded(
     state.load([entry(1)], 3, NOW)
     snapshots_at(tmp_path, 5, 20).load_latest(state, end_offset, NOW)
     assert state.map_end_offset == (loaded or 0)
-    assert [each.producer_id for each in state.snapshot_entries()] == [loaded] * bool(loaded)
+    assert [snapshot_entry.producer_id for snapshot_entry in state.snapshot_entries()] == [
+        loaded
+    ] * bool(loaded)
 
 
 def test_damaged_snapshots_go_and_an_earlier_one_is_loaded(tmp_path: Path) -> None:

@@ -77,12 +77,12 @@ def test_wide_segment_becomes_those_of_kafka(
     for _ in range(2):
         log = reopen(directory, checkpoints)
         assert (bases(log), offsets_in(log)) == (expected, list(offsets))
-        assert b"".join(each.log_path.read_bytes() for each in log.segments()) == data
+        assert b"".join(segment.log_path.read_bytes() for segment in log.segments()) == data
         assert log.log_end_offset == offsets[-1] + 1
         for offset in offsets:
-            span = [each for each in log.segments() if each.base_offset <= offset][-1].find_batch(
-                offset
-            )
+            span = [segment for segment in log.segments() if segment.base_offset <= offset][
+                -1
+            ].find_batch(offset)
             assert span is not None
             assert span.last_offset == offset
         assert not [name for name in directory.iterdir() if name.suffix in (".swap", ".deleted")]
@@ -253,6 +253,6 @@ def test_crash_at_each_step_of_a_split_loses_nothing(
         )
         assert offsets_in(log) == offsets
         # A crash between the swap and its last step may leave an empty segment of the old name.
-        assert [each for each in bases(log) if each >= first] == [first, FAR + 20, 4 * FAR]
+        assert [base for base in bases(log) if base >= first] == [first, FAR + 20, 4 * FAR]
         names = {path.suffix for path in (survivor / "topic-0").iterdir()}
         assert not names & {".cleaned", ".swap", ".deleted"}

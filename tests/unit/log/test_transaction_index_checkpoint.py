@@ -134,7 +134,7 @@ def test_damaged_file_counts_as_lost(
     (tmp_path / TRANSACTION_INDEX_CHECKPOINT_NAME).write_bytes(damage)
     checkpoint = opened(tmp_path)
     assert checkpoint.fault(5, b"any") == ""
-    records: list[Any] = [each for each in caplog.records if each.levelname == "WARNING"]
+    records: list[Any] = [record for record in caplog.records if record.levelname == "WARNING"]
     assert len(records) == 1
     assert TRANSACTION_INDEX_CHECKPOINT_NAME in records[0].getMessage()
 

@@ -52,15 +52,15 @@ def defined(path: Path) -> set[str]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign):
-            names |= {each.id for each in node.targets if isinstance(each, ast.Name)}
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     return names
 
 
 def used(path: Path) -> set[str]:
     """The names that the code of a module reads."""
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    return {each.id for each in nodes if isinstance(each, ast.Name)} | {
-        each.attr for each in nodes if isinstance(each, ast.Attribute)
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
     }
 
 

@@ -51,10 +51,10 @@ def source_of(name: str) -> str:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.resource)
 def test_each_row_names_what_exists(row: Row) -> None:
-    sources = [source_of(each) for each in names(row.modules)]
+    sources = [source_of(name) for name in names(row.modules)]
     for constant in re.findall(r"\b[A-Z][A-Z_]*_[A-Z_]+\b", row.bound):
         defined = re.compile(rf"^{constant}\b[^=\n]* = ", re.MULTILINE)
-        assert any(defined.search(each) for each in sources), constant
+        assert any(defined.search(source) for source in sources), constant
     for key in set(names(row.bound)) - NO_KEYS:
         assert key in broker_key_names(), key
     for test in names(row.tests):

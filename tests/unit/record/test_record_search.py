@@ -46,7 +46,7 @@ def test_search_finds_the_first_of_all_records(
     codec: CompressionType,
     stamp: TimestampType,
 ) -> None:
-    records = [(T0 + each, b"k", b"v", ()) for each in timestamps]
+    records = [(T0 + timestamp, b"k", b"v", ()) for timestamp in timestamps]
     batch = build_batch(records, base_offset=70, compression=codec, timestamp_type=stamp)
     header = read_batch_header(batch)
     expected = next(
@@ -92,7 +92,7 @@ def test_times_of_records_are_read_as_the_records_are(
     """Also of damaged ones: what is passed over is checked as what is copied."""
     batch = build_batch(records)
     header = read_batch_header(batch)
-    whole = [(each.timestamp_ms, each.offset) for each in read_records(batch, 0, header)]
+    whole = [(record.timestamp_ms, record.offset) for record in read_records(batch, 0, header)]
     assert list(read_record_times(batch, 0, header)) == whole
     batch[HEADER_SIZE + place % (len(batch) - HEADER_SIZE)] = byte
 
@@ -102,7 +102,7 @@ def test_times_of_records_are_read_as_the_records_are(
         except CorruptRecordError as error:
             return str(error)
 
-    expected = outcome(lambda: [each[1::-1] for each in read_records(batch, 0, header)])
+    expected = outcome(lambda: [record[1::-1] for record in read_records(batch, 0, header)])
     assert outcome(lambda: read_record_times(batch, 0, header)) == expected
 
 

@@ -37,7 +37,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def lines(logged: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    taken = [(each.levelname, each.getMessage()) for each in logged.records]
+    taken = [(record.levelname, record.getMessage()) for record in logged.records]
     logged.clear()
     return taken
 
@@ -92,7 +92,7 @@ def test_what_no_attempt_mends_is_an_error_at_once_and_again_when_it_changes(
     for _ in range(3):
         outage.failed(CorruptMetadataError("offset 7 is damaged"))
     outage.failed(ZeroDivisionError("a defect"))
-    assert [each.exc_info is not None for each in logged.records] == [False, False, True]
+    assert [record.exc_info is not None for record in logged.records] == [False, False, True]
     assert lines(logged) == [
         ("INFO", "read failed place=t: no leader"),
         ("ERROR", "read failed place=t: offset 7 is damaged"),

@@ -220,7 +220,7 @@ def test_sizes_and_roles_are_those_of_led_partitions(
     run_after(partition, 1, lambda: all_copied(partition))
     manager.run_tasks()
     assert manager.sizes() == {
-        key: sum(each.segment_size_in_bytes for each in partition.segments())
+        key: sum(segment.segment_size_in_bytes for segment in partition.segments())
     }
     assert manager.leads(partition.partition)
     assert manager.location == "FaultyStore"

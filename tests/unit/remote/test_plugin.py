@@ -541,8 +541,8 @@ def test_segment_that_was_not_asked_for_is_an_error(
             getattr(checked_metadata(Plugin(**{method: other}), clock), method)(partition, 0, 0)
     unsorted = Plugin(list_remote_log_segments=[remote_segment({0: 20}, 29), segment])
     starts = [
-        each.start_offset
-        for each in checked_metadata(unsorted, clock).list_remote_log_segments(partition)
+        log_segment.start_offset
+        for log_segment in checked_metadata(unsorted, clock).list_remote_log_segments(partition)
     ]
     assert starts == [10, 20]
 

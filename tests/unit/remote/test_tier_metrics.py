@@ -83,7 +83,7 @@ def test_copies_are_counted_with_their_bytes(copied: TieredPartition) -> None:
     segments = copied.segments()
     assert value(copied, "remotecopyrequests_total") == len(segments)
     assert value(copied, "remotecopybytes_total") == sum(
-        each.segment_size_in_bytes for each in segments
+        segment.segment_size_in_bytes for segment in segments
     )
 
 
@@ -107,7 +107,7 @@ def test_size_and_number_of_remote_segments_leave_out_unfinished_copies(
 ) -> None:
     copied.expiration_task.run()
     segments = copied.segments()
-    size = sum(each.segment_size_in_bytes for each in segments)
+    size = sum(segment.segment_size_in_bytes for segment in segments)
     assert value(copied, "remotelogmetadatacount") == len(segments)
     assert value(copied, "remotelogsizebytes") == size
     for _ in range(5):
@@ -117,7 +117,7 @@ def test_size_and_number_of_remote_segments_leave_out_unfinished_copies(
     for task in (copied.copy_task, copied.expiration_task):
         with contextlib.suppress(RemoteStorageError):
             task.run()
-    assert {each.state for each in copied.segments()} >= {
+    assert {segment.state for segment in copied.segments()} >= {
         RemoteLogSegmentState.DELETE_SEGMENT_STARTED
     }
     assert value(copied, "remotelogmetadatacount") == len(segments) + 1

@@ -73,8 +73,8 @@ def check_planted(history: ModelHistory, name: str, number: int, seed: int) -> N
 
 
 def test_sound_history_is_read_whole(history: ModelHistory) -> None:
-    for each in questions(history, random.Random(0), count=4):
-        assert rows(history.folder, each.options) == list(each.expected), each.options
+    for question in questions(history, random.Random(0), count=4):
+        assert rows(history.folder, question.options) == list(question.expected), question.options
 
 
 @pytest.mark.parametrize("suffix", OBJECTS)
@@ -97,8 +97,10 @@ def overlapping(tmp_path_factory: pytest.TempPathFactory) -> ModelHistory:
 
 
 def test_overlapping_segments_are_read_once(overlapping: ModelHistory) -> None:
-    for each in questions(overlapping, random.Random(0), count=4):
-        assert rows(overlapping.folder, each.options) == list(each.expected), each.options
+    for question in questions(overlapping, random.Random(0), count=4):
+        assert rows(overlapping.folder, question.options) == list(question.expected), (
+            question.options
+        )
 
 
 @pytest.mark.parametrize("number", [2, 3])
@@ -154,8 +156,10 @@ def transformed(
 
 
 def test_transformed_history_is_read_whole(transformed: ModelHistory) -> None:
-    for each in questions(transformed, random.Random(0), count=1):
-        assert rows(transformed.folder, each.options) == list(each.expected), each.options
+    for question in questions(transformed, random.Random(0), count=1):
+        assert rows(transformed.folder, question.options) == list(question.expected), (
+            question.options
+        )
 
 
 @pytest.mark.parametrize("name", PLANTED_TRANSFORMS)

@@ -41,8 +41,10 @@ def settings_of(partition: TieredPartition) -> ObjectStoreSettings:
 def offsets_read(partition: TieredPartition, gaps: Gaps, *, parts: int = 1) -> list[Offset]:
     reads = [
         part
-        for each in partition.segments()
-        for part in SegmentRead(each, each.start_offset, each.end_offset_inclusive + 1).split(parts)
+        for segment in partition.segments()
+        for part in SegmentRead(
+            segment, segment.start_offset, segment.end_offset_inclusive + 1
+        ).split(parts)
     ]
     storage = ObjectStoreRemoteStorageManager(settings_of(partition))
     columns = read_segments(
@@ -57,7 +59,7 @@ def test_read_that_permits_gaps_gives_the_records_that_are_left(
     tmp_path: Path, pattern: tuple[str, ...], parts: int
 ) -> None:
     partition = open_tier(tmp_path, pattern)
-    of_tier = [each for each in offsets_of(pattern) if each < PER_SEGMENT * len(pattern)]
+    of_tier = [offset for offset in offsets_of(pattern) if offset < PER_SEGMENT * len(pattern)]
     assert offsets_read(partition, Gaps.PERMITTED, parts=parts) == of_tier
 
 
@@ -72,8 +74,8 @@ def test_look_up_by_time_goes_on_behind_an_empty_segment(
 ) -> None:
     partition = open_tier(tmp_path, pattern)
     pieces = [
-        SegmentPiece(each, each.start_offset, each.end_offset_inclusive + 1)
-        for each in partition.segments()
+        SegmentPiece(segment, segment.start_offset, segment.end_offset_inclusive + 1)
+        for segment in partition.segments()
     ]
     storage = ObjectStoreRemoteStorageManager(settings_of(partition))
     for offset in range(PER_SEGMENT * len(pattern)):
@@ -109,7 +111,7 @@ def test_scrub_reports_an_empty_segment_as_a_gap(tmp_path: Path, may_have_gaps: 
     scrubber = SegmentScrubber.of_bucket(settings_of(partition), may_have_gaps=may_have_gaps)
     first, empty, last = partition.segments()
     assert scrubber.scrub(first, None).findings == ()
-    assert [each.kind for each in scrubber.scrub(empty, first).findings] == (
+    assert [finding.kind for finding in scrubber.scrub(empty, first).findings] == (
         [] if may_have_gaps else ["offset-gap"]
     )
     assert scrubber.scrub(last, empty).findings == ()

@@ -211,7 +211,7 @@ def test_hole_beside_an_unreadable_manifest_is_told_apart(
     with caplog.at_level(logging.WARNING):
         found = read(bucket, by_name=False, **LENIENT)
     assert offsets(found) == [*range(10), *range(40, 60)]
-    reasons = [each for each in caplog.messages if "start_offset" in each][1:]
+    reasons = [message for message in caplog.messages if "start_offset" in message][1:]
     causes = [("no segment in", 10, 20), ("cannot be read", 20, 30), ("no segment in", 30, 40)]
     assert len(reasons) == len(causes)
     for reason, (cause, start, end) in zip(reasons, causes, strict=True):

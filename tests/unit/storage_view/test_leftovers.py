@@ -14,7 +14,10 @@ def test_each_cause_is_reported_with_its_bytes_and_age() -> None:
     assert sound.state.local is not None
     assert list(leftovers(sound.state.local, sound.segments, NOW_MS)) == []
     assert damaged.state.local is not None
-    found = {each.cause: each for each in leftovers(damaged.state.local, damaged.segments, NOW_MS)}
+    found = {
+        leftover.cause: leftover
+        for leftover in leftovers(damaged.state.local, damaged.segments, NOW_MS)
+    }
     assert found.keys() == {LeftoverCause.UPLOAD_ABANDONED, LeftoverCause.DELETION_UNFINISHED}
     # Finished segments cover all offsets of one upload, so it is abandoned. The other upload is
     # still at work.

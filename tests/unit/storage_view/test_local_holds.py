@@ -99,7 +99,7 @@ def test_closed_segments_without_an_upload_wait() -> None:
 
 def test_open_transaction_holds_what_lies_above_it() -> None:
     local = replace(local_tier(0, 20, 60, 4 * SIZE), last_stable_offset=30)
-    found = {each.cause: each for each in holds(local, finished(2))}
+    found = {hold.cause: hold for hold in holds(local, finished(2))}
     # The transaction holds 30 of the 40 offsets back. The last segment is the active one.
     assert found[HoldCause.OPEN_TRANSACTION].size_in_bytes == 3 * SIZE
     assert found[HoldCause.OPEN_TRANSACTION].first_offset == 30

@@ -137,7 +137,7 @@ def test_deletion_lag_is_what_an_expiration_would_delete(
     found = sums_of(shapes, local_tier(log_start, end, end + tail), Retention(ms, size))
     if size == -1 or not across:
         assert found.deletion_lag_segments == len(plan.deletions)
-        deleted = [each.metadata.segment_size_in_bytes for each in plan.deletions]
+        deleted = [deletion.metadata.segment_size_in_bytes for deletion in plan.deletions]
         assert found.deletion_lag_bytes == sum(deleted)
 
 

@@ -70,7 +70,7 @@ def history_of(events: list[Event], first: int = 0) -> SegmentHistory:
 
 def rows(segments: RemoteSegments) -> list[tuple[object, ...]]:
     columns = (segments.start_offset, segments.end_offset, segments.size_in_bytes, segments.state)
-    return list(zip(segments.ids, *(each.tolist() for each in columns), strict=True))
+    return list(zip(segments.ids, *(column.tolist() for column in columns), strict=True))
 
 
 @st.composite

@@ -57,9 +57,9 @@ def test_each_offset_is_where_its_reader_finds_it(
     segments = segments_of(shapes)
     finished = {
         offset
-        for each in segments
-        if each.state is STATE.COPY_SEGMENT_FINISHED
-        for offset in range(each.start_offset, each.end_offset_inclusive + 1)
+        for segment in segments
+        if segment.state is STATE.COPY_SEGMENT_FINISHED
+        for offset in range(segment.start_offset, segment.end_offset_inclusive + 1)
     }
     expected = {}
     for offset in {*range(log_start, end), *(each for each in finished if each >= log_start)}:
@@ -82,7 +82,7 @@ def test_segments_outside_the_log_say_why(
 ) -> None:
     log_start, local_start, end = borders
     segments = segments_of(shapes)
-    finished = [each for each in segments if each.state is STATE.COPY_SEGMENT_FINISHED]
+    finished = [segment for segment in segments if segment.state is STATE.COPY_SEGMENT_FINISHED]
     held = {
         offset
         for each in finished
@@ -90,14 +90,14 @@ def test_segments_outside_the_log_say_why(
         if offset >= log_start
     }
     expected = []
-    for each in segments:
-        offsets = range(each.start_offset, each.end_offset_inclusive + 1)
-        if each.state is STATE.DELETE_SEGMENT_STARTED or (
-            each in finished and each.end_offset_inclusive < log_start
+    for segment in segments:
+        offsets = range(segment.start_offset, segment.end_offset_inclusive + 1)
+        if segment.state is STATE.DELETE_SEGMENT_STARTED or (
+            segment in finished and segment.end_offset_inclusive < log_start
         ):
             expected.append((KIND.DELETING, offsets.start, offsets.stop))
-        elif each.state is STATE.COPY_SEGMENT_STARTED:
-            is_old = NOW_MS - each.event_timestamp_ms > GRACE_MS
+        elif segment.state is STATE.COPY_SEGMENT_STARTED:
+            is_old = NOW_MS - segment.event_timestamp_ms > GRACE_MS
             kind = KIND.ORPHAN if is_old or set(offsets) <= held else KIND.COPYING
             expected.append((kind, offsets.start, offsets.stop))
     local = local_tier(log_start, local_start, end, 10)

@@ -39,7 +39,9 @@ def log(*segments: Iterable[int], start: int, value: bytes = b"v") -> LocalLog:
     at `start`."""
     files = {}
     for offsets in segments:
-        batches = [bytes(build_batch([(0, None, value, ())], base_offset=each)) for each in offsets]
+        batches = [
+            bytes(build_batch([(0, None, value, ())], base_offset=offset)) for offset in offsets
+        ]
         files[name(min(offsets, default=start))] = b"".join(batches)
     return LocalLog(files)
 

@@ -23,7 +23,7 @@ def run_with(strategy: ListedChoices | RandomStrategy, works: Works) -> tuple[Sc
         threads = [run.spawn(str(number), work) for number, work in enumerate(works(run))]
         run.is_quiet = False
         try:
-            return run, run.block(lambda: all(each.has_ended for each in threads), "all")
+            return run, run.block(lambda: all(thread.has_ended for thread in threads), "all")
         finally:
             run.kill()
 

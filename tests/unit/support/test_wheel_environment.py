@@ -14,7 +14,7 @@ from tests.support.wheel_environment import install_wheel, required_distribution
 def wheel_that_requires(folder: Path, *requirements: str) -> Path:
     wheel = folder / "probe-1-py3-none-any.whl"
     headers = ["Metadata-Version: 2.1", "Name: probe", "Version: 1"]
-    headers += [f"Requires-Dist: {each}" for each in requirements]
+    headers += [f"Requires-Dist: {requirement}" for requirement in requirements]
     files = {
         "probe.py": "",
         "probe-1.dist-info/METADATA": "\n".join(headers) + "\n",
@@ -28,7 +28,9 @@ def wheel_that_requires(folder: Path, *requirements: str) -> Path:
 
 
 def names(*requirements: str, extras: frozenset[str] = frozenset()) -> list[str]:
-    return [each.name for each in required_distributions(list(requirements), extras)]
+    return [
+        distribution.name for distribution in required_distributions(list(requirements), extras)
+    ]
 
 
 def test_what_a_requirement_needs_is_required_too() -> None:

@@ -56,8 +56,8 @@ class _Transaction(NamedTuple):
 
 async def handle(context: RequestContext, request: Any) -> Any:
     transactions = _transactions(context, request)
-    answers = [(each, _codes(context, each)) for each in transactions]
-    committed = [await _committed(context, *each) for each in answers]
+    answers = [(transaction, _codes(context, transaction)) for transaction in transactions]
+    committed = [await _committed(context, *answer) for answer in answers]
     made = _Results(context)
     results = [await made.of_transaction(*each) for each in committed]
     return _response(context, results)
@@ -86,26 +86,26 @@ def _transactions(context: RequestContext, request: Any) -> list[_Transaction]:
         return [_Transaction(transactional_id, producer, verify_only=False, topics=topics)]
     return [
         _Transaction(
-            each.transactional_id,
-            ProducerIdAndEpoch(each.producer_id, each.producer_epoch),
-            each.verify_only,
-            each.topics,
+            transaction.transactional_id,
+            ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch),
+            transaction.verify_only,
+            transaction.topics,
         )
-        for each in request.transactions
+        for transaction in request.transactions
     ]
 
 
 def _codes(context: RequestContext, transaction: _Transaction) -> dict[TopicPartition, ErrorCode]:
     partitions = transaction.partitions
     if transaction.verify_only:
-        return {each: _verify(context, transaction, each) for each in partitions}
-    unknown = {each for each in partitions if not _exists(context, each)}
+        return {partition: _verify(context, transaction, partition) for partition in partitions}
+    unknown = {partition for partition in partitions if not _exists(context, partition)}
     if unknown:
         return {
-            each: ErrorCode.unknown_topic_or_partition
-            if each in unknown
+            partition: ErrorCode.unknown_topic_or_partition
+            if partition in unknown
             else ErrorCode.operation_not_attempted
-            for each in partitions
+            for partition in partitions
         }
     return dict.fromkeys(partitions, _add(context, transaction, partitions))
 
@@ -216,8 +216,8 @@ def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any
                 {
                     "name": topic.name,
                     "results_by_partition": [
-                        {"partition_index": each, "partition_error_code": code}
-                        for each in topic.partitions
+                        {"partition_index": partition, "partition_error_code": code}
+                        for partition in topic.partitions
                     ],
                 }
                 for topic in transaction.topics

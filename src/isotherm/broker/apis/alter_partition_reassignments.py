@@ -47,9 +47,12 @@ def handle(context: RequestContext, request: Any) -> Any:
                     "name": topic.name,
                     "partitions": [
                         _outcome(
-                            topic.name, image.topics_by_name.get(topic.name), each, allows_change
+                            topic.name,
+                            image.topics_by_name.get(topic.name),
+                            partition,
+                            allows_change,
                         )
-                        for each in topic.partitions
+                        for partition in topic.partitions
                     ],
                 }
                 for topic in request.topics
@@ -84,7 +87,7 @@ def _check(name: str, topic: TopicImage | None, reassignment: Any, *, allows_cha
     if tuple(reassignment.replicas) == tuple(replicas):
         return
     facts = f"{place} replicas={list(reassignment.replicas)} current={list(replicas)}"
-    strangers = [each for each in reassignment.replicas if each not in replicas]
+    strangers = [replica for replica in reassignment.replicas if replica not in replicas]
     if (
         not reassignment.replicas
         or strangers

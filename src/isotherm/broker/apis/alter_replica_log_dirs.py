@@ -32,7 +32,7 @@ from isotherm.types import TopicPartition
 
 async def handle(context: RequestContext, request: Any) -> Any:
     replica_manager = context.services.replica_manager
-    log_dirs = {str(each.path.absolute()): each for each in replica_manager.log_dirs()}
+    log_dirs = {str(log_dir.path.absolute()): log_dir for log_dir in replica_manager.log_dirs()}
     outcomes = await context.services.run_control(
         lambda: [
             (

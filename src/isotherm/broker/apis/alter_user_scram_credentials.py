@@ -22,10 +22,16 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    deletions = [ScramDeletion(each.name, each.mechanism) for each in request.deletions]
+    deletions = [ScramDeletion(deletion.name, deletion.mechanism) for deletion in request.deletions]
     upsertions = [
-        ScramUpsertion(each.name, each.mechanism, each.iterations, each.salt, each.salted_password)
-        for each in request.upsertions
+        ScramUpsertion(
+            upsertion.name,
+            upsertion.mechanism,
+            upsertion.iterations,
+            upsertion.salt,
+            upsertion.salted_password,
+        )
+        for upsertion in request.upsertions
     ]
     controller = context.services.controller
     results = await context.services.run_control(

@@ -57,10 +57,15 @@ async def answer_alteration(
         lambda: _alter_all(services, alterations, validate_only=request.validate_only)
     )
     return _response_fields(
-        (each.resource_type, each.name, code_of(each.error), str(each.error))
-        if each.error
-        else (each.resource_type, each.name, ErrorCode.none, None)
-        for each in altered
+        (
+            altered_resource.resource_type,
+            altered_resource.name,
+            code_of(altered_resource.error),
+            str(altered_resource.error),
+        )
+        if altered_resource.error
+        else (altered_resource.resource_type, altered_resource.name, ErrorCode.none, None)
+        for altered_resource in altered
     )
 
 

@@ -154,10 +154,10 @@ def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: A
 
 def _assigned_topics(group: Any) -> set[str]:
     return {
-        each.topic_name
+        partition.topic_name
         for member in group.members
         for assignment in (member.assignment, member.target_assignment)
-        for each in assignment.topic_partitions
+        for partition in assignment.topic_partitions
     }
 
 

@@ -33,15 +33,15 @@ def is_malformed(request: Any) -> bool:
 def _bindings(request: Any) -> list[AclBinding]:
     return [
         AclBinding(
-            each.resource_type,
-            each.resource_name,
-            each.resource_pattern_type,
-            each.principal,
-            each.host,
-            each.operation,
-            each.permission_type,
+            creation.resource_type,
+            creation.resource_name,
+            creation.resource_pattern_type,
+            creation.principal,
+            creation.host,
+            creation.operation,
+            creation.permission_type,
         )
-        for each in request.creations
+        for creation in request.creations
     ]
 
 

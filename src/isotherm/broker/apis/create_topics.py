@@ -101,7 +101,7 @@ class _Answering:
         if self._has_configs:
             texts = {name: value for name, value in topic.configs.items() if value is not None}
             described = describe_topic_config(texts, plan.config, self._config)
-            fields["configs"] = [self._setting(each) for each in described]
+            fields["configs"] = [self._setting(config) for config in described]
         return entity_of(self._topic_type, fields)
 
     def _setting(self, described: DescribedConfig) -> Any:

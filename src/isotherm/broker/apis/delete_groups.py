@@ -25,7 +25,7 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 async def handle(context: RequestContext, request: Any) -> Any:
     await context.services.group_coordinator.ensure_topic()
     names = dict.fromkeys(request.groups_names)
-    results = [{"group_id": each, "error_code": await _delete(context, each)} for each in names]
+    results = [{"group_id": name, "error_code": await _delete(context, name)} for name in names]
     return context.response({"results": results})
 
 

@@ -59,7 +59,9 @@ def handle(context: RequestContext, request: Any) -> Any:
         (topic.name, [_delete(context, topic.name, entry) for entry in topic.partitions])
         for topic in request.topics
     ]
-    waiting = [each for _, made in topics for each in made if each.partition is not None]
+    waiting = [
+        deletion for _, made in topics for deletion in made if deletion.partition is not None
+    ]
     if waiting:
         return _answer_later(context, request, topics, waiting)
     return _response(context, topics)
@@ -94,7 +96,7 @@ async def _answer_later(
     return _response(
         context,
         [
-            (name, [each if each.partition is None else next(settled) for each in made])
+            (name, [deletion if deletion.partition is None else next(settled) for deletion in made])
             for name, made in topics
         ],
     )
@@ -109,11 +111,13 @@ class _DelayedDeletion:
 
     @property
     def keys(self) -> list[TopicPartition]:
-        return [each.partition.topic_partition for each in self.deletions if each.partition]
+        return [
+            deletion.partition.topic_partition for deletion in self.deletions if deletion.partition
+        ]
 
     def try_complete(self, key: Hashable | None) -> bool:
-        self.deletions = [_looked_at(each) for each in self.deletions]
-        if not any(each.error is ErrorCode.request_timed_out for each in self.deletions):
+        self.deletions = [_looked_at(deletion) for deletion in self.deletions]
+        if not any(deletion.error is ErrorCode.request_timed_out for deletion in self.deletions):
             self.expire()
         return self.future.done()
 

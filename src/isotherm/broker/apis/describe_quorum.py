@@ -49,8 +49,8 @@ def handle(context: RequestContext, request: Any) -> Any:
         "current_voters": [voter],
     }
     listeners = [
-        {"name": each.name, "host": each.host, "port": each.port}
-        for each in services.config.listener_layout.controllers
+        {"name": listener.name, "host": listener.host, "port": listener.port}
+        for listener in services.config.listener_layout.controllers
     ]
     return _response(
         context,
@@ -61,9 +61,9 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 def _requested_partitions(request: Any) -> list[tuple[str, int]]:
     return [
-        (topic.topic_name, each.partition_index)
+        (topic.topic_name, partition.partition_index)
         for topic in request.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     ]
 
 

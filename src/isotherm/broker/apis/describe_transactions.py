@@ -27,7 +27,9 @@ from isotherm.types import NO_TIMESTAMP, TimestampMs
 
 
 def handle(context: RequestContext, request: Any) -> Any:
-    states = [_described(context, each) for each in request.transactional_ids]
+    states = [
+        _described(context, transactional_id) for transactional_id in request.transactional_ids
+    ]
     return context.response({"transaction_states": states})
 
 

@@ -31,7 +31,7 @@ def handle(context: RequestContext, request: Any) -> Any:
             continue
         info = {"mechanism": mechanism, "iterations": record.iterations}
         infos.setdefault(name, []).append(info)
-    counts = Counter([each.name for each in request.users or ()] or list(infos))
+    counts = Counter([user.name for user in request.users or ()] or list(infos))
     results = [
         _described(name, infos[name])
         if name in infos and counts[name] == 1

@@ -35,7 +35,10 @@ def handle(context: RequestContext, request: Any) -> Any:
         [
             (
                 topic.topic,
-                [(each, _outcome(context, topic.topic, each)) for each in topic.partitions],
+                [
+                    (partition, _outcome(context, topic.topic, partition))
+                    for partition in topic.partitions
+                ],
             )
             for topic in request.topic_partitions or ()
         ],
@@ -86,7 +89,7 @@ def _response(
 def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
     """Answer the request and every named partition with `error_code`."""
     topics = [
-        (topic.topic, [(each, error_code) for each in topic.partitions])
+        (topic.topic, [(partition, error_code) for partition in topic.partitions])
         for topic in request.topic_partitions or ()
     ]
     return _response(context, error_code, topics)

@@ -263,8 +263,8 @@ async def _respond_once_read(
 
 async def _read_tail(tail: TailReader, reads: FetchReads, request: FetchRequest) -> None:
     """Let the leaders answer for the partitions whose records lie behind the remote tier."""
-    size = sum(each.size for each in reads.reads)
-    waits = not size and all(each.is_tail for each in reads.reads)
+    size = sum(read.size for read in reads.reads)
+    waits = not size and all(read.is_tail for read in reads.reads)
     terms = TailTerms(
         request.max_wait_ms if waits else 0,
         request.min_bytes,

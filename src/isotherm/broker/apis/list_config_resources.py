@@ -50,7 +50,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 def _configured(context: RequestContext, kind: ResourceType) -> list[str]:
     configs = context.services.metadata.image.configs
-    return sorted(each.name for each in configs if each.resource_type == kind)
+    return sorted(config.name for config in configs if config.resource_type == kind)
 
 
 API = Api(

@@ -80,7 +80,7 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 async def _answer_later(context: RequestContext, request: Any, answers: Sequence[Answer]) -> Any:
     version = context.header.api_version
-    finished = await asyncio.gather(*(_finish(each, version) for each in answers))
+    finished = await asyncio.gather(*(_finish(answer, version) for answer in answers))
     return _response(context, request, finished)
 
 

@@ -67,7 +67,9 @@ async def _matching(
     # second.
     loop = asyncio.get_running_loop()
     matching = await loop.run_in_executor(_MATCHING, matching_names, pattern, ids)
-    matched = [each for each in transactions if each.transactional_id in matching]
+    matched = [
+        transaction for transaction in transactions if transaction.transactional_id in matching
+    ]
     return _response(context, ErrorCode.none, unknown, matched)
 
 

@@ -199,8 +199,8 @@ async def _topics(
             for part in turns.parts(topic.partitions):
                 await turns.take(len(part))
                 partitions += [
-                    entity_of(partition_type, _partition_fields(context, topic.name, each))
-                    for each in part
+                    entity_of(partition_type, _partition_fields(context, topic.name, partition))
+                    for partition in part
                 ]
         await turns.take()
         topics.append(entity_of(topic_type, _topic_fields(context, answer, request, partitions)))
@@ -270,7 +270,7 @@ def _refuse_topics(context: RequestContext, request: Any, error_code: ErrorCode)
         for topic in _distinct(request.topics or ())
     )
     return _response(
-        context, request, [_topic_fields(context, each, request, ()) for each in answers]
+        context, request, [_topic_fields(context, answer, request, ()) for answer in answers]
     )
 
 

@@ -53,7 +53,11 @@ class GroupRequest(NamedTuple):
 async def handle(context: RequestContext, request: Any) -> Any:
     await context.services.group_coordinator.ensure_topic()
     return _response(
-        context, [await _group_fields(context, request, each) for each in _group_requests(request)]
+        context,
+        [
+            await _group_fields(context, request, group_request)
+            for group_request in _group_requests(request)
+        ],
     )
 
 

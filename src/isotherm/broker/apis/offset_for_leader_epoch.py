@@ -30,7 +30,9 @@ def handle(context: RequestContext, request: Any) -> Any:
     topics = [
         {
             "topic": topic.topic,
-            "partitions": [_answer(context, topic.topic, each) for each in topic.partitions],
+            "partitions": [
+                _answer(context, topic.topic, partition) for partition in topic.partitions
+            ],
         }
         for topic in request.topics
     ]

@@ -299,14 +299,14 @@ def _answer_once_safe(
     unsafe: Sequence[_UnsafeAppend],
 ) -> Awaitable[ProduceResponse | None]:
     """The answer, once the appends are flushed where required and are on the in-sync replicas."""
-    awaited = [each.awaited for each in unsafe if each.awaited is not None]
+    awaited = [append.awaited for append in unsafe if append.awaited is not None]
     delayed = DelayedProduce(awaited, asyncio.get_running_loop())
     # Watched before the first await, so that no change is missed.
     if not delayed.try_complete(None):
         context.services.replica_manager.purgatory.watch(
             delayed, delayed.keys, max(0, request.timeout_ms) / 1000
         )
-    if any(each.needs_flush for each in unsafe):
+    if any(append.needs_flush for append in unsafe):
         return _answer_once_flushed(context, request, answer, unsafe, delayed)
 
     def respond() -> ProduceResponse | None:
@@ -332,7 +332,9 @@ async def _answer_once_flushed(
             number = append.responses[append.place].partition
             append.responses[append.place] = _refused(number, error, append.partition)
 
-    await asyncio.gather(*(flush(each) for each in unsafe if each.needs_flush))
+    await asyncio.gather(
+        *(flush(unsafe_append) for unsafe_append in unsafe if unsafe_append.needs_flush)
+    )
     await delayed.future
     _note_outcomes(unsafe, delayed.outcomes)
     return _settled(context, request, answer)

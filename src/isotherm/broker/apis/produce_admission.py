@@ -86,7 +86,7 @@ def start_admissions(
 
 async def await_admissions(waiting: Mapping[AdmissionKey, PendingAdmission]) -> Verdicts:
     """The verdicts, once all are known. They hold until the end of this loop iteration."""
-    refusals = await asyncio.gather(*(each.wait() for each in waiting.values()))
+    refusals = await asyncio.gather(*(admission.wait() for admission in waiting.values()))
     verdicts: dict[AdmissionKey, IsothermError | None] = {}
     for (key, pending), refusal in zip(waiting.items(), refusals, strict=True):
         verdicts[key] = None

@@ -85,11 +85,11 @@ def _refuse_produce(context: RequestContext, request: ProduceRequest) -> Produce
                 topic.topic_id,
                 [
                     ProducePartitionResponse(
-                        partition=each.partition,
+                        partition=partition.partition,
                         error_code=ErrorCode.policy_violation,
                         error_message=REASON,
                     )
-                    for each in topic.partitions
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics

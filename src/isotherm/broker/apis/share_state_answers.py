@@ -100,6 +100,8 @@ async def _fields(
 def batches_of(entries: Any) -> tuple[StateBatch, ...]:
     """The state batches of a request."""
     return tuple(
-        StateBatch(each.first_offset, each.last_offset, each.delivery_count, each.delivery_state)
-        for each in entries
+        StateBatch(
+            entry.first_offset, entry.last_offset, entry.delivery_count, entry.delivery_state
+        )
+        for entry in entries
     )

@@ -35,7 +35,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         request.generation_id,
         request.protocol_type if has_protocol else None,
         request.protocol_name if has_protocol else None,
-        {each.member_id: each.assignment for each in request.assignments},
+        {assignment.member_id: assignment.assignment for assignment in request.assignments},
     )
     result = await context.services.group_coordinator.sync(request.group_id, syncing)
     return context.response(

@@ -58,9 +58,9 @@ def _list_offsets(handle: Handler, client: UpstreamClient) -> Handler:
     async def answer(context: RequestContext, request: Any) -> Any:
         response = await _awaited(handle(context, request))
         timestamps = {
-            TopicPartition(topic.name, each.partition_index): each.timestamp
+            TopicPartition(topic.name, partition.partition_index): partition.timestamp
             for topic in request.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
 
         def is_of_the_tail(place: TopicPartition, part: Any) -> bool:
@@ -80,9 +80,9 @@ def _epoch_ends(handle: Handler, client: UpstreamClient) -> Handler:
     async def answer(context: RequestContext, request: Any) -> Any:
         response = await _awaited(handle(context, request))
         epochs = {
-            TopicPartition(topic.topic, each.partition): each.leader_epoch
+            TopicPartition(topic.topic, partition.partition): partition.leader_epoch
             for topic in request.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
 
         def is_of_the_tail(place: TopicPartition, part: Any) -> bool:
@@ -90,7 +90,7 @@ def _epoch_ends(handle: Handler, client: UpstreamClient) -> Handler:
                 return False
             entries = _partition(context, place).log.leader_epochs.entries
             end = _partition(context, place).log.log_end_offset
-            last = max((each.epoch for each in entries if each.start_offset < end), default=-1)
+            last = max((entry.epoch for entry in entries if entry.start_offset < end), default=-1)
             return bool(epochs[place] >= last)
 
         return await _completed(
@@ -109,7 +109,7 @@ def _find_coordinator(handle: Handler, client: UpstreamClient) -> Handler:
 
 def _describe_configs(handle: Handler, client: UpstreamClient) -> Handler:
     async def answer(context: RequestContext, request: Any) -> Any:
-        if any(each.resource_type != TOPIC_RESOURCE for each in request.resources):
+        if any(resource.resource_type != TOPIC_RESOURCE for resource in request.resources):
             return await _awaited(handle(context, request))
         return await _in_thread(lambda: client.pass_on_to_any(request))
 
@@ -129,9 +129,9 @@ async def _completed(
     does not decide."""
     tail: dict[NodeAddress | None, set[TopicPartition]] = defaultdict(set)
     for topic in response.topics:
-        for each in topic.partitions:
-            place = TopicPartition(getattr(topic, name_field), getattr(each, index_field))
-            if is_of_the_tail(place, each):
+        for partition in topic.partitions:
+            place = TopicPartition(getattr(topic, name_field), getattr(partition, index_field))
+            if is_of_the_tail(place, partition):
                 tail[_leader(context, client, place)].add(place)
     answers: dict[TopicPartition, Any] = {}
     for address, places in tail.items():
@@ -143,10 +143,10 @@ async def _completed(
     def completed(topic: Any) -> Any:
         name = getattr(topic, name_field)
         partitions = []
-        for each in topic.partitions:
-            other = answers.get(TopicPartition(name, getattr(each, index_field)), each)
+        for partition in topic.partitions:
+            other = answers.get(TopicPartition(name, getattr(partition, index_field)), partition)
             if isinstance(other, ErrorCode):
-                other = dataclasses.replace(each, error_code=other)
+                other = dataclasses.replace(partition, error_code=other)
             partitions.append(other)
         return dataclasses.replace(topic, partitions=tuple(partitions))
 
@@ -167,9 +167,9 @@ def _ask(
         name = getattr(topic, name_field)
         chosen = [
             # The replica may know a newer leader epoch than the client, or an older one.
-            dataclasses.replace(each, **_any_epoch(each))
-            for each in topic.partitions
-            if TopicPartition(name, getattr(each, index_field)) in places
+            dataclasses.replace(partition, **_any_epoch(partition))
+            for partition in topic.partitions
+            if TopicPartition(name, getattr(partition, index_field)) in places
         ]
         if chosen:
             topics.append(dataclasses.replace(topic, partitions=tuple(chosen)))
@@ -180,9 +180,9 @@ def _ask(
     except IsothermError as error:
         return dict.fromkeys(places, error_code(error))
     return {
-        TopicPartition(getattr(topic, name_field), getattr(each, index_field)): each
+        TopicPartition(getattr(topic, name_field), getattr(partition, index_field)): partition
         for topic in answer.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
 
 

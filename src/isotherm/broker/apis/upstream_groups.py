@@ -148,7 +148,7 @@ class UpstreamGroups:
             answers.append(await _answered(self._requests, _passing(address, part)))
         if not answers:
             return context.response({several.in_response: ()})
-        joined = _joined(getattr(each, several.in_response) for each in answers)
+        joined = _joined(getattr(answer, several.in_response) for answer in answers)
         return dataclasses.replace(answers[0], **{several.in_response: joined})
 
     async def _coordinator(self, group: str) -> NodeAddress:

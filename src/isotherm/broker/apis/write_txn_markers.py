@@ -51,8 +51,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
                 appended.append(_append(context, ended, TopicPartition(topic.name, index)))
     # Awaited one after the other, which takes no longer than the slowest partition.
     codes = [
-        each if isinstance(each, ErrorCode) else await _code_once_committed(each)
-        for each in appended
+        code if isinstance(code, ErrorCode) else await _code_once_committed(code)
+        for code in appended
     ]
     answers = iter(codes)
     return _response(context, request, lambda: next(answers))

@@ -60,7 +60,7 @@ class BucketCluster(ReplicaCluster):
         self._histories = self._read_histories(self.tier_metadata)
         topics = [*_topic_images(self._histories, self._config.node_id), self._offsets_topic()]
         offsets = offsets_topic(self._config)
-        configs = {each.name: HISTORY_SETTINGS for each in topics}
+        configs = {topic.name: HISTORY_SETTINGS for topic in topics}
         self.publish(topics=topics, configs={**configs, offsets.name: offsets.configs})
 
     def _read_histories(

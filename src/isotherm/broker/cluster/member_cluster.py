@@ -204,9 +204,9 @@ class MemberCluster:
         )
         self._alter_partition.start()
         directories = {
-            self._directory_ids[each.path]: each
-            for each in self.log_manager.log_dirs()
-            if each.path in self._directory_ids
+            self._directory_ids[log_dir.path]: log_dir
+            for log_dir in self.log_manager.log_dirs()
+            if log_dir.path in self._directory_ids
         }
         return _MemberView(
             self._config,

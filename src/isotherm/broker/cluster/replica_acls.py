@@ -81,13 +81,13 @@ def read_upstream_acls(client: ClusterClient) -> Acls:
             resource_type=int(resource.resource_type),
             resource_name=str(resource.resource_name),
             pattern_type=int(resource.pattern_type),
-            principal=str(each.principal),
-            host=str(each.host),
-            operation=int(each.operation),
-            permission_type=int(each.permission_type),
+            principal=str(acl.principal),
+            host=str(acl.host),
+            operation=int(acl.operation),
+            permission_type=int(acl.permission_type),
         )
         for resource in answer.resources
-        for each in resource.acls
+        for acl in resource.acls
     )
 
 
@@ -118,4 +118,4 @@ def _code(kind: type[_Code], name: object) -> int:
 
 def _by_id(records: Iterable[AccessControlEntryRecord]) -> Acls:
     """Equal ACLs have the same id at each look, so that nothing changes for the authorizer."""
-    return {uuid.uuid5(_NAMESPACE, repr(each)): each for each in records}
+    return {uuid.uuid5(_NAMESPACE, repr(record)): record for record in records}

@@ -265,7 +265,7 @@ def next_image(
         # images is then found without a look at each partition.
         kept = {e.topic_id: e if (old := before.get(e.topic_id)) != e else old for e in topics}
         if len(kept) != len(before) or any(before.get(k) is not e for k, e in kept.items()):
-            by_name = {each.name: each for each in kept.values()}
+            by_name = {topic.name: topic for topic in kept.values()}
             image = replace(image, topics_by_id=kept, topics_by_name=by_name)
     if configs is not None:
         texts = {ConfigResource(TOPIC_RESOURCE, name): each for name, each in configs.items()}

@@ -64,11 +64,11 @@ class ReplicaSettings:
                 )
             if listener.protocol.name.startswith("SASL"):
                 mechanisms = config.security_of(listener.name).sasl_enabled_mechanisms
-                for each in mechanisms:
-                    if each.startswith("SCRAM"):
+                for mechanism in mechanisms:
+                    if mechanism.startswith("SCRAM"):
                         raise ConfigError(
                             "a read replica has no SCRAM credentials: only the cluster's brokers do"
-                            f" listener={listener} mechanism={each}"
+                            f" listener={listener} mechanism={mechanism}"
                             " hint='PLAIN, OAUTHBEARER, GSSAPI or certificates'"
                         )
 

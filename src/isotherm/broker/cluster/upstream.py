@@ -58,12 +58,12 @@ def read_state(client: ClusterClient) -> UpstreamState:
         oldest=_FIRST_ID_VERSION,
     )
     brokers = (
-        UpstreamBroker(int(each.node_id), NodeAddress(each.host, int(each.port)), each.rack)
-        for each in answer.brokers
+        UpstreamBroker(int(broker.node_id), NodeAddress(broker.host, int(broker.port)), broker.rack)
+        for broker in answer.brokers
     )
-    topics = (_topic(each) for each in answer.topics if each.error_code is ErrorCode.none)
+    topics = (_topic(topic) for topic in answer.topics if topic.error_code is ErrorCode.none)
     return UpstreamState(
-        str(answer.cluster_id), {each.broker_id: each for each in brokers}, tuple(topics)
+        str(answer.cluster_id), {broker.broker_id: broker for broker in brokers}, tuple(topics)
     )
 
 
@@ -74,14 +74,14 @@ def _topic(topic: Any) -> TopicImage:
         topic.topic_id,
         tuple(
             PartitionImage(
-                int(each.partition_index),
-                tuple(map(int, each.replica_nodes)),
-                tuple(map(int, each.isr_nodes)),
-                int(each.leader_id),
-                int(each.leader_epoch),
+                int(partition.partition_index),
+                tuple(map(int, partition.replica_nodes)),
+                tuple(map(int, partition.isr_nodes)),
+                int(partition.leader_id),
+                int(partition.leader_epoch),
                 0,
             )
-            for each in partitions
+            for partition in partitions
         ),
     )
 
@@ -101,9 +101,9 @@ def read_tiered(client: ClusterClient, names: Sequence[str]) -> dict[str, bool]:
         ]
         answer = client.ask_any(ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, newest=4)
         tiered |= {
-            str(each.resource_name): any(entry.value == "true" for entry in each.configs)
-            for each in answer.results
-            if each.error_code is ErrorCode.none
+            str(result.resource_name): any(entry.value == "true" for entry in result.configs)
+            for result in answer.results
+            if result.error_code is ErrorCode.none
         }
     return tiered
 
@@ -147,9 +147,9 @@ def log_starts(
 ) -> dict[TopicPartition, Offset]:
     """The log start of each partition, from its leader."""
     leaders = {
-        TopicPartition(topic.name, each.partition): each.leader
+        TopicPartition(topic.name, partition.partition): partition.leader
         for topic in state.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
     by_leader: dict[BrokerId, list[TopicPartition]] = defaultdict(list)
     for place in places:

@@ -166,7 +166,7 @@ class UpstreamCluster(ReplicaCluster):
         self._look()
         self._await_metadata()
         self._look()
-        if self._last and not any(each.leader_epochs for each in self._histories.values()):
+        if self._last and not any(history.leader_epochs for history in self._histories.values()):
             raise ConfigError(
                 "no segment of the cluster is in the bucket, so it is that of another cluster"
                 f" url={settings.url} layout={settings.layout} cluster_id={self.cluster_id}"
@@ -232,10 +232,12 @@ class UpstreamCluster(ReplicaCluster):
             self._answering = answering(self._peers)
         self._passes += 1
         places = {
-            TopicIdPartition(topic.topic_id, topic.name, each.partition): each.leader_epoch
+            TopicIdPartition(
+                topic.topic_id, topic.name, partition.partition
+            ): partition.leader_epoch
             for topic in state.topics
             if self._tiered.get(topic.name)
-            for each in topic.partitions
+            for partition in topic.partitions
         }
         self._assign(places.keys())
         for place, leader_epoch in places.items():
@@ -249,11 +251,13 @@ class UpstreamCluster(ReplicaCluster):
 
     def _read_state(self) -> UpstreamState:
         state = read_state(self.client)
-        self.client.addresses = {each.broker_id: each.address for each in state.brokers.values()}
+        self.client.addresses = {
+            broker.broker_id: broker.address for broker in state.brokers.values()
+        }
         self._leaders = {
-            TopicPartition(topic.name, each.partition): each.leader
+            TopicPartition(topic.name, partition.partition): partition.leader
             for topic in state.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
         return state
 
@@ -357,16 +361,16 @@ class UpstreamCluster(ReplicaCluster):
     def _publish(self, led: Mapping[TopicIdPartition, object]) -> None:
         own = self._own_broker(self._endpoints)
         brokers = {own.broker_id: own}
-        topics = [self._topic_image(each, led) for each in self._state.topics]
+        topics = [self._topic_image(topic, led) for topic in self._state.topics]
         if self._tail is Tail.LEADER:
             brokers |= {
-                each.broker_id: self._image_of(each) for each in self._state.brokers.values()
+                broker.broker_id: self._image_of(broker) for broker in self._state.brokers.values()
             }
         else:
-            topics = [each for each in topics if self._tiered.get(each.name)]
+            topics = [topic for topic in topics if self._tiered.get(topic.name)]
             peers = self._answering.items()
             brokers |= {n: self._image_of(UpstreamBroker(n, a, None)) for n, a in peers}
-        configs = {each.name: HISTORY_SETTINGS for each in topics if self._tiered.get(each.name)}
+        configs = {topic.name: HISTORY_SETTINGS for topic in topics if self._tiered.get(topic.name)}
         self.publish(topics=topics, configs=configs, brokers=brokers, acls=self._acls)
 
     def _image_of(self, broker: UpstreamBroker) -> BrokerImage:
@@ -378,7 +382,7 @@ class UpstreamCluster(ReplicaCluster):
             broker.rack,
             fenced=False,
             endpoints=tuple(
-                Endpoint(each.listener_name, *broker.address) for each in self._endpoints
+                Endpoint(endpoint.listener_name, *broker.address) for endpoint in self._endpoints
             ),
         )
 

@@ -285,8 +285,8 @@ class TransactionPeers(NamedTuple):
 
     async def stop(self) -> None:
         """Stop sending requests to other brokers. The coordinators must have stopped before."""
-        for each in self.batches:
-            await each.stop()
+        for batch in self.batches:
+            await batch.stop()
 
 
 def no_transaction_peers(

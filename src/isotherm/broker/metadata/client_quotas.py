@@ -134,19 +134,24 @@ def matching_quotas(
 
     Raises InvalidRequestError, or UnsupportedVersionError for an unknown type, as in Kafka.
     """
-    kinds = [each.entity_type for each in filters]
+    kinds = [quota_filter.entity_type for quota_filter in filters]
     if "" in kinds or len(set(kinds)) != len(kinds):
         raise InvalidRequestError(f"an entity type is filtered more than once types={kinds}")
-    for each in filters:
-        if each.entity_type not in ENTITY_TYPES:
-            raise UnsupportedVersionError(f"unknown entity type entity_type={each.entity_type}")
-        if each.match_type not in list(MatchType):
-            raise InvalidRequestError(f"unknown match type match_type={each.match_type}")
-        if each.match_type == MatchType.EXACT and each.name is None:
-            raise InvalidRequestError(f"an exact match needs a name entity_type={each.entity_type}")
-        if each.match_type != MatchType.EXACT and each.name is not None:
+    for quota_filter in filters:
+        if quota_filter.entity_type not in ENTITY_TYPES:
+            raise UnsupportedVersionError(
+                f"unknown entity type entity_type={quota_filter.entity_type}"
+            )
+        if quota_filter.match_type not in list(MatchType):
+            raise InvalidRequestError(f"unknown match type match_type={quota_filter.match_type}")
+        if quota_filter.match_type == MatchType.EXACT and quota_filter.name is None:
             raise InvalidRequestError(
-                f"only an exact match has a name entity_type={each.entity_type} name={each.name}"
+                f"an exact match needs a name entity_type={quota_filter.entity_type}"
+            )
+        if quota_filter.match_type != MatchType.EXACT and quota_filter.name is not None:
+            raise InvalidRequestError(
+                f"only an exact match has a name entity_type={quota_filter.entity_type}"
+                f" name={quota_filter.name}"
             )
     if IP in kinds and len(kinds) > 1:
         raise InvalidRequestError(
@@ -156,7 +161,7 @@ def matching_quotas(
         (entity, values)
         for entity, values in quotas.items()
         if (not strict or len(entity) == len(filters))
-        and all(_passes(dict(entity), each) for each in filters)
+        and all(_passes(dict(entity), quota_filter) for quota_filter in filters)
     ]
 
 

@@ -277,14 +277,14 @@ class MetadataDelta:
     def _clear_elr_of(self, topic_id: uuid.UUID) -> None:
         touched = self._partitions.get(topic_id)
         now = touched.values() if touched is not None else self._topic(topic_id).partitions
-        cleared = [each for each in now if each.elr or each.last_known_elr]
+        cleared = [partition for partition in now if partition.elr or partition.last_known_elr]
         if not cleared:
             return
         # Only now: a topic without ELR stays untouched, and the next image shares it.
         partitions = self._partitions_of(topic_id)
-        for each in cleared:
-            partitions[each.partition] = each._replace(
-                elr=(), last_known_elr=(), partition_epoch=each.partition_epoch + 1
+        for partition in cleared:
+            partitions[partition.partition] = partition._replace(
+                elr=(), last_known_elr=(), partition_epoch=partition.partition_epoch + 1
             )
 
     # ---- settings
@@ -448,7 +448,7 @@ def _checked_directories(
 
 
 def _endpoints(recorded: tuple[BrokerEndpoint, ...]) -> tuple[Endpoint, ...]:
-    return tuple(Endpoint(each.name, each.host, each.port) for each in recorded)
+    return tuple(Endpoint(endpoint.name, endpoint.host, endpoint.port) for endpoint in recorded)
 
 
 def _directory_ids(recorded: DirectoryIds) -> tuple[uuid.UUID, ...]:

@@ -118,6 +118,8 @@ def _endpoints(endpoints: tuple[Endpoint, ...]) -> tuple[BrokerEndpoint, ...]:
     Images do not keep it: each node uses its own listener map.
     """
     return tuple(
-        BrokerEndpoint(name=each.listener_name, host=each.host, port=each.port, security_protocol=0)
-        for each in endpoints
+        BrokerEndpoint(
+            name=endpoint.listener_name, host=endpoint.host, port=endpoint.port, security_protocol=0
+        )
+        for endpoint in endpoints
     )

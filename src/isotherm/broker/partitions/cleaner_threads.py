@@ -131,7 +131,7 @@ def publish_cleaner_metrics(
             (stats.elapsed_s for stats in _last_stats(cleaner)), default=0
         ),
         _CLEANER + "max-compaction-delay-secs": lambda: manager.compaction_delay_ms_max / 1000,
-        _CLEANER + "deadthreadcount": lambda: sum(each.has_failed for each in cleaner.workers),
+        _CLEANER + "deadthreadcount": lambda: sum(worker.has_failed for worker in cleaner.workers),
         _MANAGER + "max-dirty-percent": lambda: 100 * manager.max_dirty_ratio,
         _MANAGER + "time-since-last-run-ms": lambda: manager.ms_since_last_run(clock.now_ms()),
     }

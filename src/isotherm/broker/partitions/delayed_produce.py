@@ -36,7 +36,7 @@ class DelayedProduce:
 
     @property
     def keys(self) -> list[TopicPartition]:
-        return [each.partition.topic_partition for each in self._awaited]
+        return [append.partition.topic_partition for append in self._awaited]
 
     @property
     def outcomes(self) -> list[ErrorCode]:

@@ -203,7 +203,7 @@ class LogDirMoves:
                 self._begun.wait_for(lambda: self._moves or self._stopping.is_set())
             # A copy, which CPython makes atomically: the control thread adds and removes moves
             # meanwhile. `sum`, because `any` would stop at the first move that advances.
-            if not sum(self._copy_some(each) for each in tuple(self._moves.values())):
+            if not sum(self._copy_some(move) for move in tuple(self._moves.values())):
                 self._clock.wait(self._stopping, IDLE_INTERVAL_S)
 
     def _copy_some(self, move: _Move) -> int:

@@ -428,17 +428,17 @@ class ReplicaManager:
         may take long or need retries.
         """
         by_topic: dict[str, list[TopicIdPartition]] = {}
-        for each in stopped:
-            hosted = self._topics.get(each.topic)
-            if hosted is not None and hosted.topic_id == each.topic_id:
-                by_topic.setdefault(each.topic, []).append(each)
+        for partition in stopped:
+            hosted = self._topics.get(partition.topic)
+            if hosted is not None and hosted.topic_id == partition.topic_id:
+                by_topic.setdefault(partition.topic, []).append(partition)
         for name, places in by_topic.items():
             self._stop(self._topics[name], places, delete_remote=delete_remote)
 
     def _stop(
         self, hosted: HostedTopic, places: list[TopicIdPartition], *, delete_remote: bool
     ) -> None:
-        indexes = {each.partition for each in places}
+        indexes = {place.partition for place in places}
         left = {i: each for i, each in hosted.partitions.items() if i not in indexes}
         # Removed first, so that no new request finds them. Waiting requests complete after that.
         if left or hosted.offline - indexes:
@@ -450,8 +450,8 @@ class ReplicaManager:
             del self._names[hosted.topic_id]
         for index in indexes & hosted.partitions.keys():
             hosted.partitions[index].leave()
-        for each in places:
-            self._cancel_move(each.topic_partition)
+        for place in places:
+            self._cancel_move(place.topic_partition)
         is_tiered = is_remote_log_enabled(
             hosted.name, hosted.config, system_enabled=self._remote_log_manager is not None
         )
@@ -459,8 +459,8 @@ class ReplicaManager:
         # directories are the only trace by which a start can resume it.
         if self._remote_log_manager is not None and is_tiered:
             self._remote_log_manager.stop_partitions(places, delete_remote=delete_remote)
-        for each in places:
-            self._log_manager.delete_log(each.topic_partition)
+        for place in places:
+            self._log_manager.delete_log(place.topic_partition)
 
     def update_config(self, name: str, config: TopicConfig) -> None:
         """Apply a topic's new configuration to its logs. Tiering starts if it is now enabled.
@@ -495,9 +495,9 @@ class ReplicaManager:
 
     def notify_remote_tier(self, partitions: Iterable[Partition]) -> None:
         """Start the remote tier's tasks for the tiered partitions, each for its role."""
-        tiered = [each for each in partitions if each.log.remote_log_enabled]
+        tiered = [partition for partition in partitions if partition.log.remote_log_enabled]
         if self._remote_log_manager is not None and tiered:
             self._remote_log_manager.on_leadership_change(
-                [each.log for each in tiered if each.is_leader],
-                [each.log for each in tiered if not each.is_leader],
+                [partition.log for partition in tiered if partition.is_leader],
+                [partition.log for partition in tiered if not partition.is_leader],
             )

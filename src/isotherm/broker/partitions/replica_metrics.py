@@ -47,7 +47,7 @@ class ReplicaMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         topics = self._replica_manager.topics()
-        partitions = [each for topic in topics for each in topic.partitions.values()]
+        partitions = [partition for topic in topics for partition in topic.partitions.values()]
         for gauge in _GAUGES:
             value = sum(map(gauge.counts, partitions))
             name = _PREFIX + gauge.name.lower()
@@ -56,7 +56,7 @@ class ReplicaMetrics(Collector):
         yield GaugeMetricFamily(
             f"{_PREFIX}offlinereplicacount", "Kafka's OfflineReplicaCount.", offline
         )
-        ids = [each.log.producers.id_count for each in partitions]
+        ids = [partition.log.producers.id_count for partition in partitions]
         yield GaugeMetricFamily(f"{_PREFIX}produceridcount", "Kafka's ProducerIdCount.", sum(ids))
         yield GaugeMetricFamily(
             "isotherm_partition_producer_ids_max",

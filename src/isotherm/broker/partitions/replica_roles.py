@@ -283,9 +283,9 @@ class ReplicaRoles:
         self._stop(plan.unassigned, delete_remote=False)
         # Before this broker leads: no fetcher may append to a log that takes appends of producers.
         self._remove_fetchers(
-            TopicPartition(roles.topic.name, each.partition)
+            TopicPartition(roles.topic.name, partition.partition)
             for roles in plan.leaders
-            for each in roles.partitions
+            for partition in roles.partitions
         )
         led = [taken for roles in plan.leaders for taken in self._take(roles)]
         followed = [taken for roles in plan.followers for taken in self._take(roles)]
@@ -294,13 +294,13 @@ class ReplicaRoles:
         restarted = [taken.partition for taken in followed if taken.is_news]
         if restarted:
             # The fetcher of the old leader ends first: two fetchers must not append to one log.
-            self._remove_fetchers(each.topic_partition for each in restarted)
+            self._remove_fetchers(partition.topic_partition for partition in restarted)
             self._fetch(restarted, image)
         self._replica_manager.notify_remote_tier(taken.partition for taken in (*led, *followed))
 
     def _stop(self, places: tuple[TopicIdPartition, ...], *, delete_remote: bool) -> None:
         if places:
-            self._remove_fetchers(each.topic_partition for each in places)
+            self._remove_fetchers(place.topic_partition for place in places)
             self._replica_manager.stop_partitions(places, delete_remote=delete_remote)
 
     def _take(self, roles: TopicRoles) -> list[TakenRole]:
@@ -311,8 +311,8 @@ class ReplicaRoles:
 
     def _remove_fetchers(self, partitions: Iterable[TopicPartition]) -> None:
         removed = list(partitions)
-        for each in removed:
-            self._waiting.pop(each, None)
+        for partition in removed:
+            self._waiting.pop(partition, None)
         if removed:
             self._fetchers.remove(removed)
 

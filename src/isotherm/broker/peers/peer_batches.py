@@ -146,10 +146,10 @@ class PeerBatches(Generic[Item, Result]):
         self._destinations.clear()
         # All connections are closed before the first join, so that the threads end at the same
         # time.
-        for each in destinations:
-            each.stop()
-        for each in destinations:
-            await self._loop.run_in_executor(None, each.join)
+        for destination in destinations:
+            destination.stop()
+        for destination in destinations:
+            await self._loop.run_in_executor(None, destination.join)
 
 
 def _complete(

@@ -68,15 +68,15 @@ class TailReader:
         """The leaders' answers, in the order of `requests`. A leader that does not answer is an
         error of its partitions that the client retries."""
         by_leader: dict[BrokerId, list[TailRequest]] = defaultdict(list)
-        for each in requests:
-            by_leader[each.leader].append(each)
+        for request in requests:
+            by_leader[request.leader].append(request)
         parts = await asyncio.gather(
             *(self._fetch(leader, of_leader, terms) for leader, of_leader in by_leader.items())
         )
         answers = {place: answer for part in parts for place, answer in part.items()}
         return [
-            answers.get(each.place) or _failed(each, ErrorCode.not_leader_or_follower)
-            for each in requests
+            answers.get(request.place) or _failed(request, ErrorCode.not_leader_or_follower)
+            for request in requests
         ]
 
     def close(self) -> None:
@@ -90,12 +90,12 @@ class TailReader:
         if address is None:
             return {e.place: _failed(e, ErrorCode.not_leader_or_follower) for e in requests}
         by_topic: dict[str, list[dict[str, int]]] = defaultdict(list)
-        for each in requests:
-            by_topic[each.place.topic].append(
+        for request in requests:
+            by_topic[request.place.topic].append(
                 {
-                    "partition": each.place.partition,
-                    "fetch_offset": each.offset,
-                    "partition_max_bytes": each.max_bytes,
+                    "partition": request.place.partition,
+                    "fetch_offset": request.offset,
+                    "partition_max_bytes": request.max_bytes,
                 }
             )
         fields = {
@@ -116,11 +116,11 @@ class TailReader:
         try:
             answer = await self._pool.run(ask)
         except IsothermError as error:
-            return {each.place: _failed(each, error_code(error)) for each in requests}
+            return {request.place: _failed(request, error_code(error)) for request in requests}
         return {
-            TopicPartition(str(topic.topic), int(each.partition_index)): _passed_on(each)
+            TopicPartition(str(topic.topic), int(partition.partition_index)): _passed_on(partition)
             for topic in answer.responses
-            for each in topic.partitions
+            for partition in topic.partitions
         }
 
 

@@ -49,8 +49,8 @@ class UpstreamPool:
 
     def close(self) -> None:
         """End the requests that wait."""
-        for each in self._clients:
-            each.close()
+        for client in self._clients:
+            client.close()
         self._threads.shutdown(cancel_futures=True)
 
     def _run(self, work: Callable[[ClusterClient], _Result]) -> _Result:

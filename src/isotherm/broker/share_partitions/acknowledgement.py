@@ -36,7 +36,7 @@ class AcknowledgeType(enum.IntEnum):
     RENEW = 4
 
 
-_TYPES = frozenset(int(each) for each in AcknowledgeType)
+_TYPES = frozenset(int(acknowledge_type) for acknowledge_type in AcknowledgeType)
 _STATES = {
     AcknowledgeType.GAP: RecordState.ARCHIVED,
     AcknowledgeType.ACCEPT: RecordState.ACKNOWLEDGED,
@@ -76,15 +76,17 @@ def acknowledge(
     """
     transition = Transition()
     try:
-        for each in acknowledgements:
-            _check_types(each)
-            if each.last_offset_inclusive < window.start_offset:
+        for acknowledgement in acknowledgements:
+            _check_types(acknowledgement)
+            if acknowledgement.last_offset_inclusive < window.start_offset:
                 continue
-            for batch in _batches_of(window, each):
+            for batch in _batches_of(window, acknowledgement):
                 if batch.last_offset_inclusive < window.start_offset:
                     continue
                 try:
-                    _acknowledge_batch(window, member_id, each, batch, transition, deliveries)
+                    _acknowledge_batch(
+                        window, member_id, acknowledgement, batch, transition, deliveries
+                    )
                 finally:
                     batch.join()
     except (InvalidRecordStateError, InvalidRequestError):

@@ -72,4 +72,8 @@ def read_bootstrap_credentials(
         raise CorruptMetadataError(f"bootstrap metadata is damaged file={path}") from error
     if end != len(data):
         raise CorruptMetadataError(f"bootstrap metadata is cut off file={path} at={end}")
-    return [each for each in metadata_records if isinstance(each, UserScramCredentialRecord)]
+    return [
+        metadata_record
+        for metadata_record in metadata_records
+        if isinstance(metadata_record, UserScramCredentialRecord)
+    ]

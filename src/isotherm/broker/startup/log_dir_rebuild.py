@@ -147,7 +147,7 @@ def _topic_names(partitions: Sequence[RebuiltPartition]) -> dict[uuid.UUID, str]
 
     Raises ConfigError if two topics with the same name are to be rebuilt.
     """
-    names = {each.owner.topic_id: each.owner.topic for each in partitions}
+    names = {partition.owner.topic_id: partition.owner.topic for partition in partitions}
     twice = [name for name, number in Counter(names.values()).items() if number > 1]
     if twice:
         raise ConfigError(
@@ -164,10 +164,12 @@ def _topic_records(
     producer_id_max = -1
     for topic_id, name in _topic_names(partitions).items():
         epochs: dict[int, int] = {}
-        for each in partitions:
-            if each.owner.topic_id == topic_id:
-                epochs[each.owner.partition] = each.epochs[-1].epoch if each.epochs else 0
-                ids = [producer.producer_id for producer in each.producers()]
+        for partition in partitions:
+            if partition.owner.topic_id == topic_id:
+                epochs[partition.owner.partition] = (
+                    partition.epochs[-1].epoch if partition.epochs else 0
+                )
+                ids = [producer.producer_id for producer in partition.producers()]
                 producer_id_max = max(producer_id_max, *ids, -1)
         records.append(TopicRecord(name=name, topic_id=topic_id))
         records += config_records(TOPIC_RESOURCE, name, TOPIC_SETTINGS)

@@ -78,8 +78,8 @@ def write_partition_directories(
             " broker'"
         )
     fs.make_directory(folder)
-    for each in partitions:
-        write_partition_directory(fs, folder, each, now_ms)
+    for partition in partitions:
+        write_partition_directory(fs, folder, partition, now_ms)
     write_log_starts(fs, folder, partitions)
 
 
@@ -105,14 +105,16 @@ def write_log_starts(fs: FileSystem, log_dir: Path, partitions: Sequence[Rebuilt
     """Add the log start offsets to the checkpoint, and keep those of other partitions."""
     path = log_dir / LOG_START_OFFSET_CHECKPOINT_NAME
     starts = load_offset_checkpoint(fs, path)
-    starts |= {each.owner.topic_partition: each.log_start for each in partitions}
+    starts |= {partition.owner.topic_partition: partition.log_start for partition in partitions}
     fs.write_atomically(path, encode_offset_checkpoint(starts))
 
 
 def abort_markers(partition: RebuiltPartition, now_ms: TimestampMs) -> bytes:
     """The records after the history: an abort marker for each producer with an open transaction."""
     undecided = [
-        each for each in partition.producers() if each.current_transaction_first_offset >= 0
+        producer
+        for producer in partition.producers()
+        if producer.current_transaction_first_offset >= 0
     ]
     last_epoch = partition.epochs[-1].epoch if partition.epochs else NO_LEADER_EPOCH
     return b"".join(

@@ -115,9 +115,9 @@ class LineageRestorer:
 
     def _lost(self) -> list[tuple[TopicPartition, LineageLostError]]:
         return [
-            (each.topic_partition, each.reason)
-            for each in self._damaged_logs()
-            if isinstance(each.reason, LineageLostError)
+            (log.topic_partition, log.reason)
+            for log in self._damaged_logs()
+            if isinstance(log.reason, LineageLostError)
         ]
 
     def _try(self, place: TopicIdPartition, leader: BrokerId, lost: LineageLostError) -> None:
@@ -167,7 +167,7 @@ class LineageRestorer:
         """Control thread only: it also deletes topics, so the log cannot be replaced in between."""
         # While the tier was read, the topic may have been deleted, and one of the same name
         # created. The path then has the checkpoint of the new log.
-        if not any(each.reason is lost for each in self._damaged_logs()):
+        if not any(log.reason is lost for log in self._damaged_logs()):
             return
         # Stored before the partition is served, because a restart would otherwise find the epochs
         # lost again.
@@ -202,10 +202,10 @@ def segment_before(
     """
     local_start = lost.local_start
     holding = [
-        each
-        for each in segments
-        if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        and each.start_offset < local_start <= each.end_offset_inclusive + 1
+        segment_metadata
+        for segment_metadata in segments
+        if segment_metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        and segment_metadata.start_offset < local_start <= segment_metadata.end_offset_inclusive + 1
     ]
     if not holding:
         raise CorruptLogError(
@@ -230,7 +230,7 @@ def segment_before(
         raise CorruptLogError(
             "segments of the remote tier disagree on the epoch before the local log"
             f" offset={local_start - 1}"
-            f" segments={','.join(str(each.segment_id) for each in holding)}",
+            f" segments={','.join(str(segment.segment_id) for segment in holding)}",
             RESTORE_HINT,
         )
     # All agree on the epoch there, and so on the history below it: one epoch has one leader.
@@ -247,7 +247,7 @@ def joined_lineage(
 
     Raises CorruptLogError if they are not in ascending order.
     """
-    remote = [each for each in checkpoint if each.start_offset < local_start]
+    remote = [entry for entry in checkpoint if entry.start_offset < local_start]
     lineage = joined(remote, local_epochs)
     if first_out_of_order(lineage) is not None:
         raise CorruptLogError(

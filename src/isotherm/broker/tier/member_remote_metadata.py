@@ -306,7 +306,7 @@ class MemberMetadataLevels:
 
 def _knows_level_1(broker: BrokerImage) -> bool:
     return any(
-        each.name == METADATA_COMPACTION_FEATURE
-        and each.min_supported_version <= 1 <= each.max_supported_version
-        for each in broker.features
+        feature.name == METADATA_COMPACTION_FEATURE
+        and feature.min_supported_version <= 1 <= feature.max_supported_version
+        for feature in broker.features
     )

@@ -28,7 +28,7 @@ _DECIDED_AT_VALUE = struct.Struct(">q")
 
 def metadata_batch(records: Sequence[NewMetadataRecord]) -> bytearray:
     return build_batch(
-        [(each.timestamp_ms, each.key, each.value, _headers_of(each)) for each in records]
+        [(record.timestamp_ms, record.key, record.value, _headers_of(record)) for record in records]
     )
 
 

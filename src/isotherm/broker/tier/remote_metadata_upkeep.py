@@ -40,16 +40,16 @@ class RemoteMetadataUpkeep:
         self._work = work
 
     def start(self) -> None:
-        for each in self._work:
-            each.task.start()
+        for upkeep in self._work:
+            upkeep.task.start()
 
     def stop(self) -> None:
         """Cancel all tasks and wait for their current steps."""
         for each in self._work:
             # All are cancelled before any is waited for, so that the waits overlap.
             each.cancel()
-        for each in self._work:
-            each.task.stop()
+        for upkeep in self._work:
+            upkeep.task.stop()
 
 
 class UpkeepTasks:

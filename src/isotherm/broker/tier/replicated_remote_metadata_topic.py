@@ -250,6 +250,6 @@ class ReplicatedRemoteMetadataTopic:
 def _partitions_of(response: Any) -> list[Any]:
     """The partition entries in a response to any of the three requests."""
     if hasattr(response, "topics"):
-        return [each for topic in response.topics for each in topic.partitions]
+        return [partition for topic in response.topics for partition in topic.partitions]
     name = "partitions" if type(response) is _FETCH_RESPONSE else "partition_responses"
     return [each for topic in response.responses for each in getattr(topic, name)]

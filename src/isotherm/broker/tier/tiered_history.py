@@ -66,7 +66,7 @@ def read_history(
     checkpoint = checkpoint_of_copy(last, bytes(storage.fetch_index(last, IndexType.LEADER_EPOCH)))
     end = last.end_offset_inclusive + 1
     # A checkpoint may have epochs that start behind the segment. They have no record in it.
-    epochs = [each for each in checkpoint if each.start_offset < end]
+    epochs = [entry for entry in checkpoint if entry.start_offset < end]
     producers = read_producer_snapshot(
         bytes(storage.fetch_index(last, IndexType.PRODUCER_SNAPSHOT))
     )

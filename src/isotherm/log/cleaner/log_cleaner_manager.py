@@ -84,14 +84,14 @@ class LogCleanerManager:
                 for log in logs
                 if self._is_free(log) and (to_clean := self._plan(log)) is not None
             ]
-            ratios = [each.to_clean.cleanable_ratio for each in dirty]
+            ratios = [cleaning.to_clean.cleanable_ratio for cleaning in dirty]
             self.max_dirty_ratio = max(ratios, default=0.0)
-            delays = [each.to_clean.compaction_delay_ms for each in dirty]
+            delays = [cleaning.to_clean.compaction_delay_ms for cleaning in dirty]
             self.compaction_delay_ms_max = max(delays, default=0)
             due = [
-                each
-                for each in dirty
-                if each.to_clean.must_be_cleaned(each.log.config.min_cleanable_dirty_ratio)
+                cleaning
+                for cleaning in dirty
+                if cleaning.to_clean.must_be_cleaned(cleaning.log.config.min_cleanable_dirty_ratio)
             ]
             if not due:
                 return None
@@ -271,7 +271,7 @@ class LogCleanerManager:
         return to_clean if to_clean.total_size > 0 else None
 
     def _save_checkpoint(self, log: PartitionLog, offset: Offset | None) -> None:
-        existing = {each.topic_partition for each in self._logs()}
+        existing = {partition_log.topic_partition for partition_log in self._logs()}
         try:
             self._checkpoints.save(log.log_dir, log.topic_partition, offset, existing)
         except LogDirFailedError:

@@ -107,7 +107,7 @@ class GroupRewriter:
             self._throttle(len(part.records))
             self._writers[-1].append(part)
             end_offset = int(part.batches["last_offset"][-1]) + 1
-            ended = [each for each in aborted if each.last_offset < end_offset]
+            ended = [transaction for transaction in aborted if transaction.last_offset < end_offset]
             self._writers[-1].append_aborted(ended)
             aborted = aborted[len(ended) :]
 

@@ -101,12 +101,12 @@ class ErasureCertificate:
     @property
     def left(self) -> int:
         """The matching records that were found again."""
-        return sum(each.left or 0 for each in self.partitions)
+        return sum(partition.left or 0 for partition in self.partitions)
 
     @property
     def rows_left(self) -> int:
         """The rows of erased records that were found in tables."""
-        return sum(each.left or 0 for each in self.tables)
+        return sum(table.left or 0 for table in self.tables)
 
 
 def encode_certificate(certificate: ErasureCertificate) -> bytes:
@@ -126,15 +126,15 @@ def encode_certificate(certificate: ErasureCertificate) -> bytes:
         "timeMs": certificate.time_ms,
         "provedMs": certificate.proved_ms,
         "valueType": certificate.value_type,
-        "partitions": [_partition_members(each) for each in certificate.partitions],
+        "partitions": [_partition_members(partition) for partition in certificate.partitions],
         "tables": [
             {
-                "name": each.name,
-                "format": each.table_format,
-                "deleted": each.deleted,
-                "left": each.left,
+                "name": table.name,
+                "format": table.table_format,
+                "deleted": table.deleted,
+                "left": table.left,
             }
-            for each in certificate.tables
+            for table in certificate.tables
         ],
     }
     return json.dumps(members, indent=1, ensure_ascii=False).encode()
@@ -153,15 +153,15 @@ def _partition_members(erased: ErasedPartition) -> dict[str, Any]:
         "localCopiesGone": list(erased.local_copies_gone),
         "segments": [
             {
-                "startOffset": each.start_offset,
-                "endOffsetInclusive": each.end_offset_inclusive,
-                "old": each.old,
-                "new": each.new,
-                "oldSize": each.old_size,
-                "newSize": each.new_size,
-                "oldGoneMs": each.old_gone_ms,
+                "startOffset": segment.start_offset,
+                "endOffsetInclusive": segment.end_offset_inclusive,
+                "old": segment.old,
+                "new": segment.new,
+                "oldSize": segment.old_size,
+                "newSize": segment.new_size,
+                "oldGoneMs": segment.old_gone_ms,
             }
-            for each in erased.segments
+            for segment in erased.segments
         ],
         "unreachable": [
             {
@@ -276,7 +276,8 @@ class ErasureCertificates:
     def runs(self) -> list[str]:
         """The names of the runs that have a certificate here."""
         names = (
-            each.key.removeprefix(self._root) for each in self._client.list_objects(self._root)
+            object_.key.removeprefix(self._root)
+            for object_ in self._client.list_objects(self._root)
         )
         return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
 
@@ -302,10 +303,12 @@ class ErasureCertificates:
 def joined(earlier: ErasureCertificate, later: ErasureCertificate) -> ErasureCertificate:
     """The certificate of both passes of a run. The later one has the pieces above the earlier one's
     ends, and knows what is not reached now."""
-    before = {each.partition: each for each in earlier.partitions}
+    before = {partition.partition: partition for partition in earlier.partitions}
     partitions = [
-        each if (first := before.pop(each.partition, None)) is None else _joined(first, each)
-        for each in later.partitions
+        partition
+        if (first := before.pop(partition.partition, None)) is None
+        else _joined(first, partition)
+        for partition in later.partitions
     ]
     return replace(
         earlier,
@@ -340,4 +343,4 @@ def _joined(earlier: ErasedPartition, later: ErasedPartition) -> ErasedPartition
 
 def covering(partitions: Sequence[ErasedPartition]) -> dict[TopicIdPartition, Offset]:
     """The end of what each partition's erasure covers."""
-    return {each.partition: each.end_offset for each in partitions}
+    return {partition.partition: partition.end_offset for partition in partitions}

@@ -58,12 +58,12 @@ def hole_error(
     sides."""
     finished = [s for s in segments if s.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
     before = max(
-        (each for each in finished if each.end_offset_inclusive < offset),
+        (segment for segment in finished if segment.end_offset_inclusive < offset),
         key=lambda each: each.end_offset_inclusive,
         default=None,
     )
     after = min(
-        (each for each in finished if each.start_offset > offset),
+        (segment for segment in finished if segment.start_offset > offset),
         key=lambda each: each.start_offset,
         default=None,
     )

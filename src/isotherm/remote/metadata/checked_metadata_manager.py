@@ -178,11 +178,11 @@ class CheckedMetadataManager:
             partition,
             lambda: list(self._inner.list_remote_log_segments(partition, leader_epoch)),
         )
-        for each in segments:
+        for segment in segments:
             self._calls.check(
-                method, partition, "segments, not None", each, is_right=each is not None
+                method, partition, "segments, not None", segment, is_right=segment is not None
             )
-            self._segment(method, partition, each)
+            self._segment(method, partition, segment)
         return sorted(segments, key=lambda each: each.start_offset)
 
     def remote_log_size(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> int:

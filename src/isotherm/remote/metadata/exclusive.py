@@ -40,4 +40,11 @@ class LockedMetadata:
 
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         listed = self._manager.list_remote_log_segments(segment_id.topic_id_partition)
-        return next((each for each in listed if each.segment_id == segment_id), None)
+        return next(
+            (
+                segment_metadata
+                for segment_metadata in listed
+                if segment_metadata.segment_id == segment_id
+            ),
+            None,
+        )

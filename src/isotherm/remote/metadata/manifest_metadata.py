@@ -109,9 +109,9 @@ def read_manifests(
         )
     client = open_for_reading(settings)
     committed = [
-        each
-        for each in list_segment_objects(client, layout, selects_topic)
-        if suffix in each.objects
+        segment_object
+        for segment_object in list_segment_objects(client, layout, selects_topic)
+        if suffix in segment_object.objects
     ]
 
     def read(listed: SegmentObjects) -> RemoteLogSegmentMetadata | DamagedSegment | None:
@@ -144,12 +144,13 @@ def newest_topics(
     still be in the bucket. The topic with the newest segment counts; the others are logged.
     """
     by_topic: dict[tuple[str, object], list[RemoteLogSegmentMetadata]] = defaultdict(list)
-    for each in segments:
-        owner = each.topic_id_partition
-        by_topic[owner.topic, owner.topic_id].append(each)
+    for segment in segments:
+        owner = segment.topic_id_partition
+        by_topic[owner.topic, owner.topic_id].append(segment)
     newest: dict[str, tuple[str, object]] = {}
     times: Mapping[tuple[str, object], int] = {
-        topic: max(each.event_timestamp_ms for each in held) for topic, held in by_topic.items()
+        topic: max(segment.event_timestamp_ms for segment in held)
+        for topic, held in by_topic.items()
     }
     for topic in sorted(by_topic, key=lambda topic: (times[topic], str(topic[1]))):
         other = newest.get(topic[0])
@@ -158,7 +159,7 @@ def newest_topics(
                 "an earlier topic of this name is left out topic=%s topic_id=%s", *other
             )
         newest[topic[0]] = topic
-    return [each for topic in newest.values() for each in by_topic[topic]]
+    return [segment for topic in newest.values() for segment in by_topic[topic]]
 
 
 def _filled(

@@ -58,7 +58,9 @@ def contradicted_transaction(
         np.concatenate([table[name] for _, table in tables])
         for name in ("producer_id", "base_offset", "attributes")
     )
-    named = {(each.producer_id, each.last_offset): each for each in aborted}
+    named = {
+        (transaction.producer_id, transaction.last_offset): transaction for transaction in aborted
+    }
     is_relevant = (markers != NO_MARKER) | ((attributes & TRANSACTIONAL_FLAG) != 0)
     rows = np.flatnonzero(is_relevant)
     # Stable: the batches of each producer stay in the order of the log.

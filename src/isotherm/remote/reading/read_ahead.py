@@ -236,8 +236,8 @@ class ReadAhead:
     def forget(self, segment_id: RemoteLogSegmentId) -> None:
         """Drop the ranges of a segment that is damaged or replaced."""
         with self._lock:
-            for each in list(self._by_segment.get(segment_id, ())):
-                self._drop(each)
+            for segment_range in list(self._by_segment.get(segment_id, ())):
+                self._drop(segment_range)
 
     def _start_ahead(self) -> None:
         starting = []
@@ -249,8 +249,8 @@ class ReadAhead:
                 if next_range.begin():
                     self._ahead_count += 1
                     starting.append(next_range)
-        for each in starting:
-            self._threads.submit(partial(self._fetch_ahead, each))
+        for segment_range in starting:
+            self._threads.submit(partial(self._fetch_ahead, segment_range))
 
     def _fetch_ahead(self, segment_range: SegmentRange) -> None:
         try:
@@ -295,15 +295,20 @@ class ReadAhead:
 
     def _find(self, segment_id: RemoteLogSegmentId, position: Position) -> SegmentRange | None:
         # A walk, not a search: a segment has few ranges, which are several MiB each.
-        for each in self._by_segment.get(segment_id, ()):
-            if each.start <= position < each.end:
-                return each
+        for segment_range in self._by_segment.get(segment_id, ()):
+            if segment_range.start <= position < segment_range.end:
+                return segment_range
         return None
 
     def _before(self, segment_id: RemoteLogSegmentId, position: Position) -> SegmentRange | None:
         """The range that ends at `position`."""
         return next(
-            (each for each in self._by_segment.get(segment_id, ()) if each.end == position), None
+            (
+                segment_range
+                for segment_range in self._by_segment.get(segment_id, ())
+                if segment_range.end == position
+            ),
+            None,
         )
 
     def _demand(
@@ -402,7 +407,9 @@ class ReadAhead:
         segment_id, segment_size = metadata.segment_id, metadata.segment_size_in_bytes
         of_segment = self._by_segment.get(segment_id, ())
         # Ranges of a segment never overlap: each byte is held once.
-        behind = [each.start for each in of_segment if each.start > position]
+        behind = [
+            segment_range.start for segment_range in of_segment if segment_range.start > position
+        ]
         end = min(position + size, segment_size, *behind)
         if not self._make_room(end - position, is_ahead=is_ahead):
             return None
@@ -441,8 +448,10 @@ class ReadAhead:
 
     def _drop_ahead_of(self, run: _Run) -> None:
         """Stop fetching ahead for a reader that has left."""
-        for each in [each for each in self._ahead if self._held[each].run is run]:
-            self._drop(each)
+        for segment_range in [
+            segment_range for segment_range in self._ahead if self._held[segment_range].run is run
+        ]:
+            self._drop(segment_range)
 
     def _drop(self, dropped: SegmentRange) -> None:
         if self._held.pop(dropped, None) is None:

@@ -271,13 +271,13 @@ class RemoteLogReader:
         # event loop.
         _check_may_fetch_index(request)
         others = self._overlapping(request, ended_early, span, offset)
-        holder = next((each for each in others if each.start_offset <= offset), None)
+        holder = next((other for other in others if other.start_offset <= offset), None)
         if holder is None:
-            for each in ended_early:
-                last = self._index_cache.get(each).last_offset_named(span.end_offset)
+            for segment in ended_early:
+                last = self._index_cache.get(segment).last_offset_named(span.end_offset)
                 if last >= offset:
                     raise damaged_segment(
-                        each,
+                        segment,
                         f"batches end before the segment's indexes do first_missing={offset}"
                         f" last_named={last} hint='`isotherm pipeline scrub` lists the missing"
                         " offsets'",
@@ -298,19 +298,19 @@ class RemoteLogReader:
         """The lineage's other segments with offsets of `span` from `offset` on."""
         entry = epoch_for_offset(request.lineage, offset)
         # Each step adds a segment that is not looked at again, so the steps end.
-        segment_ids = {each.segment_id for each in ended_early}
+        segment_ids = {segment.segment_id for segment in ended_early}
         return [
-            each
-            for each in self._metadata.list_remote_log_segments(request.partition)
-            if each.segment_id not in segment_ids
-            and each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-            and each.start_offset < span.end_offset
-            and each.end_offset_inclusive >= offset
+            segment
+            for segment in self._metadata.list_remote_log_segments(request.partition)
+            if segment.segment_id not in segment_ids
+            and segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            and segment.start_offset < span.end_offset
+            and segment.end_offset_inclusive >= offset
             # The segment must hold `offset` in the same leader epoch, not in a later one.
             and entry is not None
-            and each.segment_leader_epochs.get(entry.epoch, span.end_offset)
-            <= max(offset, each.start_offset)
-            and is_segment_within_lineage(each, request.log.log_end_offset, request.lineage)
+            and segment.segment_leader_epochs.get(entry.epoch, span.end_offset)
+            <= max(offset, segment.start_offset)
+            and is_segment_within_lineage(segment, request.log.log_end_offset, request.lineage)
         ]
 
     def _take(

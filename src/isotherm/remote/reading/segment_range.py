@@ -173,9 +173,9 @@ class SegmentRange:
             if checked is not None:
                 # A check that began inside these batches covered some of them: keep each once.
                 others = [
-                    each
-                    for each in self._checked
-                    if each.end <= checked.start or each.start >= checked.end
+                    batches
+                    for batches in self._checked
+                    if batches.end <= checked.start or batches.start >= checked.end
                 ]
                 self._checked = tuple(sorted([*others, checked], key=lambda each: each.start))
             return checked

@@ -92,21 +92,23 @@ class HistoryAdoption:
             # Published by an earlier pass, expired and deleted since: they must not come back.
             log_start_offset = self._logs.durable_log_start(partition)
             segments = [
-                each
-                for each in journal.new_segments
-                if not is_before_log_start(each.metadata, log_start_offset)
+                segment
+                for segment in journal.new_segments
+                if not is_before_log_start(segment.metadata, log_start_offset)
             ]
-            for each in segments:
-                if self._segment(each.metadata) is None:
-                    self._storage.commit_log_segment_data(each.metadata, each.manifest)
+            for segment in segments:
+                if self._segment(segment.metadata) is None:
+                    self._storage.commit_log_segment_data(segment.metadata, segment.manifest)
             self._logs.begin_behind(partition, start_offset, end_offset)
         except PolicyViolationError as error:
             self._refuse(run, journal, str(error))
             return
-        for each in segments:
-            self._publish(each.metadata)
+        for segment in segments:
+            self._publish(segment.metadata)
         if self._logs.is_replicated(partition, end_offset):
-            delete_staged(self._storage, run, kept=[each.metadata.segment_id for each in segments])
+            delete_staged(
+                self._storage, run, kept=[segment.metadata.segment_id for segment in segments]
+            )
             self._journals.forget(run)
             _logger.info("history is adopted partition=%s end_offset=%d", partition, end_offset)
 
@@ -115,17 +117,17 @@ class HistoryAdoption:
         on: a log whose local part begins behind the history may be that of a topic that has got
         records, and has lost the local ones to retention."""
         start_offset = journal.new_segments[0].metadata.start_offset
-        ours = {each.metadata.segment_id for each in journal.new_segments}
+        ours = {segment.metadata.segment_id for segment in journal.new_segments}
         with self._tier.exclusive.exclusively(journal.partition):
             others = self._tier.metadata.list_remote_log_segments(journal.partition)
         first_after = journal.new_segments[-1].metadata.end_offset_inclusive + 1
-        for each in others:
-            if each.end_offset_inclusive < start_offset or each.start_offset >= first_after:
+        for other in others:
+            if other.end_offset_inclusive < start_offset or other.start_offset >= first_after:
                 continue
-            if each.segment_id not in ours:
+            if other.segment_id not in ours:
                 raise PolicyViolationError(
                     "the remote tier has other segments at the history's offsets"
-                    f" segment={each.segment_id} start_offset={each.start_offset}"
+                    f" segment={other.segment_id} start_offset={other.start_offset}"
                 )
 
     def _segment(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
@@ -172,8 +174,8 @@ class HistoryAdoption:
         _logger.warning(
             "loaded history is refused partition=%s run=%s: %s", journal.partition, run.run, reason
         )
-        for each in journal.new_segments:
-            published = self._segment(each.metadata)
+        for segment in journal.new_segments:
+            published = self._segment(segment.metadata)
             if published is not None:
                 self._tier.delete_segment(published)
         delete_staged(self._storage, run, kept=())

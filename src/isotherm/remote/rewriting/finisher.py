@@ -281,9 +281,14 @@ class RewriteFinisher:
         if journal.state is not JournalState.PUBLISHED or not journal.replacements:
             return run, frozenset()
         if local.broker_id not in run.dropped_by:
-            end = max(each.old.end_offset_inclusive for each in journal.replacements) + 1
-            self._target.forget_indexes(each.old.segment_id for each in journal.replacements)
-            local.forget_ranges(each.old.segment_id for each in journal.replacements)
+            end = (
+                max(replacement.old.end_offset_inclusive for replacement in journal.replacements)
+                + 1
+            )
+            self._target.forget_indexes(
+                replacement.old.segment_id for replacement in journal.replacements
+            )
+            local.forget_ranges(replacement.old.segment_id for replacement in journal.replacements)
             if local.drop(run.partition, end):
                 self._journals.note_dropped(run, local.broker_id)
                 run = replace(run, dropped_by=run.dropped_by | {local.broker_id})
@@ -340,13 +345,17 @@ class RewriteFinisher:
             self._storage.delete_log_segment_data(replacement.new)
 
     def _delete_old(self, run: FoundRun, journal: RewriteJournal) -> None:
-        live = [each for each in journal.replacements if self._is_superseded(each)]
-        self._target.forget_indexes(each.old.segment_id for each in live)
-        for each in live:
-            self._storage.delete_log_segment_data(each.old)
+        live = [
+            replacement for replacement in journal.replacements if self._is_superseded(replacement)
+        ]
+        self._target.forget_indexes(replacement.old.segment_id for replacement in live)
+        for replacement in live:
+            self._storage.delete_log_segment_data(replacement.old)
         # The replacements are published, or `_replace` has deleted their objects.
         delete_staged(
-            self._storage, run, kept=[each.new.segment_id for each in journal.replacements]
+            self._storage,
+            run,
+            kept=[replacement.new.segment_id for replacement in journal.replacements],
         )
 
     def _is_superseded(self, replacement: SegmentReplacement) -> bool:

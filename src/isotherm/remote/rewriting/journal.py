@@ -269,15 +269,18 @@ def encode_journal(journal: RewriteJournal) -> bytes:
         "keepOldMs": journal.keep_old_ms,
         "replacements": [
             {
-                "old": _text(encode_keyed_event(each.old)),
-                "new": _text(encode_keyed_event(each.new)),
-                "manifest": _text(each.manifest),
+                "old": _text(encode_keyed_event(replacement.old)),
+                "new": _text(encode_keyed_event(replacement.new)),
+                "manifest": _text(replacement.manifest),
             }
-            for each in journal.replacements
+            for replacement in journal.replacements
         ],
         "newSegments": [
-            {"new": _text(encode_keyed_event(each.metadata)), "manifest": _text(each.manifest)}
-            for each in journal.new_segments
+            {
+                "new": _text(encode_keyed_event(segment.metadata)),
+                "manifest": _text(segment.manifest),
+            }
+            for segment in journal.new_segments
         ],
         "reason": journal.reason,
     }

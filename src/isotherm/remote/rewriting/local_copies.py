@@ -56,7 +56,7 @@ class LocalCopies:
                 partition,
                 end_offset,
                 len(deleted),
-                sum(each.size for each in deleted),
+                sum(segment.size for segment in deleted),
             )
         log.delete_marked_files(self.clock.now_ms())
         return not log.has_files_below(end_offset)

@@ -95,7 +95,9 @@ def kept_part(piece: Piece, chunk: Chunk) -> RewrittenPart:
 def aborted_of(piece: Piece, chunk: Chunk) -> list[AbortedTransaction]:
     """The aborted transactions of the piece whose markers are in the chunk."""
     first, last = int(chunk.batches["base_offset"][0]), int(chunk.last_offsets[-1])
-    return [each for each in piece.aborted if first <= each.last_offset <= last]
+    return [
+        transaction for transaction in piece.aborted if first <= transaction.last_offset <= last
+    ]
 
 
 def write_segment(

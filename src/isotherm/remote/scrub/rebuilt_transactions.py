@@ -49,7 +49,7 @@ class TransactionIndexRebuild:
 
         snapshot = self._storage.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT)
         producers = read_producer_snapshot(snapshot)
-        if all(each.coordinator_epoch == NO_COORDINATOR_EPOCH for each in producers):
+        if all(producer.coordinator_epoch == NO_COORDINATOR_EPOCH for producer in producers):
             return b""
         size = segment.segment_size_in_bytes
         blocks = segment_blocks(self._storage, segment, FETCH_BYTES)
@@ -77,10 +77,10 @@ class TransactionIndexRebuild:
 
         if segment.start_offset == 0:
             return ProducersBefore.of([])
-        for each in self._metadata.list_remote_log_segments(segment.topic_id_partition):
-            is_before = each.end_offset_inclusive + 1 == segment.start_offset
-            if is_before and each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+        for log_segment in self._metadata.list_remote_log_segments(segment.topic_id_partition):
+            is_before = log_segment.end_offset_inclusive + 1 == segment.start_offset
+            if is_before and log_segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
                 with suppress(RemoteResourceNotFoundError, CorruptDataError):
-                    snapshot = self._storage.fetch_index(each, IndexType.PRODUCER_SNAPSHOT)
+                    snapshot = self._storage.fetch_index(log_segment, IndexType.PRODUCER_SNAPSHOT)
                     return ProducersBefore.of(read_producer_snapshot(snapshot))
         return None

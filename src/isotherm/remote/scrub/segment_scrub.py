@@ -275,11 +275,13 @@ class SegmentScrubber:
         """Problems of the log. If it cannot be read to its end, or has wrong offsets, the other
         checks are skipped: they would all fail for that reason."""
         problems = list(batches.problems)
-        if any(each.kind is FindingKind.DAMAGED_BATCH for each in problems):
+        if any(problem.kind is FindingKind.DAMAGED_BATCH for problem in problems):
             return problems
         offsets = check_offsets(batches, segment, may_have_gaps=self._may_have_gaps)
-        if any(each.kind is FindingKind.WRONG_OFFSETS for each in offsets):
-            return problems + [each for each in offsets if each.kind is FindingKind.WRONG_OFFSETS]
+        if any(offset.kind is FindingKind.WRONG_OFFSETS for offset in offsets):
+            return problems + [
+                offset for offset in offsets if offset.kind is FindingKind.WRONG_OFFSETS
+            ]
         epochs = segment.segment_leader_epochs
         problems += offsets
         problems += check_epochs(batches, epochs, FindingKind.WRONG_EPOCH, "the metadata")

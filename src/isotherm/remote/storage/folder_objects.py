@@ -81,11 +81,11 @@ def _begin(target: Path) -> tuple[Path, BinaryIO]:
 
 
 def _make_folders(folder: Path) -> None:
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    for each in reversed(missing):
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
         # Another process may make it at the same time.
-        each.mkdir(exist_ok=True)
-        _sync_folder(each.parent)
+        path.mkdir(exist_ok=True)
+        _sync_folder(path.parent)
 
 
 def _write(file: BinaryIO, content: Path | bytes | Iterable[bytes]) -> None:

@@ -87,7 +87,7 @@ def list_segment_objects(
             [pool.submit(client.list_level, each) for _ in range(LISTINGS)] for each in selected
         ]
         for level in levels:
-            folders, objects = zip(*(each.result() for each in level), strict=True)
+            folders, objects = zip(*(future.result() for future in level), strict=True)
             yield from _group_by_segment(set().union(*objects), layout)
             yield from _list_folders(client, layout, sorted(set().union(*folders)), pool)
 

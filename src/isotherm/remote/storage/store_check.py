@@ -66,7 +66,7 @@ def check_store(settings: ObjectStoreSettings, *, writes: bool) -> TimestampMs |
             client.delete(key)
     except RemoteStorageError as error:
         raise _unusable(settings, step, error) from error
-    return next((each.last_modified_ms for each in listed if each.key == key), None)
+    return next((object_.last_modified_ms for object_ in listed if object_.key == key), None)
 
 
 def _get(client: ObjectClient, key: str, *, written: bool) -> None:

@@ -148,16 +148,17 @@ def plan_cleanup(
     }
     leaders = _latest_uploads(live)
     settled = [
-        each
-        for each in live
-        if each.topic_id_partition not in removed | absent and each.segment_id not in in_progress
+        segment
+        for segment in live
+        if segment.topic_id_partition not in removed | absent
+        and segment.segment_id not in in_progress
     ]
     return CleanupPlan(
         tombstones=tuple(key for segment_id in gone for key in contents.keys[segment_id]),
         segments=tuple(
-            SegmentCleanup(each, reason)
-            for each in settled
-            if (reason := _left_over(each, leaders, settled_before_ms)) is not None
+            SegmentCleanup(segment, reason)
+            for segment in settled
+            if (reason := _left_over(segment, leaders, settled_before_ms)) is not None
         ),
         partitions=tuple(sorted(removed, key=str)),
         unknown=tuple(sorted(absent - removed, key=str)),
@@ -174,12 +175,12 @@ def _latest_uploads(
 ) -> dict[tuple[TopicIdPartition, Offset], RemoteLogSegmentMetadata]:
     """The finished upload of the latest leader, for each end offset."""
     latest: dict[tuple[TopicIdPartition, Offset], RemoteLogSegmentMetadata] = {}
-    for each in segments:
-        if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-            place = (each.topic_id_partition, each.end_offset_inclusive)
+    for segment in segments:
+        if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+            place = (segment.topic_id_partition, segment.end_offset_inclusive)
             other = latest.get(place)
-            if other is None or other.broker_leader_epoch < each.broker_leader_epoch:
-                latest[place] = each
+            if other is None or other.broker_leader_epoch < segment.broker_leader_epoch:
+                latest[place] = segment
     return latest
 
 

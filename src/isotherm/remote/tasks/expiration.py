@@ -132,7 +132,9 @@ class ExpirationTask:
                 log.durable_log_start_offset if survives_crash else log.log_start_offset
             ),
             log_end_offset=log.log_end_offset,
-            local_segments=[(each.base_offset, each.size_in_bytes) for each in log.segments()],
+            local_segments=[
+                (segment.base_offset, segment.size_in_bytes) for segment in log.segments()
+            ],
             copied_offset=log.highest_offset_in_remote_storage,
             retention_ms=log.config.retention_ms,
             retention_bytes=log.config.retention_bytes,

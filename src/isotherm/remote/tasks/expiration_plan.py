@@ -84,7 +84,7 @@ def total_size(segments: Sequence[RemoteLogSegmentMetadata], state: ExpirationSt
     The log learns of a finished copy after the metadata does, much later if the answer was lost.
     Until then Kafka counts the segment twice, and deletes as much too early.
     """
-    ends = [each.end_offset_inclusive for each in segments if _is_finished(each)]
+    ends = [segment.end_offset_inclusive for segment in segments if _is_finished(segment)]
     copied_offset = max([state.copied_offset, *ends])
     only_local = sum(size for base, size in state.local_segments if base > copied_offset)
     return only_local + finished_size(segments)
@@ -104,7 +104,11 @@ def size_over_retention(
     """
     if state.retention_bytes == _UNLIMITED:
         return 0
-    segments = [each for each in segments if each.end_offset_inclusive >= state.log_start_offset]
+    segments = [
+        segment_metadata
+        for segment_metadata in segments
+        if segment_metadata.end_offset_inclusive >= state.log_start_offset
+    ]
     valid = [
         segment
         for segment in segments

@@ -49,7 +49,10 @@ class PendingDeletions:
     def _replace(self, pending: dict[TopicIdPartition, None]) -> None:
         if pending.keys() == self._pending.keys():
             return
-        lines = [f"{uuid_to_text(each.topic_id)} {each.topic} {each.partition}" for each in pending]
+        lines = [
+            f"{uuid_to_text(partition.topic_id)} {partition.topic} {partition.partition}"
+            for partition in pending
+        ]
         text = "\n".join([_VERSION, str(len(lines)), *lines, ""])
         # The file first: if the write fails, memory and file still agree.
         self._fs.write_atomically(self._path, text.encode())

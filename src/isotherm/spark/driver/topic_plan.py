@@ -31,12 +31,12 @@ class TopicPlan:
     @property
     def offsets(self) -> int:
         """Number of offsets to read."""
-        return sum(each.size for each in self.ranges)
+        return sum(offset_range.size for offset_range in self.ranges)
 
     @property
     def size_in_bytes(self) -> int:
         """Estimate, the sum of SegmentRead.size_in_bytes."""
-        return sum(each.task.size_in_bytes for each in self.tasks)
+        return sum(task.task.size_in_bytes for task in self.tasks)
 
 
 class TopicPlanner:

@@ -520,7 +520,9 @@ def see_old_objects(
         return each if any(map(client.exists, keys)) else replace(each, old_gone_ms=now_ms)
 
     partitions = tuple(
-        replace(erased, segments=tuple(seen(erased.partition, each) for each in erased.segments))
+        replace(
+            erased, segments=tuple(seen(erased.partition, segment) for segment in erased.segments)
+        )
         for erased in certificate.partitions
     )
     return replace(certificate, partitions=partitions)
@@ -539,12 +541,12 @@ def see_local_copies(
         for run in unfinished_runs(settings, lambda _: True)
         if run.run == certificate.run
     }
-    replicas = brokers.replicas({each.partition.topic for each in certificate.partitions})
+    replicas = brokers.replicas({partition.partition.topic for partition in certificate.partitions})
     partitions = tuple(
-        replace(each, local_copies_gone=replicas.get(each.partition, ()))
-        if each.segments and each.partition not in unfinished
-        else each
-        for each in certificate.partitions
+        replace(partition, local_copies_gone=replicas.get(partition.partition, ()))
+        if partition.segments and partition.partition not in unfinished
+        else partition
+        for partition in certificate.partitions
     )
     return replace(certificate, partitions=partitions)
 
@@ -554,7 +556,8 @@ def local_copies_left(certificate: ErasureCertificate) -> int:
     if not certificate.in_place:
         return 0
     return sum(
-        bool(each.segments) and not each.local_copies_gone for each in certificate.partitions
+        bool(partition.segments) and not partition.local_copies_gone
+        for partition in certificate.partitions
     )
 
 
@@ -563,7 +566,9 @@ def old_objects_left(certificate: ErasureCertificate) -> int:
     if not certificate.in_place:
         return 0
     return sum(
-        each.old_gone_ms is None for erased in certificate.partitions for each in erased.segments
+        segment.old_gone_ms is None
+        for erased in certificate.partitions
+        for segment in erased.segments
     )
 
 
@@ -583,7 +588,7 @@ def see_tables(
     """
     if not (tables or certificate.tables):
         return certificate
-    seen = with_left(certificate.tables, [_unseen(each) for each in tables])
+    seen = with_left(certificate.tables, [_unseen(table) for table in tables])
     offsets = _get_offsets(settings, certificate.run)
     if erases:
         more = erase_rows(spark, tables, offsets, new_run(), progress)
@@ -617,7 +622,7 @@ def unproved_runs(
         certificate
         for certificate in map(certificates.get, certificates.runs())
         if certificate.proved_ms is None
-        and any(is_selected(each.partition.topic) for each in certificate.partitions)
+        and any(is_selected(partition.partition.topic) for partition in certificate.partitions)
     ]
     return sorted(unproved, key=lambda certificate: certificate.time_ms)
 

@@ -57,7 +57,7 @@ class ErasurePlan:
         return list(dict.fromkeys(piece.segment.topic_id_partition for piece in self.pieces))
 
     def pieces_of(self, partition: TopicIdPartition) -> list[Piece]:
-        return [each for each in self.pieces if each.segment.topic_id_partition == partition]
+        return [piece for piece in self.pieces if piece.segment.topic_id_partition == partition]
 
     def above(self, starts: Mapping[TopicIdPartition, Offset]) -> ErasurePlan:
         """The plan for the pieces of these partitions that end above these offsets."""

@@ -85,7 +85,7 @@ def open_tables(
     places: Sequence[TablePlace], partitions: Iterable[TopicIdPartition], *, writes: bool
 ) -> list[OpenedTable]:
     """Open the tables. Raises ConfigError if one does not exist, or is of another topic."""
-    ids = {each.topic: uuid_to_text(each.topic_id) for each in partitions}
+    ids = {partition.topic: uuid_to_text(partition.topic_id) for partition in partitions}
     opened = []
     for place in places:
         assert place.name is not None, "the command names each"
@@ -177,15 +177,15 @@ def count_rows(
     """Count the rows of erased records, as `left`: in the newest state of each table and of its
     dead letters, in older ones, and in files that no state names."""
     counted = []
-    for each in tables:
-        _read(each)
+    for table in tables:
+        _read(table)
         left = 0
-        for files in each.table.erasable():
+        for files in table.table.erasable():
             files.read()
             every = {*files.files(), *files.older(), *files.unnamed()}
-            made = _look(spark, files, sorted(every), _of_topic(erased, each.topic))
+            made = _look(spark, files, sorted(every), _of_topic(erased, table.topic))
             left += sum(one.matched for one in made.values())
-        counted.append(ErasedTable(name=each.name, table_format=each.table_format, left=left))
+        counted.append(ErasedTable(name=table.name, table_format=table.table_format, left=left))
     return counted
 
 
@@ -202,15 +202,15 @@ def erase_rows(
     May be repeated. Raises TableOvertakenError if another program changed a table meanwhile.
     """
     done = []
-    for each in tables:
-        progress(f"deleting rows of the table {each.name}")
-        _read(each)
-        each.table.settle()
-        offsets = _of_topic(erased, each.topic)
+    for table in tables:
+        progress(f"deleting rows of the table {table.name}")
+        _read(table)
+        table.table.settle()
+        offsets = _of_topic(erased, table.topic)
         deleted = 0
-        for number, files in enumerate(each.table.erasable()):
+        for number, files in enumerate(table.table.erasable()):
             deleted += _erase_rows_of(spark, files, offsets, f"{run}-erased-{number}")
-        done.append(ErasedTable(name=each.name, table_format=each.table_format, deleted=deleted))
+        done.append(ErasedTable(name=table.name, table_format=table.table_format, deleted=deleted))
     return done
 
 
@@ -218,9 +218,9 @@ def with_left(
     tables: Sequence[ErasedTable], counted: Sequence[ErasedTable]
 ) -> tuple[ErasedTable, ...]:
     """The tables with the rows that were counted. Raises ConfigError if they are others."""
-    if [each.name for each in tables] != [each.name for each in counted]:
+    if [table.name for table in tables] != [table.name for table in counted]:
         raise ConfigError(
-            f"the run erased rows of these tables tables={','.join(each.name for each in tables)}"
+            f"the run erased rows of these tables tables={','.join(table.name for table in tables)}"
             " hint='give --table for each of them'"
         )
     return tuple(replace(each, left=now.left) for each, now in zip(tables, counted, strict=True))
@@ -239,7 +239,7 @@ def _erase_rows_of(
 ) -> int:
     files.read()
     made = _look(spark, files, files.files(), erased, name)
-    added = [each.name for one in made.values() for each in one.put]
+    added = [file.name for one in made.values() for file in one.put]
     try:
         files.replace(added, list(made))
     # After no other error: the commit may have been made all the same.
@@ -276,7 +276,7 @@ def _look(
         elif name is not None:
             _write_over(place, file, is_kept)
         base = {"file": number, "matched": matched}
-        rows = [{**base, **each._asdict()} for each in put] or [base]
+        rows = [{**base, **put_file._asdict()} for put_file in put] or [base]
         yield from pa.Table.from_pylist(rows, schema=_REPORT).to_batches()
 
     # A second action would run the tasks again and put their files twice, so this is the only one.

@@ -67,7 +67,7 @@ def waiting_tails(
 
     Raises UnknownTopicOrPartitionError if a topic is gone, or is a new one of that name.
     """
-    reached = {each.partition: each.end_offset for each in certificate.partitions}
+    reached = {partition.partition: partition.end_offset for partition in certificate.partitions}
     behind = {owner: end for owner, end in log_ends.items() if reached.get(owner, 0) < end}
     if not behind:
         return []
@@ -106,7 +106,8 @@ def ready_tails(
         tail.partition: tail.start
         for tail in tails
         if any(
-            each.end_offset > tail.start for each in pieces.get(tail.partition.topic_partition, ())
+            piece.end_offset > tail.start
+            for piece in pieces.get(tail.partition.topic_partition, ())
         )
     }
     for run in unfinished_runs(settings, ready.__contains__):

@@ -81,7 +81,7 @@ def decoded_values(
     decoded, and where that is so."""
     column, dead = decoder.decode(_named(batch, decoder))
     is_dead = np.zeros(batch.num_rows, np.bool_)
-    is_dead[[each.place for each in dead]] = True
+    is_dead[[dead_value.place for dead_value in dead]] = True
     if dead:
         places = np.cumsum(~is_dead) - 1
         column = column.take(pa.array(places, pa.int64(), mask=is_dead))

@@ -93,7 +93,7 @@ def load_settings(
     partitioners = [each.value for each in Partitioner]
     if partitioner not in partitioners:
         raise ConfigError(f"unknown partitioner value={partitioner!r} one_of={partitioners}")
-    codecs = [each.name.lower() for each in CompressionType]
+    codecs = [codec.name.lower() for codec in CompressionType]
     if compression is not None and compression not in codecs:
         raise ConfigError(f"unknown codec compression={compression!r} one_of={codecs}")
     return LoadSettings(
@@ -119,7 +119,7 @@ class LoadTarget:
 
     @property
     def owners(self) -> dict[int, TopicIdPartition]:
-        return {each.partition: each for each in self.ends}
+        return {end.partition: end for end in self.ends}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,17 +194,17 @@ def _codec_of(compression_type: str) -> CompressionType:
 def _ends(
     brokers: KafkaBrokers, partitions: Sequence[TopicIdPartition], settings: LoadSettings
 ) -> dict[TopicIdPartition, Offset]:
-    bounds = brokers.bounds([each.topic_partition for each in partitions])
+    bounds = brokers.bounds([partition.topic_partition for partition in partitions])
     ends = {}
-    for each in partitions:
-        found = bounds[each.topic_partition]
+    for partition in partitions:
+        found = bounds[partition.topic_partition]
         if found.end and not settings.appends:
             raise PolicyViolationError(
-                f"the topic has records already partition={each} start_offset={found.start}"
+                f"the topic has records already partition={partition} start_offset={found.start}"
                 f" end_offset={found.end} hint='a history is written into a new topic; --append"
                 " continues one that an earlier run has written'"
             )
-        ends[each] = found.end
+        ends[partition] = found.end
     return ends
 
 
@@ -275,32 +275,32 @@ def _pieces_folder(spark: SparkSession) -> Iterator[str | None]:
 def _check_retention(
     target: LoadTarget, rows: Sequence[PartitionRows], now_ms: TimestampMs
 ) -> None:
-    for each in rows:
-        place = f"partition={target.owners[each.partition]}"
-        if target.retention_ms != _UNLIMITED and each.first_ms < now_ms - target.retention_ms:
+    for row in rows:
+        place = f"partition={target.owners[row.partition]}"
+        if target.retention_ms != _UNLIMITED and row.first_ms < now_ms - target.retention_ms:
             raise PolicyViolationError(
                 f"the topic's retention would delete records as soon as they are there {place}"
-                f" retention.ms={target.retention_ms} oldest_ms={each.first_ms}"
+                f" retention.ms={target.retention_ms} oldest_ms={row.first_ms}"
                 " hint='set retention.ms=-1, or a time that covers them'"
             )
-        if target.retention_bytes != _UNLIMITED and each.bytes > target.retention_bytes:
+        if target.retention_bytes != _UNLIMITED and row.bytes > target.retention_bytes:
             raise PolicyViolationError(
                 f"the topic's retention would delete records as soon as they are there {place}"
-                f" retention.bytes={target.retention_bytes} bytes={each.bytes}"
+                f" retention.bytes={target.retention_bytes} bytes={row.bytes}"
             )
 
 
 def report(plan: LoadPlan, staged: Sequence[NewSegment] = ()) -> list[LoadReport]:
     reports = []
-    for each in plan.rows:
-        owner = plan.target.owners[each.partition]
+    for row in plan.rows:
+        owner = plan.target.owners[row.partition]
         mine = [segment.metadata for segment in _segments_of(owner, staged)]
         reports.append(
             LoadReport(
                 owner,
                 plan.target.ends[owner],
-                each.records,
-                each.bytes,
+                row.records,
+                row.bytes,
                 len(mine),
                 sum(segment.segment_size_in_bytes for segment in mine),
             )
@@ -326,7 +326,7 @@ def load(
     ranges = plan_ranges(plan.packed, plan.rows, task_bytes)
     owners = target.owners
     progress("counting records")
-    starts = {each.partition: target.ends[owners[each.partition]] for each in plan.rows}
+    starts = {row.partition: target.ends[owners[row.partition]] for row in plan.rows}
     places = first_offsets(plan.packed, plan.rows, ranges, starts)
     if not places:
         return report(plan)
@@ -335,12 +335,12 @@ def load(
         RewriteJournal(
             kind=RunKind.LOAD,
             run=run,
-            partition=owners[each.partition],
+            partition=owners[row.partition],
             state=JournalState.STAGING,
             time_ms=target.rules.now_ms,
             in_place=True,
         )
-        for each in plan.rows
+        for row in plan.rows
     ]
     for journal in started:
         journals.put(journal)
@@ -348,7 +348,7 @@ def load(
         run=run, target=target.store, rules=target.rules, fetch_bytes=fetch_bytes
     )
     staged = write_all(spark, plan.packed, ranges, places, owners, settings)
-    check_not_undone(journals, run, [each.metadata.segment_id for each in staged])
+    check_not_undone(journals, run, [segment.metadata.segment_id for segment in staged])
     for journal in started:
         segments = _segments_of(journal.partition, staged)
         _check_whole(journal.partition, segments, plan)
@@ -359,7 +359,7 @@ def load(
 def _segments_of(
     partition: TopicIdPartition, staged: Sequence[NewSegment]
 ) -> tuple[NewSegment, ...]:
-    return tuple(each for each in staged if each.metadata.topic_id_partition == partition)
+    return tuple(segment for segment in staged if segment.metadata.topic_id_partition == partition)
 
 
 def _check_whole(
@@ -369,10 +369,10 @@ def _check_whole(
     log begins behind them."""
     offset = plan.target.ends[partition]
     end = offset + next(row.records for row in plan.rows if row.partition == partition.partition)
-    for each in segments:
-        if each.metadata.start_offset != offset:
+    for segment in segments:
+        if segment.metadata.start_offset != offset:
             break
-        offset = each.metadata.end_offset_inclusive + 1
+        offset = segment.metadata.end_offset_inclusive + 1
     if offset != end:
         raise PolicyViolationError(
             f"segments do not cover the partition's records partition={partition} end_offset={end}"

@@ -249,7 +249,7 @@ def plan_ranges(
 ) -> list[PlaceRange]:
     """Cut each partition into ranges of about `range_bytes` by approximate quantiles of the places,
     and give each task about `task_bytes` of adjacent ones. A range may turn out to be empty."""
-    counts = {each.partition: max(1, -(-each.bytes // range_bytes)) for each in rows}
+    counts = {partition.partition: max(1, -(-partition.bytes // range_bytes)) for partition in rows}
     most = max(counts.values(), default=1)
     bounds: dict[int, list[int]] = {}
     if most > 1:
@@ -263,14 +263,14 @@ def plan_ranges(
             bounds[row.partition] = sorted(set(chosen))
     ranges: list[PlaceRange] = []
     task, size_of_task = -1, 0
-    for each in rows:
-        starts = (None, *bounds.get(each.partition, ()))
-        size_of_range = each.bytes // len(starts)
+    for partition in rows:
+        starts = (None, *bounds.get(partition.partition, ()))
+        size_of_range = partition.bytes // len(starts)
         for start in starts:
             if start is None or size_of_task + size_of_range > task_bytes:
                 task, size_of_task = task + 1, 0
             size_of_task += size_of_range
-            ranges.append(PlaceRange(task, each.partition, start))
+            ranges.append(PlaceRange(task, partition.partition, start))
     return ranges
 
 
@@ -284,7 +284,10 @@ def _split(packed: DataFrame, ranges: Sequence[PlaceRange], *, with_data: bool) 
             starts.append(each.from_place)
     first_ranges = {each: (first[each], tuple(bounds[each])) for each in first}
     splitter = functools.partial(
-        packed_rows.split, first_ranges, [each.task for each in ranges], with_data=with_data
+        packed_rows.split,
+        first_ranges,
+        [place_range.task for place_range in ranges],
+        with_data=with_data,
     )
     return packed.mapInArrow(splitter, packed_rows.SPLIT_SQL)
 
@@ -304,7 +307,9 @@ def first_offsets(
         counts = {row["task"]: row["records"] for row in _records_of_tasks(split)}
     following = dict(starts)
     places: dict[int, TaskPlace] = {}
-    for task, partition in dict.fromkeys((each.task, each.partition) for each in ranges):
+    for task, partition in dict.fromkeys(
+        (place_range.task, place_range.partition) for place_range in ranges
+    ):
         count = counts.get(task, 0)
         if count:
             places[task] = TaskPlace(partition, following[partition], count)

@@ -195,7 +195,7 @@ def _part(data: bytes, piece: pa.RecordBatch, start: int, end: int) -> bytes:
 
 def in_order(pieces: Sequence[bytes]) -> pa.RecordBatch:
     """The rows of a range. Its pieces are in the order of the input."""
-    rows = joined([_decoded(each) for each in pieces])
+    rows = joined([_decoded(piece) for piece in pieces])
     order = _order(rows)
     return rows if order is None else rows.take(order)
 

@@ -80,7 +80,7 @@ def project_to_topic(
 def _make_topic(client_properties: Mapping[str, Any], target: str, count: int) -> None:
     brokers = KafkaBrokers(client_properties, SystemClock(), _PATIENCE)
     brokers.create_topic(target, count, {"cleanup.policy": "compact"})
-    partitions = [each.topic_partition for each in brokers.partitions([target])]
+    partitions = [partition.topic_partition for partition in brokers.partitions([target])]
     # A new topic's partitions have no leader at first. This request waits for one.
     brokers.bounds(partitions)
     partition_count = len(partitions)

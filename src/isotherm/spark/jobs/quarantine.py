@@ -97,7 +97,11 @@ def delete_users_segments(
     deletable = report.findings.where("is_deletable").select("kind", "key", "size", "segment_id")
     doomed = still_deletable(deletable, now).orderBy("key").collect()
     storage = open_users_storage(options)
-    stored = {listed_key(each): each for each in storage.list_log_segments()} if doomed else {}
+    stored = (
+        {listed_key(log_segment): log_segment for log_segment in storage.list_log_segments()}
+        if doomed
+        else {}
+    )
     rows = []
     for row in doomed:
         segment = stored.get(row.key)

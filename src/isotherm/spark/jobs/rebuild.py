@@ -173,7 +173,7 @@ def findings_of(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -> 
     if error is not None:
         problem = Problem(FindingKind.WRONG_EPOCH, f"the partition is left out cause='{error}'")
         findings.append(segment_finding(error.read.segment, problem))
-    return pa.Table.from_pylist([each._asdict() for each in findings], FINDINGS)
+    return pa.Table.from_pylist([finding._asdict() for finding in findings], FINDINGS)
 
 
 def _contradiction(
@@ -194,7 +194,7 @@ def _partition(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -> p
     owner = last.topic_id_partition
     snapshot = _producer_snapshot(last, store)
     producers = read_producer_snapshot(snapshot) if snapshot is not None else []
-    undecided = [each.current_transaction_first_offset for each in producers]
+    undecided = [producer.current_transaction_first_offset for producer in producers]
     row = {
         "topic": owner.topic,
         "topic_id": uuid_to_text(owner.topic_id),
@@ -203,7 +203,7 @@ def _partition(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -> p
         "log_end": pieces[-1].end_offset,
         "stable_end": min((o for o in undecided if o >= 0), default=pieces[-1].end_offset),
         "epochs": [
-            {"epoch": each.epoch, "start_offset": each.start_offset} for each in lineage(pieces)
+            {"epoch": entry.epoch, "start_offset": entry.start_offset} for entry in lineage(pieces)
         ],
         "segments": len(pieces),
         "bytes": sum(piece.segment.segment_size_in_bytes for piece in pieces),
@@ -255,7 +255,9 @@ def mapped(
 
     def rename(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows = [segment_row(renamed_segment(each, store, ids)) for each in segments_of(batch)]
+            rows = [
+                segment_row(renamed_segment(segment, store, ids)) for segment in segments_of(batch)
+            ]
             yield pa.RecordBatch.from_pylist(rows, schema=SEGMENT_ARROW)
 
     return map_batches(segments, rename, SEGMENT_ARROW)
@@ -290,8 +292,8 @@ def events(segments: DataFrame, partition_count: int, *, level: int = 0) -> Data
         for batch in batches:
             rows = [
                 row
-                for each in segments_of(batch)
-                for row in events_of(each, partition_count, level)
+                for segment in segments_of(batch)
+                for row in events_of(segment, partition_count, level)
             ]
             yield pa.RecordBatch.from_pylist(rows, schema=EVENTS)
 
@@ -373,4 +375,4 @@ def _append(target: KafkaMetadataTopic, number: int, records: list[NewMetadataRe
 
 
 def _segments(group: pa.Table) -> list[RemoteLogSegmentMetadata]:
-    return [each for batch in group.to_batches() for each in segments_of(batch)]
+    return [segment for batch in group.to_batches() for segment in segments_of(batch)]

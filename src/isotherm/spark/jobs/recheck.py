@@ -82,13 +82,15 @@ def segments_finished_last(audit: MetadataLog) -> frozenset[str]:
     except UnknownTopicOrPartitionError:
         return frozenset()
     segment_ids = set()
-    for each in slices:
+    for log_slice in slices:
         # Of a dump only the last file is read.
-        tail = each.since(max((file.base_offset for file in each.files), default=each.start_offset))
+        tail = log_slice.since(
+            max((file.base_offset for file in log_slice.files), default=log_slice.start_offset)
+        )
         # Only the last record: a broker writes one event after the other, so a crash interrupts one
         # event at most, the last.
-        if each.end_offset is not None:
-            tail = each.since(max(each.start_offset, each.end_offset - 1))
+        if log_slice.end_offset is not None:
+            tail = log_slice.since(max(log_slice.start_offset, log_slice.end_offset - 1))
         value = None
         for run in audit.read(tail, lambda offset, reason: None):
             if len(run.columns.value):

@@ -98,15 +98,19 @@ def old_rows(
 
 def old_count(ranges: Iterable[OldRange]) -> int:
     """The number of partitions of the old topic."""
-    return max((each.partition for each in ranges), default=0) + 1
+    return max((old_range.partition for old_range in ranges), default=0) + 1
 
 
 def _place(ranges: Iterable[OldRange]) -> Column:
     """A number that never falls within a partition."""
     place = sql.lit(0.0)
-    for each in ranges:
-        share = (sql.col("offset") - each.start) / sql.lit(float(max(each.end - each.start, 1)))
-        place = sql.when(sql.col("partition") == each.partition, share * _PLACES).otherwise(place)
+    for old_range in ranges:
+        share = (sql.col("offset") - old_range.start) / sql.lit(
+            float(max(old_range.end - old_range.start, 1))
+        )
+        place = sql.when(sql.col("partition") == old_range.partition, share * _PLACES).otherwise(
+            place
+        )
     return sql.floor(place).cast("long")
 
 
@@ -163,12 +167,12 @@ def check_groups_follow(
 ) -> None:
     """Raise PolicyViolationError for a group that has not seen all records of an earlier run: it is
     not known any more where these are."""
-    for each in ranges:
+    for old_range in ranges:
         for group, offsets in committed.items():
-            if offsets.get(each.partition, 0) < each.start:
+            if offsets.get(old_range.partition, 0) < old_range.start:
                 raise PolicyViolationError(
                     "the group has not seen all that an earlier run has copied"
-                    f" group={group} partition={each.partition} copied_to={each.start}"
-                    f" committed={offsets.get(each.partition)}"
+                    f" group={group} partition={old_range.partition} copied_to={old_range.start}"
+                    f" committed={offsets.get(old_range.partition)}"
                     " hint='translate its offsets in the run that copies these records'"
                 )

@@ -109,7 +109,7 @@ def replay(
     `spread` divides each partition of the topic among tasks. A time in `as_of` then costs an
     additional read of the topic.
     """
-    slices = [as_of.cut(each) for each in log.slices()]
+    slices = [as_of.cut(log_slice) for log_slice in log.slices()]
     count = partition_count(slices)
     if spread and not is_small(spark):
         return Replay(folded_by_place(spark, log, slices, count, as_of.timestamp_ms))
@@ -125,8 +125,8 @@ def cost_of_log(log: MetadataLog, positions: Mapping[int, Offset] | None = None)
     sizes of its files, or without files an estimate from the number of records."""
     gets = size = 0
     slices = log.slices()
-    for each in slices:
-        rest = each.since((positions or {}).get(each.number, 0))
+    for log_slice in slices:
+        rest = log_slice.since((positions or {}).get(log_slice.number, 0))
         gets += sum(-(-file.size // RUN_MAX_BYTES) for file in rest.files)
         size += sum(file.size for file in rest.files)
         if not rest.files and rest.end_offset is not None:
@@ -137,5 +137,5 @@ def cost_of_log(log: MetadataLog, positions: Mapping[int, Offset] | None = None)
 def partition_count(slices: Sequence[LogSlice]) -> int | None:
     """The number of partitions of the topic, on which the metadata partition of a user partition
     depends. None for a dump that lacks some of them."""
-    numbers = [each.number for each in slices]
+    numbers = [log_slice.number for log_slice in slices]
     return len(numbers) if numbers == list(range(len(numbers))) else None

@@ -70,8 +70,12 @@ def folded_by_place(
     """Fold `slices` in tasks by user partition. The rows are those of slice_fold.FOLDED."""
     if as_of_ms is not None:
         ends = _ends_at(spark, log, slices, as_of_ms)
-        slices = [each.until(ends.get(each.number)) for each in slices]
-    heads = {each.number: each.start_offset for each in slices if each.start_offset > 0}
+        slices = [log_slice.until(ends.get(log_slice.number)) for log_slice in slices]
+    heads = {
+        log_slice.number: log_slice.start_offset
+        for log_slice in slices
+        if log_slice.start_offset > 0
+    }
     parts = [part for each in slices for part in each.by_file()]
     follows = [
         after.files[0].base_offset if after.files and after.number == part.number else 0

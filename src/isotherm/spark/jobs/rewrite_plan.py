@@ -95,7 +95,7 @@ def marked_pieces(
     `histories` are those of `transactions`, and none is empty."""
     reads = transactions.with_aborted(
         [
-            [SegmentRead(each.segment, each.start_offset, each.end_offset) for each in pieces]
+            [SegmentRead(piece.segment, piece.start_offset, piece.end_offset) for piece in pieces]
             for pieces in histories.values()
         ]
     )

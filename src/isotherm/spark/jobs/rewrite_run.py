@@ -194,7 +194,7 @@ def end_staging(
     check_not_undone(
         journals,
         run,
-        [each.replacement.new.segment_id for each in staged if each.replacement is not None],
+        [piece.replacement.new.segment_id for piece in staged if piece.replacement is not None],
     )
     # All journals before the first manifest: a copy is complete when all its partitions are staged,
     # and after a crash `plan_recovery` would undo a part of it otherwise.
@@ -232,10 +232,10 @@ def _staged_journal(journal: RewriteJournal, staged: Sequence[StagedPiece]) -> R
         journal,
         state=JournalState.STAGED,
         replacements=tuple(
-            each.replacement
-            for each in staged
-            if each.replacement is not None
-            and each.piece.segment.topic_id_partition == journal.partition
+            piece.replacement
+            for piece in staged
+            if piece.replacement is not None
+            and piece.piece.segment.topic_id_partition == journal.partition
         ),
     )
 

@@ -48,7 +48,7 @@ def rewrite_file(
 
 def put_rows(number: int, put: Sequence[PutFile]) -> pa.Table:
     """The result of a task for the old file or group `number`, as rows of PUT_SCHEMA."""
-    rows = [{"number": number, **each._asdict()} for each in put] or [{"number": number}]
+    rows = [{"number": number, **file._asdict()} for file in put] or [{"number": number}]
     return pa.Table.from_pylist(rows, schema=PUT_SCHEMA)
 
 

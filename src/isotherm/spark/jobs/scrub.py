@@ -135,7 +135,7 @@ def scrub(
                 previous = row["previous"] and segment_of_row(row["previous"])
                 overlapping = [segment_of_row(each) for each in row["overlapping"]]
                 result = scrubber.scrub(segment_of_row(row), previous, overlapping)
-                rows: list[dict[str, Any]] = [each._asdict() for each in result.findings]
+                rows: list[dict[str, Any]] = [finding._asdict() for finding in result.findings]
                 rows.append({"bytes_read": result.bytes_read, "batches": result.batches})
                 yield pa.RecordBatch.from_pylist(rows, schema=_SCRUBBED)
 
@@ -193,9 +193,12 @@ def _with_previous(segments: DataFrame) -> DataFrame:
         before = previous_segments(segments)
         beside = overlapping_segments(segments)
         rows = [
-            segment_row(each)
-            | {"previous": None, "overlapping": [*map(segment_row, beside[each.segment_id.id])]}
-            for each in segments
+            segment_row(segment_metadata)
+            | {
+                "previous": None,
+                "overlapping": [*map(segment_row, beside[segment_metadata.segment_id.id])],
+            }
+            for segment_metadata in segments
         ]
         for row, each in zip(rows, segments, strict=True):
             if each.segment_id.id in before:
@@ -225,10 +228,10 @@ def overlapping_segments(
     ordered = sorted(segments, key=lambda each: (each.start_offset, each.segment_id.id.bytes))
     reaching: list[RemoteLogSegmentMetadata] = []
     beside = {}
-    for each in ordered:
-        reaching = [one for one in reaching if one.end_offset_inclusive >= each.start_offset]
-        beside[each.segment_id.id] = reaching[-_OVERLAPPING_MAX:]
-        reaching.append(each)
+    for segment in ordered:
+        reaching = [one for one in reaching if one.end_offset_inclusive >= segment.start_offset]
+        beside[segment.segment_id.id] = reaching[-_OVERLAPPING_MAX:]
+        reaching.append(segment)
     return beside
 
 
@@ -241,9 +244,9 @@ def check_histories(segments: DataFrame) -> DataFrame:
 
     def check(group: pa.Table) -> pa.Table:
         findings = [
-            each._asdict()
+            finding._asdict()
             for batch in group.combine_chunks().to_batches()
-            for each in history_findings(list(segments_of(batch)))
+            for finding in history_findings(list(segments_of(batch)))
         ]
         return pa.Table.from_pylist(findings, schema=FINDINGS)
 

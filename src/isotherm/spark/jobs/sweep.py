@@ -193,7 +193,7 @@ def cluster_topics(properties: Mapping[str, str]) -> dict[str, str]:
     properties."""
     brokers = KafkaBrokers(properties, SystemClock(), RequestSettings())
     partitions = brokers.partitions(brokers.topic_names())
-    return {uuid_to_text(each.topic_id): each.topic for each in partitions}
+    return {uuid_to_text(partition.topic_id): partition.topic for partition in partitions}
 
 
 def spared_segments(store: ObjectStoreSettings) -> tuple[str, ...]:
@@ -203,8 +203,10 @@ def spared_segments(store: ObjectStoreSettings) -> tuple[str, ...]:
     spared: set[str] = set()
     for run in journals.find():
         spared |= {uuid_to_text(segment.id) for _, segment in run.staged}
-        for each in run.journal.replacements if run.journal is not None else ():
-            spared |= {uuid_to_text(side.segment_id.id) for side in (each.old, each.new)}
+        for replacement in run.journal.replacements if run.journal is not None else ():
+            spared |= {
+                uuid_to_text(side.segment_id.id) for side in (replacement.old, replacement.new)
+            }
     return tuple(sorted(spared))
 
 

@@ -143,7 +143,7 @@ def add_to_table(
     every = dict(enumerate(plan.tasks))
     fixed = table.types()
     work = _Work(options, formats, fixed, fixed, run, newest)
-    if any(each is None for each in fixed):
+    if any(data_type is None for data_type in fixed):
         show_step("finding the fields")
         work = replace(work, types=_union(fixed, _run_tasks(spark, work, every).grown))
     rows: list[PutFile] = []
@@ -170,10 +170,10 @@ def add_to_table(
     _commit(table, plan, merged, dead, work)
     files = [*merged.rows, *dead]
     return TableRun(
-        rows=sum(each.rows for each in (*rows, *tombstones)),
-        dead_letters=sum(each.rows for each in dead),
+        rows=sum(file.rows for file in (*rows, *tombstones)),
+        dead_letters=sum(file.rows for file in dead),
         files=len(files),
-        bytes_written=sum(each.size for each in files),
+        bytes_written=sum(file.size for file in files),
         reasons=dict(reasons.most_common(RUN_REASONS_MAX)),
     )
 
@@ -181,7 +181,7 @@ def add_to_table(
 def cost_of_table(plan: TopicPlan, options: SourceOptions) -> Cost:
     """The cost of the reads of a run: ranged GETs, and an index and a manifest for each part of a
     segment."""
-    reads = [read for each in plan.tasks for read in each.task.reads]
+    reads = [read for task in plan.tasks for read in task.task.reads]
     ranges = sum(-(-read.size_in_bytes // options.fetch_bytes) for read in reads)
     return Cost(
         gets=ranges + 2 * len(reads), bytes_read=plan.size_in_bytes, tasks=max(len(plan.tasks), 1)
@@ -204,8 +204,10 @@ def _commit(
 ) -> None:
     assert work.places is not None
     covered = table.covered()
-    covered |= {each.topic_partition.partition: each.end for each in plan.ranges}
-    rows, letters = [each.name for each in merged.rows], [each.name for each in dead]
+    covered |= {
+        offset_range.topic_partition.partition: offset_range.end for offset_range in plan.ranges
+    }
+    rows, letters = [row.name for row in merged.rows], [file.name for file in dead]
     try:
         table.commit(TableCommit(rows, letters, covered, merged.replaced))
     # After no other error: the commit may have been made all the same, and then names these files.
@@ -226,15 +228,17 @@ def _merge(
 ) -> _Merged:
     assert work.places is not None
     before = table.data_files()
-    files = [KeyedFile(name) for name in (*before, *(each.name for each in rows))]
-    files += [KeyedFile(each.name, is_of_tombstones=True) for each in tombstones]
+    files = [KeyedFile(name) for name in (*before, *(row.name for row in rows))]
+    files += [KeyedFile(tombstone.name, is_of_tombstones=True) for tombstone in tombstones]
     made = without_superseded(
         spark, files, work.places.rows, work.places.whole_schema, f"{work.run}-newest"
     )
-    left = [each for each in rows if each.name not in made]
-    unused = [each.name for each in rows if each.name in made] + [each.name for each in tombstones]
+    left = [row for row in rows if row.name not in made]
+    unused = [row.name for row in rows if row.name in made] + [
+        tombstone.name for tombstone in tombstones
+    ]
     return _Merged(
-        [*left, *(each for name in made for each in made[name])],
+        [*left, *(file for name in made for file in made[name])],
         [name for name in before if name in made],
         unused,
     )
@@ -290,7 +294,7 @@ def _run_task(work: _Work, number: int, task: TaskPartition) -> Iterator[dict[st
             name = f"{work.run}-{number:05}"
             put = _write_files(work, work.places, name, batches, decoders, reasons)
     if work.places is None or _have_grown(decoders):
-        schema = rows_schema(KeyValue(*(each.value_type for each in decoders)))
+        schema = rows_schema(KeyValue(*(decoder.value_type for decoder in decoders)))
         yield {"task": number, "kind": _COLUMNS, "type": schema.serialize().to_pybytes()}
         return
     for kind, file in put:
@@ -317,7 +321,7 @@ def _look_through(batches: Iterable[pa.RecordBatch], decoders: KeyValue[ValueDec
 
 
 def _have_grown(decoders: KeyValue[ValueDecoder]) -> bool:
-    return any(each.has_grown for each in decoders)
+    return any(decoder.has_grown for decoder in decoders)
 
 
 def _write_files(
@@ -352,4 +356,4 @@ def _write_files(
             else:
                 rows.write(decoded.rows)
         kinds = ((_ROWS, rows), (_DEAD, dead), (_TOMBSTONES, tombstones))
-        return [(kind, each) for kind, files in kinds for each in files.put_all()]
+        return [(kind, file) for kind, files in kinds for file in files.put_all()]

@@ -67,17 +67,17 @@ def read_log_starts(options: SourceOptions) -> LogStarts:
 def plan_retention(files: Iterable[DataFile], starts: Mapping[int, Offset]) -> RetentionPlan:
     """Sort the files by their bounds. A partition without a log start keeps its rows."""
     whole, border = [], []
-    for each in files:
-        if each.partitions is None or each.offsets is None:
-            border.append(each)
+    for file in files:
+        if file.partitions is None or file.offsets is None:
+            border.append(file)
             continue
-        first, last = each.partitions
+        first, last = file.partitions
         # Bounds are of the file, so any partition between them may be in it.
         own = [starts.get(partition, 0) for partition in range(first, last + 1)]
-        if each.offsets[1] < min(own):
-            whole.append(each)
-        elif each.offsets[0] < max(own):
-            border.append(each)
+        if file.offsets[1] < min(own):
+            whole.append(file)
+        elif file.offsets[0] < max(own):
+            border.append(file)
     return RetentionPlan(whole, border)
 
 
@@ -102,11 +102,11 @@ def delete_below(
         if plan.border
         else {}
     )
-    by_name = {each.name: each for each in files}
+    by_name = {file.name: file for file in files}
     removed = [each.name for each in plan.whole] + list(made)
     if not removed:
         return 0
-    added = [each for put in made.values() for each in put]
+    added = [file for put in made.values() for file in put]
 
     def check() -> None:
         now = read_starts()
@@ -119,11 +119,11 @@ def delete_below(
             )
 
     try:
-        table.replace([each.name for each in added], removed, keeps_rows=False, check=check)
+        table.replace([file.name for file in added], removed, keeps_rows=False, check=check)
     except TableOvertakenError:
-        place.delete([each.name for each in added])
+        place.delete([file.name for file in added])
         raise
-    return sum(by_name[each].rows for each in removed) - sum(each.rows for each in added)
+    return sum(by_name[each].rows for each in removed) - sum(file.rows for file in added)
 
 
 def _without_rows_below(

@@ -126,7 +126,7 @@ class _Reader:
         return as_schema(batch.slice(0, count), self._schema)
 
     def _next_batch(self) -> None:
-        self._batch = next((each for each in self._batches if each.num_rows), None)
+        self._batch = next((batch for batch in self._batches if batch.num_rows), None)
         self.head = None if self._batch is None else _place_of(self._batch)
 
 
@@ -216,14 +216,16 @@ def compact(table: IcebergKept, open_spark: OpenSpark, name: str) -> UpkeepDone:
         return UpkeepDone()
     place = table.place
     made = [
-        each for put in merge_files(open_spark(), groups, place, table.schema, name) for each in put
+        put_file
+        for put in merge_files(open_spark(), groups, place, table.schema, name)
+        for put_file in put
     ]
     old = [file for group in groups for file in group]
-    added = [each.name for each in made]
+    added = [put_file.name for put_file in made]
     # A merge that loses rows must not be committed.
-    assert sum(each.rows for each in made) == sum(each.rows for each in old)
+    assert sum(put_file.rows for put_file in made) == sum(data_file.rows for data_file in old)
     try:
-        table.replace(added, [each.name for each in old], keeps_rows=True)
+        table.replace(added, [data_file.name for data_file in old], keeps_rows=True)
     # After no other error: the commit may have been made all the same.
     except TableOvertakenError:
         place.delete(added)

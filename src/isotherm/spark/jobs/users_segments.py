@@ -42,12 +42,12 @@ def list_users_segments(options: SourceOptions) -> pa.Table:
     """The storage manager's segments as a listing (bucket_listing). The age of a segment is that of
     its metadata. Raises UnsupportedVersionError if the manager cannot list its segments."""
     segments = open_users_storage(options).list_log_segments()
-    return pa.Table.from_pylist([_row(each) for each in segments], LISTING_ARROW)
+    return pa.Table.from_pylist([_row(segment) for segment in segments], LISTING_ARROW)
 
 
 def absent_keys(keys: Iterable[str], options: SourceOptions) -> list[bool]:
     """For each key, whether the storage manager lacks the segment now."""
-    stored = {listed_key(each) for each in open_users_storage(options).list_log_segments()}
+    stored = {listed_key(segment) for segment in open_users_storage(options).list_log_segments()}
     return [key not in stored for key in keys]
 
 

@@ -106,9 +106,9 @@ def projected_point(target: ObjectStoreSettings, log: MetadataLog) -> AsOf:
     """
     projection = Projection(target)
     projection.check(log.identity())
-    offsets = dict.fromkeys((each.number for each in log.slices()), 0)
+    offsets = dict.fromkeys((log_slice.number for log_slice in log.slices()), 0)
     partitions = projection.partitions().values()
-    return AsOf(offsets | {each.number: each.next_offset for each in partitions})
+    return AsOf(offsets | {partition.number: partition.next_offset for partition in partitions})
 
 
 def _difference(name: str) -> Column:

@@ -54,7 +54,7 @@ def segment_row(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
 
 def segment_frame(spark: SparkSession, segments: Iterable[RemoteLogSegmentMetadata]) -> DataFrame:
     """The segments as rows, in a DataFrame that the driver holds."""
-    table = pa.Table.from_pylist([segment_row(each) for each in segments], SEGMENT_ARROW)
+    table = pa.Table.from_pylist([segment_row(segment) for segment in segments], SEGMENT_ARROW)
     return table_frame(spark, table)
 
 

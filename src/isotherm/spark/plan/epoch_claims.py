@@ -37,7 +37,7 @@ def contested_epochs(segments: Iterable[RemoteLogSegmentMetadata]) -> list[Epoch
     between two copies, a copy that was repeated, or an unclean election.
     """
     spans, blanks = spans_by_epoch(segments)
-    unreadable = {each.segment_id.id for each in blanks}
+    unreadable = {blank.segment_id.id for blank in blanks}
     claims: dict[tuple[uuid.UUID, Offset], EpochClaim] = {}
     superseding: EpochClaim | None = None
     for epoch in sorted(spans, reverse=True):

@@ -195,7 +195,7 @@ def lineage_pieces(
     described more is left out: see `_around_blank`.
     """
     spans, blanks = spans_by_epoch(segments)
-    unreadable = {*unreadable, *(each.segment_id.id for each in blanks)}
+    unreadable = {*unreadable, *(segment.segment_id.id for segment in blanks)}
     pieces: list[SegmentPiece] = []
     # From the newest epoch down, so that `epoch_end` is the lowest start of any later epoch.
     epoch_end: Offset | None = None
@@ -264,7 +264,7 @@ def _around_blank(
 
 def blanks_of(segments: Iterable[RemoteLogSegmentMetadata]) -> list[BlankSegment]:
     """The segments whose manifest cannot be read, ascending by start offset."""
-    blanks = (each for each in segments if isinstance(each, BlankSegment))
+    blanks = (segment for segment in segments if isinstance(segment, BlankSegment))
     return sorted(blanks, key=lambda blank: blank.start_offset)
 
 

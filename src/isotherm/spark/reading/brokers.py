@@ -192,9 +192,9 @@ class KafkaBrokers:
             "offsets of a group", lambda: self._admin.list_consumer_group_offsets([request])
         )
         return {
-            each.partition: each.offset
-            for each in answers[group].topic_partitions
-            if each.topic == topic and each.offset >= 0
+            partition.partition: partition.offset
+            for partition in answers[group].topic_partitions
+            if partition.topic == topic and partition.offset >= 0
         }
 
     def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, Offset]) -> None:
@@ -205,11 +205,12 @@ class KafkaBrokers:
         answers = self._answers(
             "commit", lambda: self._admin.alter_consumer_group_offsets([request])
         )
-        for each in answers[group].topic_partitions:
-            if each.error is not None:
+        for partition in answers[group].topic_partitions:
+            if partition.error is not None:
                 raise PolicyViolationError(
-                    f"offsets are refused group={group} topic={topic} partition={each.partition}"
-                    f" reason={each.error.str()!r} hint='stop the group and try again'"
+                    f"offsets are refused group={group} topic={topic}"
+                    f" partition={partition.partition}"
+                    f" reason={partition.error.str()!r} hint='stop the group and try again'"
                 )
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetBounds]:

@@ -125,9 +125,9 @@ def _binary(values: Sequence[str | bytes | None], kind: pa.DataType) -> ArrowArr
     texts: Iterable[Any] = values
     validity = None
     if None in values:
-        is_valid = np.fromiter((each is not None for each in values), np.bool_, len(values))
+        is_valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
         validity = _buffer(np.packbits(is_valid, bitorder="little"))
-        texts = [b"" if each is None else each for each in values]
+        texts = [b"" if value is None else value for value in values]
     joined = b"".join(texts)
     return _from_buffers(kind, len(values), [validity, _ends(texts, len(values)), _buffer(joined)])
 
@@ -152,7 +152,7 @@ def _headers_of(messages: Sequence[Message], place: TopicPartition) -> list[Any]
 
 def _headers(headers: Sequence[Any], kind: pa.ListType[Any]) -> ArrowArray:
     """The column of headers: NULL for a record without headers, as in the Kafka source."""
-    lists = [each or () for each in headers]
+    lists = [header or () for header in headers]
     pairs = list(itertools.chain.from_iterable(lists))
     fields = kind.value_type
     names = [name.encode() for name, _ in pairs]
@@ -240,8 +240,8 @@ def _settled(messages: Sequence[Message], read: BrokerRead) -> tuple[Offset, Seq
     reached = _reached(messages[-1], read)
     if any(map(Message.error, messages)):
         # The reported end of the partition may be older than the records in the same answer.
-        reached = max(_reached(each, read) for each in messages)
-        messages = [each for each in messages if each.error() is None]
+        reached = max(_reached(message, read) for message in messages)
+        messages = [message for message in messages if message.error() is None]
     if reached > read.end_offset:
         within = int(np.searchsorted(offsets_of(messages), read.end_offset))
         messages = messages[:within]

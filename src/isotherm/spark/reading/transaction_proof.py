@@ -248,11 +248,13 @@ class TransactionProof:
         self, producer: ProducerId, first: Offset | None, at: Offset, kind: ControlRecordType
     ) -> None:
         entry = None
-        for each in self._entries.get(producer, ()):
-            if each.first_offset <= at < each.last_offset:
-                raise _wrong(f"entry continues beyond a marker of its producer marker={at}", each)
-            if each.last_offset == at:
-                entry = each
+        for transaction in self._entries.get(producer, ()):
+            if transaction.first_offset <= at < transaction.last_offset:
+                raise _wrong(
+                    f"entry continues beyond a marker of its producer marker={at}", transaction
+                )
+            if transaction.last_offset == at:
+                entry = transaction
         # An entry that ends at another marker never gets into `_ended`: `finish` reports it.
         if kind is not ControlRecordType.ABORT:
             return

@@ -476,7 +476,7 @@ def _bytes_type(schema: Mapping[str, Any]) -> AvroType:
 
 
 def _union(branches: list[AvroType]) -> AvroType:
-    others = [each for each in branches if not isinstance(each, Null)]
+    others = [branch for branch in branches if not isinstance(branch, Null)]
     if len(branches) == 1:
         return Union(branches)  # the number of the branch has bytes
     if len(branches) == 2 and len(others) == 1:

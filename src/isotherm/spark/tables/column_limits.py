@@ -110,7 +110,7 @@ def decimals_of(stored: Any, precision: int, scale: int) -> Any:
     buffers = [_buffer_of(np.packbits(is_valid, bitorder="little")), _buffer_of(made)]
     # Arrow's own check of digits misses -2^127.
     bounds = pc.min_max(_from_buffers(_decimal(38, 0), len(stored), buffers)).values()
-    fits = all(not each.is_valid or abs(int(each.as_py())) < 10**precision for each in bounds)
+    fits = all(not bound.is_valid or abs(int(bound.as_py())) < 10**precision for bound in bounds)
     if not (fits and _are_signs(starts, ends, signs, data) and _have_sign(made[filled], signs)):
         raise _too_many_digits(stored, precision)
     return _from_buffers(_decimal(precision, scale), len(stored), buffers)

@@ -65,7 +65,7 @@ class EnvelopeDecoder:
         return self._unwrapped(column, dead, len(values))
 
     def _unwrapped(self, column: Values, dead: Sequence[DeadValue], count: int) -> DecodedValues:
-        places = np.delete(np.arange(count), [each.place for each in dead])
+        places = np.delete(np.arange(count), [dead_value.place for dead_value in dead])
         is_event = np.asarray(column.is_valid())
         ops = _child(column, OP, pa.string())
         rows = _child(column, AFTER, self.value_type if self.value_type is not None else pa.null())

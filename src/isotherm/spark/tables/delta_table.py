@@ -178,7 +178,9 @@ class DeltaTopicTable:
     def _columns_in_files(self) -> pa.Schema:
         """The columns in files. The value of a partition column is only in the log."""
         partitions = self._known.metadata().partition_columns
-        return pa.schema([each for each in _columns(self._known) if each.name not in partitions])
+        return pa.schema(
+            [column for column in _columns(self._known) if column.name not in partitions]
+        )
 
     def commit(self, commit: TableCommit) -> None:
         known = self._known
@@ -428,10 +430,10 @@ class _DeltaErasure:
         version = self._table.version()
         log = f"{self.place.folder}/_delta_log/"
         client = store_client(self._owner._settings)
-        for each in client.list_level(log)[1]:
-            number = each.key.removeprefix(log).partition(".")[0]
+        for object_ in client.list_level(log)[1]:
+            number = object_.key.removeprefix(log).partition(".")[0]
             if number.isdigit() and int(number) < version:
-                client.delete(each.key)
+                client.delete(object_.key)
 
     def older(self) -> list[str]:
         return []
@@ -440,9 +442,10 @@ class _DeltaErasure:
         named = set(self.files())
         folder = f"{self.place.folder}/"
         listed = [
-            f"{self.place.root}{each.key.removeprefix(folder)}"
-            for each in store_client(self._owner._settings).list_objects(folder)
-            if each.key.endswith(".parquet") and not each.key.startswith(f"{folder}_delta_log/")
+            f"{self.place.root}{object_.key.removeprefix(folder)}"
+            for object_ in store_client(self._owner._settings).list_objects(folder)
+            if object_.key.endswith(".parquet")
+            and not object_.key.startswith(f"{folder}_delta_log/")
         ]
         return sorted(each for each in listed if each not in named)
 

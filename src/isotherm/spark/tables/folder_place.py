@@ -89,8 +89,8 @@ def check_unused(settings: ObjectStoreSettings, folder: str, own: Collection[str
     if not is_made(settings):
         return
     folders, objects = store_client(settings).list_level(f"{folder}/")
-    names = {each.rstrip("/") for each in folders} | {each.key for each in objects}
-    others = sorted({each.rpartition("/")[2] for each in names} - set(own))
+    names = {each.rstrip("/") for each in folders} | {object_.key for object_ in objects}
+    others = sorted({name.rpartition("/")[2] for name in names} - set(own))
     if others:
         raise ConfigError(
             "the folder of the table has files that this command has not put there"
@@ -101,7 +101,7 @@ def check_unused(settings: ObjectStoreSettings, folder: str, own: Collection[str
 
 def check_warehouse(folder: Path) -> None:
     """Raise ConfigError if the folder cannot be made because a file is in its place."""
-    existing = next(each for each in (folder, *folder.parents) if each.exists())
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():
         raise ConfigError(
             f"the warehouse cannot be made key=--warehouse folder={folder}"

@@ -25,8 +25,8 @@ def decode_by_halves(payloads: Values, column: ValueType, decode: DecodeTogether
     parts = list(_decoded(payloads, np.arange(len(payloads)), decode)) if len(payloads) else []
     kind = pa.null() if column is None else column
     return DecodedValues(
-        pa.concat_arrays([pa.array([], kind), *(each.column for each in parts)]),
-        sorted(dead for each in parts for dead in each.dead),
+        pa.concat_arrays([pa.array([], kind), *(part.column for part in parts)]),
+        sorted(dead for part in parts for dead in part.dead),
     )
 
 

@@ -82,11 +82,11 @@ def _newest_files(table: Table) -> list[ManifestEntry]:
     manifests = [m for m in snapshot.manifests(table.io) if m.content == ManifestContent.DATA]
     entries: list[ManifestEntry] = []
     left = MANIFEST_BYTES_MAX
-    for each in sorted(manifests, key=lambda m: m.sequence_number, reverse=True):
-        left -= each.manifest_length
+    for manifest in sorted(manifests, key=lambda m: m.sequence_number, reverse=True):
+        left -= manifest.manifest_length
         if left < 0 or len(entries) >= FILES_MAX:
             break
-        entries += each.fetch_manifest_entry(table.io)
+        entries += manifest.fetch_manifest_entry(table.io)
     return sorted(entries, key=lambda e: e.sequence_number or 0, reverse=True)[:FILES_MAX]
 
 
@@ -108,8 +108,8 @@ class _Reading:
         self.rows += batch.num_rows
         whole: Any = batch.column("reason")
         reasons: Any = pc.utf8_slice_codeunits(whole.fill_null(""), 0, REASON_CHARS_MAX)
-        for each in reasons.value_counts():
-            self._reasons[each["values"].as_py()] += each["counts"].as_py()
+        for count in reasons.value_counts():
+            self._reasons[count["values"].as_py()] += count["counts"].as_py()
         # Python has no date for some of them.
         times: Any = batch.column("timestamp")
         times_ms = times.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())

@@ -44,7 +44,7 @@ class IcebergErasure:
         self._kept.read()
 
     def files(self) -> list[str]:
-        return [each.name for each in self._kept.files()]
+        return [file.name for file in self._kept.files()]
 
     def replace(self, added: Sequence[str], removed: Sequence[str]) -> None:
         if removed:
@@ -62,7 +62,7 @@ class IcebergErasure:
 
     def _named(self) -> set[str]:
         with translated("the table cannot be read"):
-            return {each for each in self._kept.named_files() if each.endswith(_SUFFIX)}
+            return {file for file in self._kept.named_files() if file.endswith(_SUFFIX)}
 
     def _listed(self) -> list[str]:
         io, folder = self._kept.data_folder()
@@ -79,7 +79,7 @@ class IcebergErasure:
             )
         # The store has names without the scheme, the table has them with it.
         return sorted(
-            f"{folder}{each.path.removeprefix(path)}"
-            for each in found
-            if each.is_file and each.path.endswith(_SUFFIX)
+            f"{folder}{info.path.removeprefix(path)}"
+            for info in found
+            if info.is_file and info.path.endswith(_SUFFIX)
         )

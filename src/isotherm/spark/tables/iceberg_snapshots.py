@@ -185,12 +185,12 @@ def whole_files(table: Table, name: str, hint: str) -> list[DataFile]:
     """
     with translated("the table cannot be read"):
         planned = list(table.scan().plan_files())
-    if any(each.delete_files for each in planned):
+    if any(task.delete_files for task in planned):
         raise ConfigError(
             "rows of the table were deleted without rewriting their files"
             f" table={name} hint='{hint}'"
         )
-    return [each.file for each in planned]
+    return [task.file for task in planned]
 
 
 def ancestors(table: Table) -> Iterator[Snapshot]:
@@ -200,7 +200,7 @@ def ancestors(table: Table) -> Iterator[Snapshot]:
 
 def newest_with(table: Table, name: str) -> Snapshot | None:
     """The newest snapshot with the note `name`."""
-    return next((each for each in ancestors(table) if note_of(each, name)), None)
+    return next((ancestor for ancestor in ancestors(table) if note_of(ancestor, name)), None)
 
 
 def note_of(snapshot: Snapshot, name: str) -> str | None:

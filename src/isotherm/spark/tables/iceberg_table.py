@@ -107,8 +107,8 @@ class IcebergPlace:
         return self.io.new_input(name).open()
 
     def delete(self, files: Sequence[str]) -> None:
-        for each in files:
-            self.io.delete(each)
+        for file in files:
+            self.io.delete(file)
 
 
 class IcebergTable:
@@ -174,7 +174,7 @@ class IcebergTable:
     def data_files(self) -> list[str]:
         _check_column_names(self._known, self.name)
         hint = "rewrite the files, or read the table by an engine that knows Iceberg"
-        return [each.file_path for each in whole_files(self._known, self.name, hint)]
+        return [file.file_path for file in whole_files(self._known, self.name, hint)]
 
     def places(self, types: DecodedTypes) -> FilePlaces:
         with translated("the table's columns cannot be changed"):
@@ -221,7 +221,7 @@ class IcebergTable:
             dead = self._dead_table()
 
             def is_done() -> bool:
-                return any(note_of(each, OF_SNAPSHOT) == of for each in ancestors(dead))
+                return any(note_of(ancestor, OF_SNAPSHOT) == of for ancestor in ancestors(dead))
 
             def summary() -> dict[str, str]:
                 # Before each try: another run may have appended the same files since.

@@ -80,7 +80,7 @@ class IcebergKept:
         files, or columns were renamed."""
         self._check(self._known)
         hint = "rewrite the files by the engine that deleted the rows"
-        return [self._described(each) for each in whole_files(self._known, self.name, hint)]
+        return [self._described(file) for file in whole_files(self._known, self.name, hint)]
 
     def replace(
         self,
@@ -162,7 +162,7 @@ class IcebergKept:
     def _bounds(self, file: IcebergFile, column: str) -> tuple[int, int] | None:
         field = self._known.schema().find_field(column)
         bounds: list[Any] = [file.lower_bounds, file.upper_bounds]
-        first, last = ((each or {}).get(field.field_id) for each in bounds)
+        first, last = ((bound or {}).get(field.field_id) for bound in bounds)
         if first is None or last is None:
             return None
         kind: Any = field.field_type
@@ -172,7 +172,7 @@ class IcebergKept:
         """Remove snapshots. Returns False if another program committed first: after a rollback one
         of these may be the newest."""
         refs = self._known.metadata.refs
-        ids = [each.snapshot_id for each in gone]
+        ids = [snapshot.snapshot_id for snapshot in gone]
         removal = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids})
         unmoved = [
             AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id})
@@ -198,15 +198,15 @@ def _newest_notes(table: Table, names: Iterable[str]) -> dict[str, str]:
 def expirable_snapshots(table: Table, before_ms: TimestampMs, needed: str) -> list[Snapshot]:
     """The snapshots older than `before_ms` that may expire. Those between the newest one and the
     newest one with the note `needed` stay, because the chain of ancestors leads over them."""
-    kept = {each.snapshot_id for each in table.refs().values()}
-    for each in ancestors(table):
-        kept.add(each.snapshot_id)
-        if note_of(each, needed) is not None:
+    kept = {ref.snapshot_id for ref in table.refs().values()}
+    for ancestor in ancestors(table):
+        kept.add(ancestor.snapshot_id)
+        if note_of(ancestor, needed) is not None:
             break
     return [
-        each
-        for each in table.snapshots()
-        if each.timestamp_ms < before_ms and each.snapshot_id not in kept
+        snapshot
+        for snapshot in table.snapshots()
+        if snapshot.timestamp_ms < before_ms and snapshot.snapshot_id not in kept
     ]
 
 
@@ -214,9 +214,9 @@ def named_files(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
     """The files that snapshots name: manifest lists, manifests, and files of data and deletes."""
     lists: set[str] = set()
     manifests: dict[str, Any] = {}
-    for each in snapshots:
-        lists.add(each.manifest_list)
-        for manifest in each.manifests(table.io):
+    for snapshot in snapshots:
+        lists.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
             manifests[manifest.manifest_path] = manifest
     files = {
         entry.data_file.file_path

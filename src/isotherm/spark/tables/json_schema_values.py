@@ -165,7 +165,7 @@ class _Declaration:
         several = [each for each in kinds if each != "null"] if isinstance(kinds, list) else [kinds]
         options = schema.get("oneOf", schema.get("anyOf"))
         if isinstance(options, list):
-            choices = [each for each in options if each != {"type": "null"}]
+            choices = [option for option in options if option != {"type": "null"}]
             return below(choices[0]) if len(choices) == 1 and isinstance(choices[0], dict) else None
         if len(several) != 1:
             return None

@@ -260,7 +260,7 @@ class JsonDecoder:
         rows = np.flatnonzero(batch.only_long & large_doubles(decoded.column, whole))
         if len(batch.places) == 1:
             return bool(self._refuse(batch, rows, whole, dead))
-        if any(each is not None for each in self._reasons(batch, rows, whole)):
+        if any(reason is not None for reason in self._reasons(batch, rows, whole)):
             self._halve(batch, parts, dead, is_screened=False)
             return True
         return False
@@ -274,7 +274,7 @@ class JsonDecoder:
             alone = column_type(column.type)
         except (pa.ArrowInvalid, FieldNameError):
             return False
-        if any(each is not None for each in self._reasons(batch, np.zeros(1, np.int64), alone)):
+        if any(reason is not None for reason in self._reasons(batch, np.zeros(1, np.int64), alone)):
             return False
         grown = merged(self.value_type, marked_numbers(alone, column), self._fixed)
         has_grown = grown != self.value_type
@@ -323,8 +323,10 @@ class JsonDecoder:
 def _as_doubles(kind: ValueType, fixed: ValueType) -> ValueType:
     """The type with doubles for the whole numbers that do not change because of other numbers."""
     if isinstance(kind, pa.StructType):
-        inner = {each.name: each.type for each in fixed} if isinstance(fixed, pa.StructType) else {}
-        return pa.struct([_as_double(each, inner.get(each.name)) for each in kind])
+        inner = (
+            {field.name: field.type for field in fixed} if isinstance(fixed, pa.StructType) else {}
+        )
+        return pa.struct([_as_double(field, inner.get(field.name)) for field in kind])
     if isinstance(kind, pa.ListType):
         item = fixed.value_type if isinstance(fixed, pa.ListType) else None
         return pa.list_(_as_double(kind.value_field, item))

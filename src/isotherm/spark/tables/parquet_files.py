@@ -77,7 +77,7 @@ class ParquetFiles:
         if self._writer is not None:
             self._writer.close()
         if not self._is_whole:
-            self._place.delete([each.name for each in self._put])
+            self._place.delete([file.name for file in self._put])
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a batch, which must have the columns of the schema, in its order."""

@@ -125,7 +125,9 @@ class ParquetTable:
         return self._types
 
     def data_files(self) -> list[str]:
-        commits = [each.key for each in self._commits() if int(Path(each.key).stem) < self._number]
+        commits = [
+            commit.key for commit in self._commits() if int(Path(commit.key).stem) < self._number
+        ]
         with ThreadPoolExecutor(_COMMIT_THREADS, thread_name_prefix="isotherm-commit") as pool:
             before = list(
                 pool.map(lambda key: json.loads(self._client.get(key, _COMMIT_SIZE_MAX)), commits)
@@ -133,7 +135,7 @@ class ParquetTable:
         # The run of the last commit may still be moving its files, or may have been killed before
         # that.
         folder = f"{self.name}/_staged/"
-        staged = {each.key.removeprefix(folder) for each in self._client.list_objects(folder)}
+        staged = {object_.key.removeprefix(folder) for object_ in self._client.list_objects(folder)}
         url = plain_url(self._settings.url)
         last = [
             f"{url}/{self.name}/{'_staged/' if name in staged else ''}{name}"
@@ -216,5 +218,5 @@ class _FolderErasure:
     def _listed(self) -> list[str]:
         folder = f"{self.name}/"
         objects = store_client(self._settings).list_objects(folder)
-        names = (each.key.removeprefix(folder) for each in objects)
-        return sorted(each for each in names if each.endswith(".parquet"))
+        names = (object_.key.removeprefix(folder) for object_ in objects)
+        return sorted(name for name in names if name.endswith(".parquet"))

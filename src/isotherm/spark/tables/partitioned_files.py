@@ -47,7 +47,7 @@ class PartitionedFiles:
         for each in self._open.values():
             each.__exit__(*error)
         if not self._is_whole:
-            self._place.delete([each.name for each in self._put])
+            self._place.delete([file.name for file in self._put])
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write a batch, which must have the columns of the schema, in its order."""
@@ -79,7 +79,7 @@ class PartitionedFiles:
 
     def _keep_bounds(self) -> None:
         files = self._open.values()
-        while sum(each.waiting_bytes for each in files) >= ROW_GROUP_BYTES:
+        while sum(file.waiting_bytes for file in files) >= ROW_GROUP_BYTES:
             max(files, key=lambda each: each.waiting_bytes).write_row_group()
-        while sum(each.local_bytes for each in files) >= FILE_BYTES:
+        while sum(file.local_bytes for file in files) >= FILE_BYTES:
             max(files, key=lambda each: each.local_bytes).end_file()

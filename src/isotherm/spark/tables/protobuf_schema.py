@@ -77,7 +77,7 @@ def _compiled(texts: Mapping[str, str], main: str) -> FileDescriptorSet:
         )
         if done.returncode:
             lines = done.stderr.replace(f"{folder}/", "").splitlines()
-            reason = " ".join(each for each in lines if not _WARNING.match(each))
+            reason = " ".join(line for line in lines if not _WARNING.match(line))
             raise UnknownSchemaError(f"the schema is not one of Protobuf: {reason}")
         return FileDescriptorSet.FromString(made.read_bytes())
 
@@ -88,4 +88,4 @@ def _common_folders() -> list[str]:
     """
     spec = find_spec("google.type")
     places = [] if spec is None else list(spec.submodule_search_locations or ())
-    return [str(Path(each).parents[1]) for each in places]
+    return [str(Path(place).parents[1]) for place in places]

@@ -142,7 +142,7 @@ class Field:
             return inner
         if not isinstance(self.kind, MapEntry):
             return pa.list_(inner)
-        key, item = (each.column for each in self.kind.fields)
+        key, item = (field.column for field in self.kind.fields)
         assert key is not None, "no message is a key"
         return None if item is None else pa.map_(key, item)
 
@@ -166,7 +166,7 @@ class Message:
 
     @cached_property
     def column(self) -> ValueType:
-        columns = [(each.name, each.column) for each in self.fields]
+        columns = [(field.name, field.column) for field in self.fields]
         fields = [pa.field(name, kind) for name, kind in columns if kind is not None]
         return pa.struct(fields) if fields else None
 
@@ -313,9 +313,9 @@ class Wire:
             raise ProtobufSchemaError(f"a message is a part of itself message={name}")
         if name not in self._known:
             self._open.append(name)
-            fields = [self._field(each) for each in message.fields]
+            fields = [self._field(field) for field in message.fields]
             self._open.pop()
-            inside = (each.message_type for each in message.fields)
+            inside = (field.message_type for field in message.fields)
             size = 1 + sum(self._sizes[each.full_name] if each else 1 for each in inside)
             if size > COLUMNS_MAX:
                 raise ProtobufSchemaError(f"a message has more than {COLUMNS_MAX} columns")
@@ -374,7 +374,7 @@ class Wire:
 
 
 def _enum(kind: EnumDescriptor) -> Enum:
-    names = {each.number: each.name for each in reversed(kind.values)}
+    names = {value.number: value.name for value in reversed(kind.values)}
     return Enum(tuple(names), tuple(names.values()))
 
 

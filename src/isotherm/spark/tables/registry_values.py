@@ -83,12 +83,14 @@ class RegistryDecoder:
             # Usually a batch names only one schema, and nothing is copied.
             of_schema = payloads if len(where) == len(values) else _taken(payloads, where)
             column, lost = self._decoded(name, of_schema, kind)
-            dead += [DeadValue(int(where[each.place]), each.reason) for each in lost]
+            dead += [
+                DeadValue(int(where[dead_value.place]), dead_value.reason) for dead_value in lost
+            ]
             parts.append(column)
-            places.append(np.delete(where, [each.place for each in lost]))
+            places.append(np.delete(where, [dead_value.place for dead_value in lost]))
         dead.sort()
         order = np.concatenate(places)
-        column = pa.concat_arrays([each for each in parts if len(each)] or parts[:1])
+        column = pa.concat_arrays([part for part in parts if len(part)] or parts[:1])
         if (np.diff(order) < 0).any():
             column = _taken(column, np.argsort(order, kind="stable"))
         return DecodedValues(column, dead)
@@ -125,10 +127,13 @@ class RegistryDecoder:
             )
         column, dead = codec.decode(payloads)
         fitted = _fitted(column, kind)
-        places = np.delete(np.arange(len(payloads)), [each.place for each in dead])
-        unfit = [DeadValue(int(places[each.place]), each.reason) for each in fitted.dead]
+        places = np.delete(np.arange(len(payloads)), [dead_value.place for dead_value in dead])
+        unfit = [
+            DeadValue(int(places[dead_value.place]), dead_value.reason)
+            for dead_value in fitted.dead
+        ]
         lost = sorted([*dead, *unfit])
-        return DecodedValues(fitted.column, [_lost(*each, name) for each in lost])
+        return DecodedValues(fitted.column, [_lost(*dead_value, name) for dead_value in lost])
 
 
 def _fitted(column: Values, kind: pa.DataType) -> DecodedValues:

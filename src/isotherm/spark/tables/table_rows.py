@@ -78,7 +78,7 @@ def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> Dec
             reasons.setdefault(place, f"{name}: {reason}")
         if decoder.value_type is not None:
             decoded[name] = values
-    if any(each.has_grown for each in decoders):
+    if any(value_decoder.has_grown for value_decoder in decoders):
         return DecodedRows(batch.slice(0, 0), batch.slice(0, 0), np.zeros(0, np.bool_))
     places = np.array(sorted(reasons), np.int64)
     kept = np.delete(np.arange(count), places)
@@ -88,7 +88,7 @@ def decoded_rows(batch: pa.RecordBatch, decoders: KeyValue[ValueDecoder]) -> Dec
     lost = stamped.take(pa.array(places, pa.int64()))
     texts = pa.array([reasons[place] for place in places.tolist()], pa.string())
     letters = [*(lost.column(name) for name in (*_COLUMNS, *KeyValue._fields)), texts]
-    types = KeyValue(*(each.value_type for each in decoders))
+    types = KeyValue(*(value_decoder.value_type for value_decoder in decoders))
     if deleted is None:
         is_tombstone = np.asarray(batch.column("value").is_null())[kept]
     else:
@@ -113,7 +113,7 @@ def _of_places(values: DecodedValues, kept: Places, count: int) -> Values:
     # All values that are left out are dead in this column.
     if len(values.column) == len(kept):
         return values.column
-    own = np.delete(np.arange(count), [each.place for each in values.dead])
+    own = np.delete(np.arange(count), [dead_value.place for dead_value in values.dead])
     return values.column.take(pa.array(np.searchsorted(own, kept), pa.int64()))
 
 

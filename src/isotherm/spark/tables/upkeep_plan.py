@@ -60,16 +60,16 @@ def plan_compaction(files: Iterable[DataFile]) -> list[list[DataFile]]:
     """Plan groups of small files to merge. The files of a group are neighbours in the order of
     partitions and offsets. Pure."""
     by_group: dict[Hashable, list[DataFile]] = {}
-    for each in files:
-        if each.size < SMALL_FILE_BYTES:
-            by_group.setdefault(each.group, []).append(each)
+    for data_file in files:
+        if data_file.size < SMALL_FILE_BYTES:
+            by_group.setdefault(data_file.group, []).append(data_file)
     planned: list[list[DataFile]] = []
     for small in by_group.values():
         group: list[DataFile] = []
-        for each in sorted(small, key=lambda file: (file.first, file.name)):
+        for data_file in sorted(small, key=lambda file: (file.first, file.name)):
             if len(group) == GROUP_FILES_MAX or sum(f.size for f in group) >= FILE_BYTES:
                 planned.append(group)
                 group = []
-            group.append(each)
+            group.append(data_file)
         planned.append(group)
     return [each for each in planned if len(each) > 1]

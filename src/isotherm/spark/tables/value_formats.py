@@ -199,7 +199,9 @@ def _decoder_of(
 
 def others(count: int, dead: Iterable[DeadValue]) -> pa.Array[pa.Int64Scalar]:
     """The places of the values that are not dead."""
-    return pa.array(np.delete(np.arange(count), [each.place for each in dead]), pa.int64())
+    return pa.array(
+        np.delete(np.arange(count), [dead_value.place for dead_value in dead]), pa.int64()
+    )
 
 
 def _not_utf8(values: Values, first: int) -> list[int]:

@@ -169,15 +169,15 @@ class BucketSegmentSource:
             for owner, listed in histories.items()
             if self._by_name and is_in_order(listed)
         }
-        segments = self._read([each for listed in ordered.values() for each in listed[-2:]])
+        segments = self._read([objects for listed in ordered.values() for objects in listed[-2:]])
         ordered = {o: listed for o, listed in ordered.items() if _ends_in_order(listed, segments)}
         disordered = [listed for o, listed in histories.items() if o not in ordered]
-        segments |= self._read([each for listed in disordered for each in listed])
+        segments |= self._read([objects for listed in disordered for objects in listed])
         # A manifest never changes, so it is read once. What is listed no more is forgotten.
         self._known = segments
         by_manifest = [listed[-1:] for listed in ordered.values()] + disordered
         return [
-            *(each for listed in ordered.values() for each in follow_one_another(listed)),
+            *(segment for listed in ordered.values() for segment in follow_one_another(listed)),
             *(
                 segments[e.segment_id]
                 for each in by_manifest
@@ -259,9 +259,9 @@ def _ends_in_order(
 ) -> bool:
     """Whether the manifests of the last two segments (or of the only one) are sound and confirm the
     order of the names."""
-    last_two = [by_id.get(each.segment_id) for each in listed[-2:]]
+    last_two = [by_id.get(objects.segment_id) for objects in listed[-2:]]
     last = last_two[-1]
-    if last is None or any(isinstance(each, BlankSegment) for each in last_two):
+    if last is None or any(isinstance(segment, BlankSegment) for segment in last_two):
         return False
     return len(last_two) == 1 or (last_two[0] is not None and is_succeeded_by(last_two[0], last))
 

@@ -150,9 +150,9 @@ class TieredLog:
         superseded, and cannot be read. With failOnDataLoss=false that is a warning.
         """
         claims = {
-            (each.segment.segment_id.id, each.offset, each.epoch): each
+            (epoch.segment.segment_id.id, epoch.offset, epoch.epoch): epoch
             for segments in histories
-            for each in contested_epochs(segments)
+            for epoch in contested_epochs(segments)
         }
         fresh = [each for key, each in claims.items() if key not in self._proven_claims]
         is_lenient = not self._options.fail_on_data_loss
@@ -312,7 +312,7 @@ class TieredLog:
             offsets = first_offset_not_before(
                 kept, self._storage, times[partition], gaps=self._options.gaps
             )
-            blank = min((each.start_offset for each in view.blanks), default=None)
+            blank = min((segment.start_offset for segment in view.blanks), default=None)
             if is_end and blank is not None and (offsets is None or blank < offsets):
                 return max(blank, view.bounds.start)
             return offsets
@@ -339,7 +339,9 @@ class TieredLog:
         partition = read.topic_partition
         segments = self._segments_now(read)
         is_listed = isinstance(read.segment, ListedSegment)
-        if not is_listed and any(each.segment_id == read.segment.segment_id for each in segments):
+        if not is_listed and any(
+            segment.segment_id == read.segment.segment_id for segment in segments
+        ):
             return None
         self._prove_claims([segments])
         pieces = lineage_pieces(segments)

@@ -36,13 +36,13 @@ class UsersStorage(CheckedStorageManager):
         segments: list[Any] = self._calls.call(
             _LIST, "the tier", lambda: list(manager.list_log_segments())
         )
-        for each in segments:
-            is_right = isinstance(each, RemoteLogSegmentMetadata) and each.state in _STORED
+        for segment in segments:
+            is_right = isinstance(segment, RemoteLogSegmentMetadata) and segment.state in _STORED
             self._calls.check(
                 _LIST,
-                getattr(each, "segment_id", "the tier"),
+                getattr(segment, "segment_id", "the tier"),
                 "RemoteLogSegmentMetadata in state COPY_SEGMENT_STARTED or COPY_SEGMENT_FINISHED",
-                getattr(each, "state", type(each)),
+                getattr(segment, "state", type(segment)),
                 is_right=is_right,
             )
         return segments

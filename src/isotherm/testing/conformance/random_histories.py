@@ -174,7 +174,7 @@ class _History(RuleBasedStateMachine):
     def whole_segments_are_listed(self) -> None:
         if not isinstance(self._store.manager, ListsSegments):
             return
-        ids = [each.segment_id for each in self._store.manager.list_log_segments()]
+        ids = [segment.segment_id for segment in self._store.manager.list_log_segments()]
         assert len(ids) == len(set(ids))
         assert self._whole.keys() <= set(ids) <= self._whole.keys() | self._partial.keys()
 

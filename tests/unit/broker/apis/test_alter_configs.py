@@ -64,7 +64,7 @@ def described(broker, kind, name):
 
 
 def synonyms(config):
-    return [(each.name, each.value, each.source) for each in config.synonyms]
+    return [(synonym.name, synonym.value, synonym.source) for synonym in config.synonyms]
 
 
 DONE = (ErrorCode.none, None)
@@ -189,7 +189,7 @@ def test_resource_named_twice_is_refused(hosted):
     answers = hosted.call(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource] * 2, validate_only=False
     ).responses
-    assert [each.error_code for each in answers] == [ErrorCode.invalid_request] * 2
+    assert [answer.error_code for answer in answers] == [ErrorCode.invalid_request] * 2
 
 
 def test_broker_keys_are_applied_and_described_with_their_sources(hosted):
@@ -263,7 +263,9 @@ def test_keys_without_effect_are_stored_and_described(hosted, cluster_metadata, 
     stored = dict(hosted.controller.broker_texts(name))
     stored.pop("min.insync.replicas", None)
     assert stored == texts
-    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    warnings = [
+        record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
+    ]
     inert = "configuration key has no effect"
     assert sorted(warnings) == [
         f"{inert} key=metric.reporters reason=prometheus.listener serves the metrics",
@@ -349,7 +351,7 @@ def test_subscriptions_to_metrics_are_kept_and_listed(hosted):
     for version in (0, 1):
         fields = {"resource_types": [CLIENT_METRICS]} if version else {}
         listed = hosted.call(ApiKey.LIST_CONFIG_RESOURCES, version, **fields)
-        assert [each.resource_name for each in listed.config_resources] == ["s"]
+        assert [resource.resource_name for resource in listed.config_resources] == ["s"]
 
 
 def test_levels_of_loggers_are_set_and_taken_back(hosted):

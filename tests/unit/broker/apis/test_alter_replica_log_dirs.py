@@ -145,7 +145,9 @@ def test_each_partition_has_its_own_answer(hosted: Hosted, broker: Any) -> None:
         for path, partitions in ((hosted.there, [0, 7]), ("/nowhere", [1]))
     ]
     (result,) = broker.call(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, dirs=dirs).results
-    assert [(each.partition_index, each.error_code) for each in result.partitions] == [
+    assert [
+        (partition.partition_index, partition.error_code) for partition in result.partitions
+    ] == [
         (0, ErrorCode.none),
         (7, ErrorCode.unknown_topic_or_partition),
         (1, ErrorCode.log_dir_not_found),

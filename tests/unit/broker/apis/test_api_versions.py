@@ -27,9 +27,10 @@ def test_table_holds_every_served_api_and_produce_from_version_0(broker, version
 def test_features_are_those_of_the_metadata_log(broker):
     response = broker.call(ApiKey.API_VERSIONS, 3, **CLIENT)
     supported = {
-        each.name: (each.min_version, each.max_version) for each in response.supported_features
+        feature.name: (feature.min_version, feature.max_version)
+        for feature in response.supported_features
     }
-    finalized = {each.name: each.max_version_level for each in response.finalized_features}
+    finalized = {feature.name: feature.max_version_level for feature in response.finalized_features}
     assert supported == {"metadata.version": (7, 30)}
     assert finalized == {
         "metadata.version": 30,
@@ -44,7 +45,8 @@ def test_features_are_those_of_the_metadata_log(broker):
 def test_features_with_a_level_0_are_shown_from_version_4_on(broker):
     response = broker.call(ApiKey.API_VERSIONS, 4, **CLIENT)
     supported = {
-        each.name: (each.min_version, each.max_version) for each in response.supported_features
+        feature.name: (feature.min_version, feature.max_version)
+        for feature in response.supported_features
     }
     assert supported == {
         "metadata.version": (7, 30),
@@ -70,8 +72,11 @@ def test_member_shows_its_features_and_the_versions_that_the_controller_serves_t
         context = broker.context(ApiKey.API_VERSIONS, 4)
         request = entity_of(request_class(ApiKey.API_VERSIONS, 4), CLIENT)
         response = api.handle(context, request)
-        assert [each.name for each in response.supported_features] == ["share.version"]
-        return {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+        assert [feature.name for feature in response.supported_features] == ["share.version"]
+        return {
+            api_key.api_key: (api_key.min_version, api_key.max_version)
+            for api_key in response.api_keys
+        }
 
     before = shown()
     assert before[ApiKey.CREATE_TOPICS] == (2, 7)

@@ -55,7 +55,7 @@ def describe(broker, *filters, strict=False, version=1):
         return answer.error_code
     return {
         ",".join(f"{part.entity_type}={part.entity_name}" for part in entry.entity): {
-            each.key: each.value for each in entry.values
+            value.key: value.value for value in entry.values
         }
         for entry in answer.entries
     }

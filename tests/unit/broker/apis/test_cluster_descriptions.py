@@ -202,7 +202,7 @@ def test_config_resources_are_listed_by_type(hosted):
     def names(*types):
         answer = hosted.call(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=types)
         return answer.error_code, {
-            (each.resource_type, each.resource_name) for each in answer.config_resources
+            (resource.resource_type, resource.resource_name) for resource in answer.config_resources
         }
 
     assert names(2) == (ErrorCode.none, {(2, "a"), (2, "b")})

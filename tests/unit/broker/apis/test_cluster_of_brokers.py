@@ -83,13 +83,15 @@ def metadata(member: Any, version: int = 12, **more: Any) -> Any:
 
 def test_metadata_names_the_brokers_that_the_listener_reaches(member: Any) -> None:
     response = metadata(member)
-    assert [(each.node_id, each.host, each.port, each.rack) for each in response.brokers] == [
+    assert [
+        (broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
+    ] == [
         (1, "host-1", 9001, "rack-1"),
         (2, "host-2", 9002, "rack-2"),
     ]
     assert response.controller_id == 1
     internal = metadata(member, listener="INTERNAL")
-    assert [each.node_id for each in internal.brokers] == [1, 4]
+    assert [broker.node_id for broker in internal.brokers] == [1, 4]
 
 
 def test_metadata_of_partitions(member: Any) -> None:
@@ -129,8 +131,8 @@ def test_described_cluster(member: Any, with_fenced: bool, expected: list[int]) 
         endpoint_type=1,
         include_fenced_brokers=with_fenced,
     )
-    assert [each.broker_id for each in response.brokers] == expected
-    assert [each.is_fenced for each in response.brokers] == [each == 3 for each in expected]
+    assert [broker.broker_id for broker in response.brokers] == expected
+    assert [broker.is_fenced for broker in response.brokers] == [each == 3 for each in expected]
     assert response.controller_id == 1
 
 

@@ -145,4 +145,4 @@ def test_stores_that_are_set_again_are_read_again(sides, key, validate_only, ann
         (ResourceType.TOPIC, ErrorCode.none),
         (ResourceType.BROKER, ErrorCode.none),
     ]
-    assert [each.broker_config for each in changes] == [metadata.broker_config] * announced
+    assert [change.broker_config for change in changes] == [metadata.broker_config] * announced

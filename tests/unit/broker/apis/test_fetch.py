@@ -382,7 +382,7 @@ def test_fetch_is_answered_from_memory_without_another_thread(parts: Any) -> Non
         assert offset == 0
         future.set_result(remote_read(b"cold"))
         responses = await waiting
-        assert [b"".join(each.records) for each in responses] == [b"warm", b"cold"]
+        assert [b"".join(response.records) for response in responses] == [b"warm", b"cold"]
 
     parts.run(scenario)
 

@@ -43,7 +43,7 @@ def test_metadata_of_one_topic_with_many_partitions_leaves_turns(broker, turns) 
     broker.controller.create_topics([NewTopic(name="t", num_partitions=count)])
     response = broker.call(ApiKey.METADATA, 12, topics=None, **NO_OPERATIONS)
     (topic,) = response.topics
-    assert [each.partition_index for each in topic.partitions] == list(range(count))
+    assert [partition.partition_index for partition in topic.partitions] == list(range(count))
     assert len(turns) >= count / PART_SIZE - 1
 
 
@@ -73,7 +73,7 @@ def test_created_topics_leave_turns_and_have_their_own_settings(broker, turns) -
     count = 4 * create_topics.ANSWERS_PER_TURN
     response = broker.call(ApiKey.CREATE_TOPICS, 7, topics=created(count), validate_only=True)
     values = [
-        next(each.value for each in topic.configs if each.name == "retention.ms")
+        next(config.value for config in topic.configs if config.name == "retention.ms")
         for topic in response.topics
     ]
     assert values == [str(number) for number in range(count)]
@@ -102,14 +102,19 @@ def test_log_directories_of_all_replicas_leave_turns(broker, turns, tmp_path) ->
     )
     local, remote = broker.call(ApiKey.DESCRIBE_LOG_DIRS, 4, topics=None).results
     sizes = {
-        (topic.name, each.partition_index): each.partition_size
+        (topic.name, partition.partition_index): partition.partition_size
         for topic in local.topics
-        for each in topic.partitions
-        if not each.is_future_key
+        for partition in topic.partitions
+        if not partition.is_future_key
     }
     assert sizes == {log.topic_partition: log.size_in_bytes for log in logs}
     assert list(sizes) == sorted(sizes)
-    (future,) = (each for topic in local.topics for each in topic.partitions if each.is_future_key)
+    (future,) = (
+        partition
+        for topic in local.topics
+        for partition in topic.partitions
+        if partition.is_future_key
+    )
     assert (future.partition_size, future.offset_lag) == (5, 4)
     assert remote.topics[0].partitions[0].partition_size == 9
     assert len(turns) >= count / PART_SIZE - 1

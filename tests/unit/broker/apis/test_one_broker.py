@@ -95,7 +95,7 @@ def test_partitions_can_only_be_where_they_are(hosted, version, topic, number, r
         topics=[{"name": topic, "partitions": [asked]}],
         timeout=SECOND,
     )
-    ((partition,),) = (each.partitions for each in answer.responses)
+    ((partition,),) = (response.partitions for response in answer.responses)
     assert (answer.error_code, partition.error_code) == (ErrorCode.none, code)
 
 
@@ -107,7 +107,7 @@ def test_there_are_no_credentials(broker):
         0,
         users=[{"name": "ann"}, {"name": "bob"}, {"name": "bob"}],
     )
-    assert [(each.user, each.error_code) for each in named.results] == [
+    assert [(result.user, result.error_code) for result in named.results] == [
         ("ann", ErrorCode.resource_not_found),
         ("bob", ErrorCode.duplicate_resource),
     ]

@@ -280,7 +280,7 @@ def test_produce_error_in_one_partition_leaves_the_other(parts: Any) -> None:
         wanted = ProduceRequest(None, -1, 1000, [ProduceTopic("t", None, partitions)])
         response = produce.handle(parts.context(0, 9), wanted)
         assert response is not None
-        assert [each.error_code for each in response.topics[0].partitions] == [0, 3, 0]
+        assert [partition.error_code for partition in response.topics[0].partitions] == [0, 3, 0]
 
     parts.run(scenario)
 
@@ -570,7 +570,7 @@ def test_large_batch_is_refused_for_the_same_reasons(parts: Any) -> None:
         late = build_batch([(1 << 60, b"k", bytes(3 << 20), ())], compression=CompressionType.GZIP)
         refused = await later_answer(parts, request(late))
         assert refused.error_code == ErrorCode.invalid_timestamp
-        assert [each.batch_index for each in refused.record_errors] == [0]
+        assert [error.batch_index for error in refused.record_errors] == [0]
         assert parts.partition().log.log_end_offset == 0
 
     parts.run(scenario)
@@ -633,7 +633,7 @@ def test_many_small_batches_count_together(parts: Any) -> None:
         found = produce.handle(parts.context(0, 9), wanted(3))
         assert isinstance(found, Awaitable)
         response = await found
-        codes = [each.error_code for each in response.topics[0].partitions]
+        codes = [partition.error_code for partition in response.topics[0].partitions]
         assert codes == [0, 0, ErrorCode.unknown_topic_or_partition]
 
     parts.run(scenario)

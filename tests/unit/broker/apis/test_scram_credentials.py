@@ -37,7 +37,7 @@ def alter(broker: Any, *upsertions: Any, deletions: Any = ()) -> dict[str, Error
     response = broker.call(
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, upsertions=upsertions, deletions=deletions
     )
-    return {each.user: each.error_code for each in response.results}
+    return {result.user: result.error_code for result in response.results}
 
 
 def described(broker: Any, *names: str) -> dict[str, Any]:
@@ -45,10 +45,10 @@ def described(broker: Any, *names: str) -> dict[str, Any]:
     response = broker.call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=users)
     assert response.error_code is ErrorCode.none
     return {
-        each.user: {(info.mechanism, info.iterations) for info in each.credential_infos}
-        if each.error_code is ErrorCode.none
-        else each.error_code
-        for each in response.results
+        result.user: {(info.mechanism, info.iterations) for info in result.credential_infos}
+        if result.error_code is ErrorCode.none
+        else result.error_code
+        for result in response.results
     }
 
 
@@ -112,7 +112,7 @@ def test_members_ask_the_controller_as_any_client_does(broker: Any) -> None:
         deletions=(),
         upsertions=[{name: getattr(upsertion, name) for name in fields}],
     )
-    assert [each.error_code for each in response.results] == [ErrorCode.none]
+    assert [result.error_code for result in response.results] == [ErrorCode.none]
     assert secret_of(broker.services.metadata.image.scram_credentials) is not None
     listed = broker.call(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, users=None)
     assert list(listed.results) == []

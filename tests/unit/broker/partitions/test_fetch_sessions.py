@@ -160,7 +160,9 @@ def test_new_changed_and_forgotten_partitions_are_taken_over() -> None:
     sessions = cache()
     session_id = begin(sessions)
     context = sessions.context(request(session_id, 1, (1, 9), (7, 4), forget=(0, 55)), 12, 0, None)
-    assert [(each.key.partition, each.request.fetch_offset) for each in context.targets()] == [
+    assert [
+        (target.key.partition, target.request.fetch_offset) for target in context.targets()
+    ] == [
         (1, 9),
         (2, 0),
         (7, 4),

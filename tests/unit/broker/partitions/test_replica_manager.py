@@ -33,7 +33,9 @@ class Tiering:
         self.followed += [str(log.topic_partition) for log in followers]
 
     def stop_partitions(self, partitions: Iterable[Any], *, delete_remote: bool) -> None:
-        self.stopped += [(str(each.topic_partition), delete_remote) for each in partitions]
+        self.stopped += [
+            (str(partition.topic_partition), delete_remote) for partition in partitions
+        ]
 
 
 def test_partition_is_found_by_name_and_by_id(parts: Any) -> None:

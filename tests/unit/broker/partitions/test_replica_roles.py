@@ -132,11 +132,14 @@ class Fetchers:
 
     def add(self, fetches: Iterable[LeaderToFetch]) -> None:
         self.calls.append(
-            ("add", [f"{each.partition.topic_partition}@{each.endpoint.host}" for each in fetches])
+            (
+                "add",
+                [f"{fetch.partition.topic_partition}@{fetch.endpoint.host}" for fetch in fetches],
+            )
         )
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        self.calls.append(("remove", [str(each) for each in partitions]))
+        self.calls.append(("remove", [str(partition) for partition in partitions]))
 
     def taken(self) -> list[tuple[str, list[str]]]:
         calls, self.calls = self.calls, []

@@ -78,7 +78,7 @@ def request(
 
 def partitions_of(response: FetchResponse) -> list[FetchPartitionResponse]:
     assert response.error_code == ErrorCode.none
-    found = [each for topic in response.topics for each in topic.partitions]
+    found = [partition for topic in response.topics for partition in topic.partitions]
     return [each._replace(records=[bytes(part) for part in each.records]) for each in found]
 
 
@@ -119,8 +119,8 @@ class Client:
         response = self.run.fetch(wanted)
         self.id, self.epoch = response.session_id, 1
         assert self.id
-        for each in partitions_of(response):
-            self.note(each)
+        for partition in partitions_of(response):
+            self.note(partition)
 
     def note(self, each: FetchPartitionResponse) -> None:
         if each.error_code:
@@ -141,17 +141,17 @@ class Client:
             self.last_sent.pop(index, None)
         terms = {"isolation_level": self.isolation_level, "max_bytes": max_bytes}
         expected = []
-        for each in partitions_of(
+        for partition in partitions_of(
             self.run.fetch(request((0, -1), list(self.asked.values()), **terms))
         ):
-            last_sent = self.last_sent.get(each.partition)
-            is_news = last_sent != (each.high_watermark, each.log_start_offset)
-            if each.error_code or each.records or is_news:
-                expected.append(each)
-            assert each.preferred_read_replica == NO_REPLICA
-            self.note(each)
-            if each.records:
-                self.asked[each.partition] = self.asked.pop(each.partition)
+            last_sent = self.last_sent.get(partition.partition)
+            is_news = last_sent != (partition.high_watermark, partition.log_start_offset)
+            if partition.error_code or partition.records or is_news:
+                expected.append(partition)
+            assert partition.preferred_read_replica == NO_REPLICA
+            self.note(partition)
+            if partition.records:
+                self.asked[partition.partition] = self.asked.pop(partition.partition)
         sent = [FetchPartition(index, offset, 1 << 20) for index, offset in changed.items()]
         answer = self.run.fetch(request((self.id, self.epoch), sent, forgotten=forgotten, **terms))
         self.epoch += 1
@@ -420,7 +420,7 @@ def test_deletion_of_a_topic_ends_the_wait_of_a_session(parts: Any) -> None:
         run, client = at_rest(parts)
         future = await waiting(run, client)
         delete_topic(parts.replica_manager, TOPIC)
-        assert all(each.error_code for each in partitions_of(await future))
+        assert all(partition.error_code for partition in partitions_of(await future))
 
     parts.run(scenario)
 

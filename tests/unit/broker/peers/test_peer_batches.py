@@ -52,7 +52,7 @@ class Peers:
                 raise PeerDisconnectedError("closed")
         if self.failure is not None:
             raise self.failure
-        return [f"{connection.address.host}: {each}" for each in items if each != LOST]
+        return [f"{connection.address.host}: {item}" for item in items if item != LOST]
 
     async def until_taken(self, count: int) -> None:
         await until(lambda: len(self.taken) >= count)

@@ -38,7 +38,7 @@ def own(path: Path, directory_id: object, cluster_id: str = CLUSTER, node_id: in
 
 def identity(dirs: list[Path]) -> NodeIdentity:
     return read_identity(
-        FS, [LogDir(each) for each in dirs], 5, random.Random(7), metadata_log_dir=dirs[0]
+        FS, [LogDir(log_dir) for log_dir in dirs], 5, random.Random(7), metadata_log_dir=dirs[0]
     )
 
 

@@ -235,7 +235,7 @@ def test_partition_without_a_sure_history_begins_anew_when_others_have_its_recor
     broken.tier.segments = [segment(10, 19, {0: 10, 2: 15}), segment(12, 19, {1: 12})]
     for _ in range(2):
         broken.restorer.run()
-    assert sum("stays offline" in each.message for each in caplog.records) == 1
+    assert sum("stays offline" in record.message for record in caplog.records) == 1
     assert not broken.path.exists()
     broken.roles.may_begin = True
     broken.restorer.run()

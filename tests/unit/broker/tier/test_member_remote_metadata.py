@@ -218,7 +218,7 @@ class Creation:
 
 
 def settings_of(topic: Any) -> dict[str, str]:
-    return {each.name: each.value for each in topic.configs}
+    return {config.name: config.value for config in topic.configs}
 
 
 def test_topic_at_level_0_is_that_of_kafka(cluster: Cluster) -> None:
@@ -306,5 +306,5 @@ def test_keys_of_kafkas_clients_are_taken_and_warned_of() -> None:
         }
     )
     warnings = client_key_warnings(config)
-    assert [each.partition(" key=")[2].partition(" ")[0] for each in warnings] == sorted(keys)
-    assert all("listener=INSIDE" in each and "hunter2" not in each for each in warnings)
+    assert [warning.partition(" key=")[2].partition(" ")[0] for warning in warnings] == sorted(keys)
+    assert all("listener=INSIDE" in warning and "hunter2" not in warning for warning in warnings)

@@ -129,7 +129,8 @@ def _shown(log: CompactedLog) -> str:
             if batch.segment_base == segment.base_offset:
                 shown.append(_shown_batch(batch))
         shown += [
-            f"[{each.first_offset}-{each.last_offset}]" for each in segment.aborted_transactions()
+            f"[{transaction.first_offset}-{transaction.last_offset}]"
+            for transaction in segment.aborted_transactions()
         ]
         shown.append("|")
     return " ".join(shown[:-1])
@@ -338,9 +339,9 @@ def test_group_that_one_segment_cannot_hold_becomes_several(
     for segment, following in zip(log.log.segments(), bases[1:], strict=False):
         assert segment.base_offset <= segment.read_next_offset() <= following
     aborted = [
-        (each.last_offset, segment.base_offset)
+        (transaction.last_offset, segment.base_offset)
         for segment in log.log.segments()
-        for each in segment.aborted_transactions()
+        for transaction in segment.aborted_transactions()
     ]
     assert [offset for offset, _ in aborted] == [3, 7, 11]
     assert all(base == max(b for b in bases if b <= offset) for offset, base in aborted)
@@ -365,8 +366,8 @@ def test_abort_marker_lies_beside_its_entry_wherever_a_segment_is_full(tmp_path:
                 header.base_offset for _, header in segment.read_headers(0) if header.is_control
             ]
             entries = segment.aborted_transactions()
-            assert [each.last_offset for each in entries] == markers
-            assert [each.first_offset for each in entries] == [each - 1 for each in markers]
+            assert [entry.last_offset for entry in entries] == markers
+            assert [entry.first_offset for entry in entries] == [marker - 1 for marker in markers]
             assert segment.read_next_offset() <= following.base_offset
         assert log.offsets() == [1, 3, 5, 7, 8]
     assert len(counts) > 3

@@ -88,7 +88,7 @@ class Copy:
     def check_whole(self) -> None:
         layout = self.settings.create_layout()
         inventory = read_inventory(open_for_reading(self.settings), layout)
-        assert [each.start_offset for each in inventory.segments] == [0, 10, 20]
+        assert [segment.start_offset for segment in inventory.segments] == [0, 10, 20]
         assert not inventory.uncommitted
         assert not inventory.damaged
         assert len(self.objects()) == 9

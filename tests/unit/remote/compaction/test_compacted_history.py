@@ -56,7 +56,7 @@ def consume(partition: TieredPartition, offset: Offset, isolation: FetchIsolatio
             data = log.read(offset, 1000, isolation=isolation).records
         headers = [header for _, header in iterate_batches(data)]
         assert headers, f"answer at {offset} is empty"
-        found += [each.offset for each in records_of(data) if each.offset >= offset]
+        found += [record.offset for record in records_of(data) if record.offset >= offset]
         offset = headers[-1].next_offset
     return found
 
@@ -70,17 +70,19 @@ def check_reads(partition: TieredPartition, expected: list[Offset]) -> None:
 
 
 def ranges(partition: TieredPartition) -> list[tuple[Offset, Offset]]:
-    return [(each.start_offset, each.end_offset_inclusive) for each in partition.segments()]
+    return [
+        (segment.start_offset, segment.end_offset_inclusive) for segment in partition.segments()
+    ]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids="-".join)
 def test_cleaner_leaves_the_pattern(tmp_path: Path, pattern: tuple[str, ...]) -> None:
     """What the other tests rely on."""
     log = open_compacted(tmp_path / "p", pattern).log
-    assert [each.base_offset for each in log.segments()] == [
+    assert [segment.base_offset for segment in log.segments()] == [
         PER_SEGMENT * index for index in range(len(pattern) + 1)
     ]
-    assert [each.size_in_bytes > 0 for each in log.segments()[:-1]] == [
+    assert [segment.size_in_bytes > 0 for segment in log.segments()[:-1]] == [
         each != EMPTY for each in pattern
     ]
 
@@ -97,8 +99,8 @@ def test_every_closed_segment_is_copied_and_leaves_the_disk(
     ]
     assert (log.log_start_offset, log.local_log_start_offset) == (0, end)
     assert log.highest_offset_in_remote_storage == end - 1
-    assert [each.base_offset for each in log.segments()] == [end]
-    assert [each.segment_size_in_bytes > 0 for each in partition.segments()] == [
+    assert [segment.base_offset for segment in log.segments()] == [end]
+    assert [segment.segment_size_in_bytes > 0 for segment in partition.segments()] == [
         each != EMPTY for each in pattern
     ]
 
@@ -157,11 +159,11 @@ def test_restart_reports_no_loss_and_changes_nothing(
     partition = open_compacted(tmp_path / "p", pattern)
     if is_copied:
         copy_all(partition)
-    bases = [each.base_offset for each in partition.log.segments()]
+    bases = [segment.base_offset for segment in partition.log.segments()]
     partition.restart()
     partition.copy_task.run()
-    assert [each.base_offset for each in partition.log.segments()] == bases
-    assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
+    assert [segment.base_offset for segment in partition.log.segments()] == bases
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
     assert len(partition.segments()) == len(pattern)
     check_reads(partition, offsets_of(pattern))
 
@@ -202,7 +204,7 @@ def test_total_retention_by_size_takes_an_empty_segment_with_the_older_ones(
     """As in Kafka: while bytes are in excess an empty segment goes, and no more once none are."""
     partition = open_compacted(tmp_path / "p", (EMPTY, FULL, EMPTY, FULL, EMPTY))
     copy_all(partition)
-    sizes = [each.segment_size_in_bytes for each in partition.segments()]
+    sizes = [segment.segment_size_in_bytes for segment in partition.segments()]
     partition.update_config(retention_bytes=sizes[1] + partition.log.size_in_bytes)
     partition.expiration_task.run()
     assert ranges(partition) == [(4, 5), (6, 7), (8, 9)]
@@ -221,7 +223,7 @@ def open_follower(directory: Path) -> TieredPartition:
     for offset in range(3, 9):
         append_as_follower(partition, offset)
     partition.log.update_high_watermark(9)
-    assert [(each.epoch, each.start_offset) for each in partition.log.leader_epochs.entries] == [
+    assert [(entry.epoch, entry.start_offset) for entry in partition.log.leader_epochs.entries] == [
         (4, 3)
     ]
     return partition
@@ -239,7 +241,7 @@ def open_without_epochs(directory: Path) -> TieredPartition:
     partition.log.close()
     (partition.log.directory / "leader-epoch-checkpoint").unlink()
     partition.restart()
-    assert [each.start_offset for each in partition.log.leader_epochs.entries] == [3]
+    assert [entry.start_offset for entry in partition.log.leader_epochs.entries] == [3]
     return partition
 
 
@@ -317,7 +319,7 @@ def test_local_segment_that_leaves_during_a_read_is_asked_for_again(tmp_path: Pa
     copy_all(partition)
     log = partition.log
     asked = ReadRequest(log, partition.partition, 0, 100, FetchIsolation.HIGH_WATERMARK, True)
-    assert [each.offset for each in records_of(read_local_log(asked, 4).records[0])] == [4]
+    assert [record.offset for record in records_of(read_local_log(asked, 4).records[0])] == [4]
     with pytest.raises(RemoteStorageError, match="went to the remote tier during a read"):
         read_local_log(asked, 2)
     log.maybe_increment_log_start_offset(3)

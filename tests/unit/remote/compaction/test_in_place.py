@@ -120,7 +120,7 @@ class Story:
 
     def check_done(self) -> None:
         """The log is compacted, and the bucket holds the live segments and nothing else."""
-        assert [each.offset for each in self.records()] == [2, 3, 7, 8, 9]
+        assert [record.offset for record in self.records()] == [2, 3, 7, 8, 9]
         self.check_clean()
 
     def check_clean(self) -> None:
@@ -138,7 +138,7 @@ def read_through(partition: TieredPartition) -> Iterator[Record]:
         next_offset = offset
         for position, header in iterate_batches(data):
             yield from (
-                each for each in read_records(data, position, header) if each.offset >= offset
+                record for record in read_records(data, position, header) if record.offset >= offset
             )
             next_offset = header.next_offset
         if next_offset == offset:
@@ -204,7 +204,7 @@ def test_a_fetch_that_began_with_a_segment_goes_on_with_the_one_in_its_place(
 
     monkeypatch.setattr(story.partition.metadata, "remote_log_segment_metadata", find_then_compact)
     records = list(read_through(story.partition))
-    assert [each.offset for each in records] == [2, 3, 7, 8, 9]
+    assert [record.offset for record in records] == [2, 3, 7, 8, 9]
 
 
 def test_every_reader_of_the_metadata_topic_sees_the_replacement(story: Story) -> None:
@@ -341,7 +341,7 @@ def test_an_abandoned_run_is_reported_once_where_another_broker_may_publish_it(
     for _ in range(2):
         finisher.run()
     assert (story.journals.find(), story.partition.objects()) == (found, objects)
-    assert sum("--recover --run" in each.getMessage() for each in caplog.records) == 1
+    assert sum("--recover --run" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_a_partition_that_leaves_in_the_middle_keeps_what_was_staged(

@@ -89,14 +89,14 @@ def test_certificate_of_a_tail_pass_is_added_to_that_of_the_run() -> None:
         ),
     )
     both = joined(earlier, later)
-    parts = {each.partition: each for each in both.partitions}
+    parts = {partition.partition: partition for partition in both.partitions}
     assert list(parts) == [untouched.partition, owner, new]
     assert (parts[owner].start_offset, parts[owner].end_offset) == (2, 100)
     assert parts[owner].matched == 9
     assert parts[owner].segments == (*PARTITION.segments, segment)
     assert parts[owner].unreachable == ()
     assert parts[owner].left is None
-    assert [each.deleted for each in both.tables] == [13, 1]
+    assert [table.deleted for table in both.tables] == [13, 1]
     assert both.protection == later.protection
     assert (both.run, both.time_ms, both.proved_ms) == ("r1", 11, None)
 

@@ -259,7 +259,7 @@ def test_segment_that_is_not_in_the_bucket_is_not_dropped(tmp_path: Path) -> Non
     story = Story(tmp_path / "story", 3)
     log = story.partition.log
     log.delete_old_segments(story.partition.clock.now_ms(), erased_end_offset=10**9)
-    assert {each for each in story.values if each >= story.end} <= story.local_values().keys()
+    assert {value for value in story.values if value >= story.end} <= story.local_values().keys()
     assert log.has_files_below(10**9)
 
 

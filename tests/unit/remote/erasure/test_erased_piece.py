@@ -42,10 +42,10 @@ class Erasing:
             ),
             build_batch([(3, b"a", b"3", ()), (4, b"b", b"4", ())], base_offset=2),
         ]  # fmt: skip
-        self.piece = self.tier([bytes(each) for each in batches])
+        self.piece = self.tier([bytes(batch) for batch in batches])
 
     def tier(self, batches: list[bytes]) -> Piece:
-        segment = self.maker.tier(OWNER, [bytearray(each) for each in batches])
+        segment = self.maker.tier(OWNER, [bytearray(batch) for batch in batches])
         return Piece(0, segment, segment.start_offset, segment.end_offset_inclusive + 1)
 
     def erase(self, piece: Piece, *selected: int, rules: ErasureRules = DROP) -> RewrittenSegment:

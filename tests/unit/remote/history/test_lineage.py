@@ -75,7 +75,7 @@ def test_no_segment_is_within_an_empty_lineage(remote_segment: MakeSegment) -> N
 def test_checkpoint_of_a_copy_has_the_epochs_of_its_segment(
     remote_segment: MakeSegment, entries: list[tuple[int, int]]
 ) -> None:
-    checkpoint = [EpochEntry(*each) for each in entries]
+    checkpoint = [EpochEntry(*entry) for entry in entries]
     data = encode_leader_epoch_checkpoint(checkpoint)
     assert checkpoint_of_copy(remote_segment({0: 10, 2: 15}, 19), data) == checkpoint
 
@@ -86,7 +86,7 @@ def test_checkpoint_of_a_copy_has_the_epochs_of_its_segment(
 def test_checkpoint_with_other_epochs_than_its_segment_is_refused(
     remote_segment: MakeSegment, entries: list[tuple[int, int]]
 ) -> None:
-    data = encode_leader_epoch_checkpoint([EpochEntry(*each) for each in entries])
+    data = encode_leader_epoch_checkpoint([EpochEntry(*entry) for entry in entries])
     with pytest.raises(CorruptObjectError, match="are not those of its metadata"):
         checkpoint_of_copy(remote_segment({0: 10, 2: 15}, 19), data)
 

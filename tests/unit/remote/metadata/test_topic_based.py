@@ -134,7 +134,7 @@ def test_partition_assigned_later_gets_its_earlier_events_and_the_others_get_non
     later.poll()
     later.on_partition_leadership_changes([NEIGHBOUR], [])
     later.poll()
-    assert [each.segment_id for each in later.list_remote_log_segments(NEIGHBOUR)] == [
+    assert [segment.segment_id for segment in later.list_remote_log_segments(NEIGHBOUR)] == [
         second.segment_id
     ]
     assert later.is_ready(partition)
@@ -396,7 +396,10 @@ def test_events_that_a_replica_lacked_when_it_was_folded_are_applied_later(
     topic.show_all()
     topic.is_behind = False
     other.poll()
-    assert [each.start_offset for each in other.list_remote_log_segments(partition)] == [0, 10]
+    assert [segment.start_offset for segment in other.list_remote_log_segments(partition)] == [
+        0,
+        10,
+    ]
 
 
 def test_nothing_is_decided_on_a_replica_that_is_behind(

@@ -13,7 +13,7 @@ def test_place_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         for place in ("a", "b"):
             damage.log_once(place, f"text of {place}")
-    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("ERROR", f"remote read is refused: text of {place}") for place in ("a", "b")
     ]
 

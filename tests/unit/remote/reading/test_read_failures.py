@@ -28,7 +28,7 @@ def test_partition_has_a_line_in_a_minute(caplog: pytest.LogCaptureFixture) -> N
         for partition in PARTITIONS:
             failures.note(partition, 7, DENIED)
         clock.advance(10_000)
-    assert [each.getMessage() for each in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records] == [
         f"remote read failed partition={partition} offset=7: access denied"
         for partition in PARTITIONS
     ]

@@ -152,7 +152,7 @@ def test_batches_that_lie_in_two_ranges_are_read_wherever_the_ranges_part(tmp_pa
         offset = 0
         while offset < end:
             records = records_of(tiered.read_bytes(offset, 5 * batch_size))
-            assert [(each.offset, each.value) for each in records] == [
+            assert [(record.offset, record.value) for record in records] == [
                 (number, value(number)) for number in range(offset, offset + len(records))
             ]
             offset += len(records)
@@ -286,7 +286,7 @@ def test_reader_at_a_hole_is_reported_once_what_lies_around_it(
     assert f"before={before.segment_id.id}:0-{before.end_offset_inclusive} " in str(raised.value)
     assert f"after={after.segment_id.id}:{after.start_offset}-" in str(raised.value)
     assert f"up to offset {after.start_offset} gives" in str(raised.value)
-    assert [each.levelname for each in caplog.records] == ["ERROR"]
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert cold.read_values(after.start_offset)[0] == value(after.start_offset)
     cold.log.maybe_increment_log_start_offset(after.start_offset)
     with pytest.raises(OffsetOutOfRangeError):
@@ -362,7 +362,7 @@ def test_log_that_ends_before_what_its_indexes_name_is_damage(
     for _ in range(2):
         with pytest.raises(CorruptObjectError, match=f"first_missing={last} last_named={last}"):
             cold.read(last)
-    assert [each.levelname for each in caplog.records] == ["ERROR"]
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert f"object={first.segment_id}.log" in caplog.text
     assert cold.read_values(second.start_offset)[0] == value(second.start_offset)
 
@@ -565,7 +565,10 @@ def aborted(tiered: TieredPartition, offset: int, max_bytes: int) -> list[tuple[
     read = tiered.read(offset, max_bytes, isolation=FetchIsolation.TXN_COMMITTED)
     if read.aborted_transactions is None:
         return None
-    return [(each.producer_id, each.first_offset) for each in read.aborted_transactions]
+    return [
+        (transaction.producer_id, transaction.first_offset)
+        for transaction in read.aborted_transactions
+    ]
 
 
 def test_aborted_transactions_are_found_in_later_segments(tiered: TieredPartition) -> None:
@@ -574,7 +577,7 @@ def test_aborted_transactions_are_found_in_later_segments(tiered: TieredPartitio
         tiered.append(value(number))
     tiered.copy_task.run()
     tiered.delete_local_segments()
-    marker_segment = [each for each in tiered.segments() if not each.txn_index_empty][-1]
+    marker_segment = [segment for segment in tiered.segments() if not segment.txn_index_empty][-1]
     assert marker_segment.start_offset > 10
     assert aborted(tiered, 0, 1) == [(7, 0)]
     assert aborted(tiered, 1, 1) == [(7, 0), (9, 1)]

@@ -228,8 +228,8 @@ def batch_facts(
 ) -> list[tuple[FindingKind, str]]:
     batches = read(*log)
     return [
-        (each.kind, each.detail)
-        for each in check_producer_batches(batches, Transactions(batches, before))
+        (batch.kind, batch.detail)
+        for batch in check_producer_batches(batches, Transactions(batches, before))
     ]
 
 

@@ -75,7 +75,7 @@ def tiered(tmp_path: Path) -> TieredPartition:
 def answers(tiered: TieredPartition) -> list[list[AbortedTransaction] | None]:
     """The aborted transactions of reads at each offset, whose markers lie behind them, and of one
     large read."""
-    tiered.index_cache.remove(each.segment_id for each in tiered.segments())
+    tiered.index_cache.remove(segment.segment_id for segment in tiered.segments())
     level = FetchIsolation.TXN_COMMITTED
     end_offset = tiered.segments()[-1].end_offset_inclusive + 1
     reads = [tiered.read(offset, 1, isolation=level) for offset in range(end_offset)]
@@ -89,7 +89,7 @@ def lost(_: bytes) -> bytes:
 
 def of_another_producer(index: bytes) -> bytes:
     entries = read_transaction_index(index, 0)
-    return encode_transaction_index(each._replace(producer_id=99) for each in entries)
+    return encode_transaction_index(entry._replace(producer_id=99) for entry in entries)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_answers_are_those_of_the_sound_index(
         tiered.read(0, 1, isolation=FetchIsolation.TXN_COMMITTED)
         assert len(tiered.store.trace) <= rebuilt + 1, "it is made once"
     else:
-        tiered.index_cache.remove(each.segment_id for each in tiered.segments())
+        tiered.index_cache.remove(segment.segment_id for segment in tiered.segments())
         read = tiered.read(0, 1 << 20, isolation=FetchIsolation.TXN_COMMITTED)
         assert read.aborted_transactions == expected[-1]
 
@@ -138,18 +138,18 @@ def test_segment_in_which_no_producer_ended_a_transaction_is_not_read(
     plain.copy_task.run()
     before = len(plain.store.trace)
     rebuild = TransactionIndexRebuild(plain.store, plain.metadata)
-    assert [rebuild(each) for each in plain.segments()] == [b""] * len(plain.segments())
+    assert [rebuild(segment) for segment in plain.segments()] == [b""] * len(plain.segments())
     asked = {call.operation for call in plain.store.trace[before:]}
     assert asked == {Operation.FETCH_INDEX}
 
 
 def test_rebuilt_index_is_the_one_that_the_broker_wrote(tiered: TieredPartition) -> None:
     rebuild = TransactionIndexRebuild(tiered.store, tiered.metadata)
-    for each in tiered.segments():
+    for segment in tiered.segments():
         written = b""
-        if not each.txn_index_empty:
-            written = tiered.store.fetch_index(each, IndexType.TRANSACTION)
-        assert rebuild(each) == written
+        if not segment.txn_index_empty:
+            written = tiered.store.fetch_index(segment, IndexType.TRANSACTION)
+        assert rebuild(segment) == written
 
 
 def test_segment_that_is_damaged_too_is_an_error(tiered: TieredPartition) -> None:

@@ -168,8 +168,8 @@ def test_blocks_of_a_segment_are_its_bytes_each_fetched_once(start: int, size: i
     store = LogStore()
     blocks = list(segment_blocks(store, SEGMENT, size, start=start))  # type: ignore[arg-type]
     assert b"".join(blocks) == LOG[start:]
-    assert all(len(each) == size for each in blocks[:-1])
-    assert all(0 < len(each) <= size for each in blocks)
+    assert all(len(block) == size for block in blocks[:-1])
+    assert all(0 < len(block) <= size for block in blocks)
     ahead = list(segment_blocks_ahead(LogStore(), SEGMENT, size, RunsAtOnce()))  # type: ignore[arg-type]
     assert b"".join(ahead) == LOG
 

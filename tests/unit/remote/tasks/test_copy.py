@@ -79,13 +79,13 @@ def test_segment_without_bytes_is_copied_like_any_other(
     filled: TieredPartition, index: int
 ) -> None:
     """As in Kafka, whether a cleaner or a power loss has emptied it."""
-    bases = [each.base_offset for each in filled.log.segments()]
+    bases = [segment.base_offset for segment in filled.log.segments()]
     without_bytes(filled, index)
     filled.copy_task.run()
-    assert [(each.start_offset, each.end_offset_inclusive + 1) for each in filled.segments()] == [
-        *pairwise(bases)
-    ]
-    assert [each.segment_size_in_bytes == 0 for each in filled.segments()] == [
+    assert [
+        (segment.start_offset, segment.end_offset_inclusive + 1) for segment in filled.segments()
+    ] == [*pairwise(bases)]
+    assert [segment.segment_size_in_bytes == 0 for segment in filled.segments()] == [
         each == index for each in range(len(bases) - 1)
     ]
     assert filled.log.log_start_offset == 0
@@ -215,7 +215,9 @@ def test_copy_after_restart_goes_on_where_it_was(filled: TieredPartition) -> Non
     filled.restart()
     assert filled.log.highest_offset_in_remote_storage == -1
     filled.copy_task.run()
-    assert [each.segment_id for each in filled.segments()] == [each.segment_id for each in before]
+    assert [segment.segment_id for segment in filled.segments()] == [
+        each.segment_id for each in before
+    ]
     assert filled.log.highest_offset_in_remote_storage == before[-1].end_offset_inclusive
 
 
@@ -291,7 +293,7 @@ def test_dangling_copy_of_an_earlier_process_is_deleted_by_expiration(
     filled.restart()
     dangling = filled.segments()[0].segment_id
     deletions = filled.expiration_task.run()
-    assert [each.metadata.segment_id for each in deletions] == [dangling]
+    assert [deletion.metadata.segment_id for deletion in deletions] == [dangling]
     assert filled.object_names() == []
     filled.copy_task.run()
     assert len(filled.segments()) == 2
@@ -440,7 +442,7 @@ def test_marker_of_a_transaction_without_records_is_no_reason_to_make_an_index_a
     tiered.copy_task.run()
     [copied] = tiered.segments()
     assert copied.txn_index_empty
-    assert [each for each in caplog.records if each.levelname == "WARNING"] == []
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
 
 
 def test_copy_of_a_segment_that_cannot_be_read_mends_nothing(filled: TieredPartition) -> None:

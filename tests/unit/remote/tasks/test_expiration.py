@@ -33,11 +33,11 @@ def test_expiration_by_time_deletes_objects_and_raises_the_log_start(
     first, second, *_ = copied.segments()
     copied.update_config(retention_ms=copied.clock.now_ms() - second.max_timestamp_ms - 1)
     deletions = copied.expiration_task.run()
-    assert [each.metadata.segment_id for each in deletions] == [
+    assert [deletion.metadata.segment_id for deletion in deletions] == [
         first.segment_id,
         second.segment_id,
     ]
-    assert {each.reason for each in deletions} == {RemoteDeletionReason.TIME}
+    assert {deletion.reason for deletion in deletions} == {RemoteDeletionReason.TIME}
     assert copied.log.log_start_offset == second.end_offset_inclusive + 1
     assert len(copied.object_names()) == 3 * len(copied.segments())
     assert copied.metrics.value(f"{METRICS}remotedeleterequests_total", topic="flights") == 2
@@ -91,7 +91,7 @@ def test_raised_log_start_lets_the_segments_below_it_go(copied: TieredPartition)
     third = copied.segments()[2]
     copied.log.maybe_increment_log_start_offset(third.start_offset + 1)
     deletions = copied.expiration_task.run()
-    assert [each.reason for each in deletions] == [RemoteDeletionReason.LOG_START] * 2
+    assert [deletion.reason for deletion in deletions] == [RemoteDeletionReason.LOG_START] * 2
     assert copied.segments()[0].segment_id == third.segment_id
 
 

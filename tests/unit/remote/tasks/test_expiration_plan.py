@@ -59,8 +59,9 @@ class Plans:
         }
         plan = plan_expiration(segments, state, copying)
         output = [
-            f"{each.metadata.start_offset}-{each.metadata.end_offset_inclusive} {each.reason.name}"
-            for each in plan.deletions
+            f"{deletion.metadata.start_offset}-{deletion.metadata.end_offset_inclusive}"
+            f" {deletion.reason.name}"
+            for deletion in plan.deletions
         ]
         if plan.log_start_offset is not None:
             output.append(f"log start {plan.log_start_offset}")
@@ -72,17 +73,17 @@ class Plans:
         start, end = map(int, offsets.split("-"))
         epochs: dict[int, int] = {}
         more: dict[str, Any] = {}
-        for each in attributes:
-            if each in STATES:
-                more["state"] = STATES[each]
-            elif each.endswith("ms"):
-                more["max_timestamp_ms"] = NOW_MS - int(each.removesuffix("ms"))
-            elif each.endswith("B"):
-                more["size"] = int(each.removesuffix("B"))
-            elif each.startswith("broker"):
-                more["broker_id"] = int(each.removeprefix("broker"))
+        for attribute in attributes:
+            if attribute in STATES:
+                more["state"] = STATES[attribute]
+            elif attribute.endswith("ms"):
+                more["max_timestamp_ms"] = NOW_MS - int(attribute.removesuffix("ms"))
+            elif attribute.endswith("B"):
+                more["size"] = int(attribute.removesuffix("B"))
+            elif attribute.startswith("broker"):
+                more["broker_id"] = int(attribute.removeprefix("broker"))
             else:
-                epochs |= pairs(each)
+                epochs |= pairs(attribute)
         return self._remote_segment(epochs or {0: start}, end, **more)
 
 

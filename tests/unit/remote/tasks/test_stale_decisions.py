@@ -308,7 +308,7 @@ def test_segment_that_two_delete_at_once_is_no_error(
     caplog.clear()
     gone = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
     copied.tier.publish(copied.tier.update_of(segment, gone, None))
-    assert [each.levelname for each in caplog.records if each.levelno >= logging.ERROR] == []
+    assert [record.levelname for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_finished_copy_makes_way_only_for_one_that_is_still_local(
@@ -366,12 +366,12 @@ def test_deletion_of_an_unfinished_attempt_goes_on_at_the_next_copy(
         patch.setattr(stage.storage, "delete_log_segment_data", fail)
         with pytest.raises(RemoteStorageError, match="injected"):
             leader.start("UUID-B", 1000)
-    assert [each.state for each in leader.segments()] == [DELETE_STARTED]
+    assert [segment.state for segment in leader.segments()] == [DELETE_STARTED]
     leader = Leader(stage, 101, 4)  # after a crash
     # `still_local` is for finished attempts: this one has no readers.
     again = leader.start("UUID-C", 1000, still_local=lambda _: False)
     leader.finish(again)
-    assert [each.segment_id for each in leader.segments()] == [again.segment_id]
+    assert [segment.segment_id for segment in leader.segments()] == [again.segment_id]
     stage.check_agreement(leader)
 
 
@@ -402,7 +402,7 @@ def test_segments_of_a_partition_that_is_tiered_again_are_kept(copied: TieredPar
     copied.tiered_again = True
     assert delete_remote_partition(copied.tier, copied.partition) == 1
     assert copied.segments() == others
-    assert all(copied.store.fetch_index(each, IndexType.OFFSET) for each in others)
+    assert all(copied.store.fetch_index(other, IndexType.OFFSET) for other in others)
 
 
 def test_segments_of_a_partition_that_is_tiered_again_amid_its_deletion_are_kept(

@@ -96,5 +96,5 @@ def test_digest_tells_selectors_apart_and_names_nothing() -> None:
         Selector(keys=[b"a"], start_ms=1),
         Selector(keys=[b"a"], end_ms=1),
     ]
-    assert len({each.digest for each in selectors}) == len(selectors)
-    assert [each.names_whole_keys for each in selectors] == [True, True, *6 * [False]]
+    assert len({selector.digest for selector in selectors}) == len(selectors)
+    assert [selector.names_whole_keys for selector in selectors] == [True, True, *6 * [False]]

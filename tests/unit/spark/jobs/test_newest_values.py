@@ -54,7 +54,7 @@ def test_keys_are_equal_if_their_values_are(keys: list[Any], data: st.DataObject
     compared.validate(full=True)
     assert compared.type == compared_keys(pa.array([], KIND)).type
     texts = list(map(repr, compared.to_pylist()))
-    wanted = [repr(told_apart(each)) for each in keys[start:]]
+    wanted = [repr(told_apart(key)) for key in keys[start:]]
     for number, text in enumerate(texts):
         same = [each == text for each in texts]
         assert same == [each == wanted[number] for each in wanted]

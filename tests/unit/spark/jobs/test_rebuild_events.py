@@ -47,7 +47,9 @@ def bucket(tmp_path: Path) -> PlantedBucket:
 
 def segments_of(bucket: PlantedBucket) -> list[RemoteLogSegmentMetadata]:
     inventory = read_inventory(open_for_reading(bucket.settings), bucket.layout)
-    return [each for each in inventory.segments if each.topic_id_partition.topic == "sound-0"]
+    return [
+        segment for segment in inventory.segments if segment.topic_id_partition.topic == "sound-0"
+    ]
 
 
 def test_events_fold_to_what_the_manifests_say(bucket: PlantedBucket) -> None:
@@ -109,7 +111,7 @@ def test_a_partition_is_left_out_whose_log_may_be_that_of_a_deposed_leader(
     elected = made.store(100, 180, epochs={0: 100, 1: 150})
     segments = [before, deposed, replace(elected, segment_leader_epochs=told)]
     segments.append(made.store(180, 220, epochs={1: 180}))
-    group = pa.Table.from_pylist([segment_row(each) for each in segments], SEGMENT_ARROW)
+    group = pa.Table.from_pylist([segment_row(segment) for segment in segments], SEGMENT_ARROW)
     kept = kept_segments(group, storage_settings).num_rows
     found = findings_of(group, storage_settings).to_pylist()
     wrong = [each for each in found if each["kind"] == FindingKind.WRONG_EPOCH]

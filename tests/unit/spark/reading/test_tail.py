@@ -77,7 +77,7 @@ class Leader:
                 "topics": [{"name": "a", "partitions": [partition]}],
             }
         offset = request.topics[0].partitions[0].fetch_offset
-        later = [each for each in self.batches if read_batch_header(each).last_offset >= offset]
+        later = [batch for batch in self.batches if read_batch_header(batch).last_offset >= offset]
         sent = later[: self.per_answer]
         end = read_batch_header(sent[-1]).last_offset if sent else offset
         named = [each for each in self.aborted if each.marker_offset >= offset]

@@ -110,7 +110,7 @@ def tier(
         return maker.tier(owner, batches)
 
     bounds = [(number * PER_SEGMENT, (number + 1) * PER_SEGMENT) for number in range(3)]
-    return Tier(storage, make, [make(*each) for each in bounds])
+    return Tier(storage, make, [make(*bound) for bound in bounds])
 
 
 EVERY_OFFSET = list(range(3 * PER_SEGMENT))

@@ -267,7 +267,7 @@ def shown(value: Any) -> Any:
 
 
 def of_union(branches: list[Schema], value: Any) -> Any:
-    members = [each for each in branches if each != "null"]
+    members = [branch for branch in branches if branch != "null"]
     if value is None:
         return None
     if len(members) == 1:
@@ -300,7 +300,7 @@ def test_columns_have_what_was_written_or_it_is_dead(
 ) -> None:
     schema, values = made
     codec = codec_of(schema)
-    payloads = [written(schema, each) for each in values]
+    payloads = [written(schema, value) for value in values]
     column, dead = decoded(codec, payloads, one_by_one=one_by_one)
     rows, unfit = expected(schema, values)
     assert [each.place for each in dead] == unfit
@@ -331,7 +331,7 @@ def test_values_that_are_not_avro_are_dead_and_others_are_not(
 ) -> None:
     schema, values = made
     codec = codec_of(schema)
-    payloads = [written(schema, each) for each in values]
+    payloads = [written(schema, value) for value in values]
     unfit = expected(schema, values)[1]
     is_damaged = [data.draw(st.integers(0, 9)) == 0 for _ in values]
     payloads = [

@@ -43,7 +43,7 @@ def signed(number: int, more: int = 0) -> bytes:
 @pytest.mark.parametrize("units_of_second", [1, 1_000, 1_000_000])
 def test_times_are_those_of_python(units_of_second: int) -> None:
     ends = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
-    first, last = ((each - EPOCH) // timedelta(microseconds=1) for each in ends)
+    first, last = ((end - EPOCH) // timedelta(microseconds=1) for end in ends)
     first, last = first * units_of_second // 1_000_000, last * units_of_second // 1_000_000
     check_times(longs(), units_of_second)
     check_times(longs(None, first, 0, last), units_of_second)
@@ -78,7 +78,7 @@ def test_dates_are_those_of_python() -> None:
 def test_decimals_are_the_numbers_in_the_bytes(
     precision: int, numbers: list[tuple[int, int] | None], start: int
 ) -> None:
-    fit = [each for each in numbers if each is None or abs(each[0]) < 10**precision]
+    fit = [number for number in numbers if number is None or abs(number[0]) < 10**precision]
     stored = binary([None if each is None else signed(*each) for each in fit])[start:]
     column = decimals_of(stored, precision, 1)
     column.validate(full=True)
@@ -128,7 +128,7 @@ def test_no_bytes_are_zero_and_nulls_have_no_digits() -> None:
 
 @given(st.lists(st.none() | LONGS | st.integers(-(2**60), 2**60).map(lambda n: n // 8 * 8)))
 def test_doubles_are_whole_numbers_or_refused(numbers: list[int | None]) -> None:
-    unfit = [each for each in numbers if each is not None and int(float(each)) != each]
+    unfit = [number for number in numbers if number is not None and int(float(number)) != number]
     if unfit:
         with pytest.raises(UnfitValueError) as caught:
             doubles_of(longs(*numbers))

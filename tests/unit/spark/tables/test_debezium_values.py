@@ -106,7 +106,7 @@ def test_deletions_are_tombstones() -> None:
         event("u", after={"id": 2}),
     ]
     found = decoded_rows(
-        batch_of([(0, b"k", each) for each in values]), decoders_of(wanted, types, types)
+        batch_of([(0, b"k", value) for value in values]), decoders_of(wanted, types, types)
     )
     assert found.tombstones.tolist() == [False, True, True, False]
     assert found.rows.column("offset").to_pylist() == [0, 2, 3, 4]

@@ -260,7 +260,7 @@ def test_each_value_is_what_pythons_json_reads_or_dead_with_a_reason(
 def test_a_number_is_what_was_sent_or_its_value_is_dead(
     values: list[str], kind: ValueType, dead: list[int]
 ) -> None:
-    sent: list[bytes | None] = [f'{{"n":{each}}}'.encode() for each in values]
+    sent: list[bytes | None] = [f'{{"n":{value}}}'.encode() for value in values]
     known = settled(sent)
     assert (known.field("n").type if isinstance(known, pa.StructType) else None) == kind
     decoded = decode(sent, known)

@@ -40,8 +40,8 @@ class FolderPlace:
         return (self.folder / name).open("rb")
 
     def delete(self, files: Sequence[str]) -> None:
-        for each in files:
-            (self.folder / each).unlink()
+        for file in files:
+            (self.folder / file).unlink()
 
 
 def rows(first: int, days: Sequence[int]) -> pa.RecordBatch:

@@ -103,8 +103,8 @@ def message_without_maps() -> Descriptor:
     pool = DescriptorPool()
 
     def add(file: FileDescriptor) -> None:
-        for each in file.dependencies:
-            add(each)
+        for dependency in file.dependencies:
+            add(dependency)
         described = FileDescriptorProto.FromString(file.serialized_pb)
         for kind in described.message_type:
             for nested in kind.nested_type:
@@ -128,7 +128,7 @@ def scalar(rng: Random, field: FieldDescriptor) -> Any:
         lowest, highest = INTEGERS[kind]
         return rng.choice([lowest, highest, rng.randint(max(lowest, -2), 2)])
     if kind == FieldDescriptor.CPPTYPE_ENUM:
-        numbers = [each.number for each in field.enum_type.values]
+        numbers = [value.number for value in field.enum_type.values]
         return rng.choice(numbers if field.enum_type.is_closed else [*numbers, 99])
     if kind == FieldDescriptor.CPPTYPE_BOOL:
         return rng.random() < 0.5
@@ -285,9 +285,9 @@ class RandomSchema:
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._types = [
-            f".{each.full_name}"
+            f".{type_.full_name}"
             for file in KNOWN_FILES
-            for each in file.DESCRIPTOR.message_types_by_name.values()
+            for type_ in file.DESCRIPTOR.message_types_by_name.values()
         ]
         self._file = FileDescriptorProto(name="random.proto", package="random")
         self._file.syntax = rng.choice(["proto2", "proto3"])
@@ -467,7 +467,7 @@ def test_of_entries_without_a_value_the_default_counts() -> None:
     values = [b"\x0a\x03\x0a\x01a", b"\x0a\x00", b"\x12\x00\x1a\x00", b"", b"\x12\x02\x10\x00"]
     column, dead = ProtobufCodec(kind).decode(pa.array(values, pa.binary()))
     assert not dead
-    read = [GetMessageClass(kind).FromString(each) for each in values]
+    read = [GetMessageClass(kind).FromString(value) for value in values]
     assert plain(column.to_pylist()) == [row(each) for each in read]
     assert column[0].as_py()["messages"] == [("a", {"x": None, "y": None, "z": [], "w": []})]
 

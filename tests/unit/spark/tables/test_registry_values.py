@@ -197,7 +197,7 @@ def test_records_that_use_each_other_many_times_do_not_grow_without_bound() -> N
     kind: Any = "long"
     for level in range(12):
         fields = [{"name": f"f{n}", "type": kind if n == 0 else f"R{level - 1}"} for n in range(10)]
-        fields = [{**each, "type": "long"} for each in fields] if level == 0 else fields
+        fields = [{**field, "type": "long"} for field in fields] if level == 0 else fields
         kind = {"type": "record", "name": f"R{level}", "fields": fields}
     with pytest.raises(UnknownSchemaError, match="more than 10000 columns"):
         AvroCodec(RegisteredSchema("AVRO", json.dumps(kind), ()))

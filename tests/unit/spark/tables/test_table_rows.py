@@ -84,7 +84,7 @@ def test_each_record_is_a_row_or_a_dead_letter(key: str, value: str, data: st.Da
     fixed = first_types(key, value)
     decoders = decoders_of(wanted, fixed, fixed)
     decoded_rows(batch, decoders)
-    known = merged_types(fixed, KeyValue(*(each.value_type for each in decoders)), fixed)
+    known = merged_types(fixed, KeyValue(*(decoder.value_type for decoder in decoders)), fixed)
     rows, dead, tombstones = decoded_rows(batch, decoders_of(wanted, known, known))
     rows.validate(full=True)
 
@@ -143,7 +143,7 @@ def test_wide_and_large_values_are_rows() -> None:
     fixed = first_types("raw", "json")
     decoders = decoders_of(wanted, fixed, fixed)
     decoded_rows(batch, decoders)
-    known = KeyValue(*(each.value_type for each in decoders))
+    known = KeyValue(*(decoder.value_type for decoder in decoders))
     rows, dead, _ = decoded_rows(batch, decoders_of(wanted, known, known))
     assert dead.num_rows == 0
     assert [without_nulls(row["value"]) for row in rows.to_pylist()] == objects

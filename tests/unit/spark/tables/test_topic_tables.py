@@ -136,8 +136,8 @@ def staged(
 def offsets_in(files: list[str]) -> list[int]:
     return sorted(
         offset
-        for each in files
-        for offset in parquet.read_table(each.removeprefix("file://"))["offset"].to_pylist()
+        for file in files
+        for offset in parquet.read_table(file.removeprefix("file://"))["offset"].to_pylist()
     )
 
 

@@ -240,7 +240,9 @@ def test_what_the_next_run_needs_does_not_expire(table: IcebergTable, tmp_path: 
         kept.read()
         kept.expire(EVER_MS)
     assert [
-        each.summary.operation.value for each in theirs(tmp_path).snapshots() if each.summary
+        snapshot.summary.operation.value
+        for snapshot in theirs(tmp_path).snapshots()
+        if snapshot.summary
     ] == ["append", "replace", "append", "replace"]
     again = begun(opened(tmp_path))
     assert again.covered() == {0: 12}

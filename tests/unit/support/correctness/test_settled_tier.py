@@ -26,7 +26,7 @@ def log(first: int, *counts: int) -> bytes:
 
 
 def found(start: int, contents: Sequence[bytes]) -> list[str]:
-    return [f"{each.name} {each.detail}" for each in holes(P0, start, contents)]
+    return [f"{hole.name} {hole.detail}" for hole in holes(P0, start, contents)]
 
 
 def test_tiers_that_follow_one_another_or_overlap_have_no_hole() -> None:
@@ -54,7 +54,7 @@ def test_objects_without_metadata_are_leaked_but_for_uploads_that_a_crash_has_cu
         path.write_bytes(b"")
     directory.mkdir()
     findings = check_tiers(directory, bucket)
-    assert [each.name for each in findings.anomalies] == ["leaked-object"]
+    assert [anomaly.name for anomaly in findings.anomalies] == ["leaked-object"]
     assert findings.unfinished_uploads == 1
 
 

@@ -286,7 +286,7 @@ class ConsumerGroup:
             self._compute_target(catalog, records, wall_ms)
         subscribed = None
         if has_new_subscription:
-            subscribed = frozenset(each.topic_id for each in self._topics_of(member, catalog))
+            subscribed = frozenset(topic.topic_id for topic in self._topics_of(member, catalog))
         member = self._reconcile(member, owned, subscribed, now_ms, records, force=is_new)
         self.reset_session_timeout(member, now_ms)
         return member
@@ -338,7 +338,7 @@ class ConsumerGroup:
         return self.take_over(holder, beat.member_id, records)
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
-        members = (each for each in self.members.values() if each.instance_id == instance_id)
+        members = (member for member in self.members.values() if member.instance_id == instance_id)
         return None if instance_id is None else next(members, None)
 
     def known_member(self, member_id: str, instance_id: str | None) -> ConsumerMember:

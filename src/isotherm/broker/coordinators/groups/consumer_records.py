@@ -103,7 +103,9 @@ def member_tombstones(group_id: str, member_id: str) -> list[GroupRecord]:
 
 def group_tombstones(group_id: str, member_ids: Iterable[str]) -> list[GroupRecord]:
     """Tombstones of a group and its members."""
-    of_members = [record for each in member_ids for record in member_tombstones(group_id, each)]
+    of_members = [
+        record for member_id in member_ids for record in member_tombstones(group_id, member_id)
+    ]
     return of_members + [
         GroupRecord(key_class(group_id=group_id), None)
         for key_class in (ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupMetadataKey)

@@ -99,7 +99,10 @@ def _classic_support(stored: ClassicMemberMetadata | None) -> ClassicSupport | N
         return None
     return ClassicSupport(
         stored.session_timeout_ms,
-        tuple(Protocol(each.name, bytes(each.metadata)) for each in stored.supported_protocols),
+        tuple(
+            Protocol(protocol.name, bytes(protocol.metadata))
+            for protocol in stored.supported_protocols
+        ),
     )
 
 

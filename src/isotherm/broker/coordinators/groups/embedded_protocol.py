@@ -76,7 +76,8 @@ def write_assignment(partitions: Iterable[TopicPartition], metadata: bytes) -> b
     assignment = assignment_v0.ConsumerProtocolAssignment(
         assigned_partitions=tuple(
             assignment_v0.TopicPartition(
-                topic=TopicName(topic), partitions=tuple(i32(each.partition) for each in of_topic)
+                topic=TopicName(topic),
+                partitions=tuple(i32(partition.partition) for partition in of_topic),
             )
             for topic, of_topic in by_topic
         )

@@ -65,7 +65,7 @@ def assigned(group: RebalancingGroup) -> None:
         group.group_id,
         group.generation_id,
         len(group.members),
-        sum(each.group_instance_id is not None for each in members),
+        sum(member.group_instance_id is not None for member in members),
     )
 
 

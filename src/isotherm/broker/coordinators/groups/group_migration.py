@@ -77,7 +77,7 @@ class ClassicState(NamedTuple):
     @property
     def size_in_bytes(self) -> int:
         """The bytes that an upgrade decodes, at most."""
-        metadata = (each.metadata for member in self.members for each in member.protocols)
+        metadata = (protocol.metadata for member in self.members for protocol in member.protocols)
         return sum(map(len, metadata)) + sum(len(each.assignment) for each in self.members)
 
 

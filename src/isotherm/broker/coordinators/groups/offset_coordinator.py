@@ -254,7 +254,9 @@ class OffsetCoordinator:
     def _write_tombstones(
         self, shard: GroupShard, group_id: str, partitions: Collection[TopicPartition]
     ) -> None:
-        tombstones = [GroupRecord(offset_key(group_id, each), None) for each in partitions]
+        tombstones = [
+            GroupRecord(offset_key(group_id, partition), None) for partition in partitions
+        ]
         if tombstones:
             self._shards.write_offsets(shard, tombstones)
 

@@ -629,7 +629,7 @@ def _states(value: Any, now_ms: TimestampMs) -> StatePartitions:
         {each.topic_id: TopicPartitions(each.topic_name, frozenset(each.partitions)) for each in of}
         for of in (value.initializing_topics, value.initialized_topics)
     )
-    deleting = frozenset(each.topic_id for each in value.deleting_topics)
+    deleting = frozenset(topic.topic_id for topic in value.deleting_topics)
     return StatePartitions(initializing, initialized, deleting, now_ms)
 
 

@@ -112,7 +112,9 @@ class TopicSelector:
         version = self._version(authorizer)
         own = selections.get(member_id)
         is_own = own is not None and own.viewer is not None and _is_of(own, pattern, viewer)
-        if is_own and all(each.version in (version, None) for each in selections.values()):
+        if is_own and all(
+            selection.version in (version, None) for selection in selections.values()
+        ):
             return NO_SELECTIONS
         if not self._start(pattern) and not is_own:
             await shared_result(self._running[pattern])

@@ -159,12 +159,12 @@ def encode_record(record: ShareStateRecord) -> EncodedRecord:
 def _value_schema(value: ShareSnapshot | ShareUpdate) -> ShareSnapshotValue | ShareUpdateValue:
     batches = tuple(
         StateBatchSchema(
-            first_offset=each.first_offset,
-            last_offset=each.last_offset_inclusive,
-            delivery_state=each.delivery_state,
-            delivery_count=each.delivery_count,
+            first_offset=batch.first_offset,
+            last_offset=batch.last_offset_inclusive,
+            delivery_state=batch.delivery_state,
+            delivery_count=batch.delivery_count,
         )
-        for each in value.batches
+        for batch in value.batches
     )
     if isinstance(value, ShareUpdate):
         return ShareUpdateValue(
@@ -238,8 +238,10 @@ def _update(value: Buffer) -> ShareUpdate:
 
 def _batches(read: Iterable[StateBatchSchema]) -> tuple[StateBatch, ...]:
     return tuple(
-        StateBatch(each.first_offset, each.last_offset, each.delivery_count, each.delivery_state)
-        for each in read
+        StateBatch(
+            schema.first_offset, schema.last_offset, schema.delivery_count, schema.delivery_state
+        )
+        for schema in read
     )
 
 

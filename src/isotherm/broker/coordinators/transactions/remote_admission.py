@@ -157,17 +157,18 @@ def ask_coordinator(connection: NodeConnection, questions: Sequence[Question]) -
         for partition in topic.results_by_partition
     }
     answers = []
-    for each in questions:
-        newest = merged[each.transactional_id]
+    for question in questions:
+        newest = merged[question.transactional_id]
         if response.error_code is not ErrorCode.none:
             code = response.error_code
-        elif each.producer.epoch < newest.producer.epoch:
+        elif question.producer.epoch < newest.producer.epoch:
             code = ErrorCode.invalid_producer_epoch
-        elif (each.producer, each.adds) != (newest.producer, newest.adds):
+        elif (question.producer, question.adds) != (newest.producer, newest.adds):
             code = ErrorCode.coordinator_load_in_progress
         else:
             code = codes.get(
-                (each.transactional_id, each.partition), ErrorCode.coordinator_load_in_progress
+                (question.transactional_id, question.partition),
+                ErrorCode.coordinator_load_in_progress,
             )
         answers.append(code)
     return answers
@@ -177,21 +178,21 @@ def _asked_for(questions: Sequence[Question]) -> dict[str, Question]:
     """The question of the newest producer of each transactional id. Of questions with equal epochs
     the last counts."""
     merged: dict[str, Question] = {}
-    for each in questions:
-        earlier = merged.get(each.transactional_id)
-        if earlier is None or each.producer.epoch >= earlier.producer.epoch:
-            merged[each.transactional_id] = each
+    for question in questions:
+        earlier = merged.get(question.transactional_id)
+        if earlier is None or question.producer.epoch >= earlier.producer.epoch:
+            merged[question.transactional_id] = question
     return merged
 
 
 def add_partitions_request(merged: dict[str, Question], questions: Sequence[Question]) -> Any:
     topics: dict[str, dict[str, list[int]]] = {each: {} for each in merged}
-    for each in dict.fromkeys(questions):
-        newest = merged[each.transactional_id]
+    for question in dict.fromkeys(questions):
+        newest = merged[question.transactional_id]
         # An entry has one `verify_only` for all of its partitions.
-        if (each.producer, each.adds) == (newest.producer, newest.adds):
-            of_id = topics[each.transactional_id]
-            of_id.setdefault(each.partition.topic, []).append(each.partition.partition)
+        if (question.producer, question.adds) == (newest.producer, newest.adds):
+            of_id = topics[question.transactional_id]
+            of_id.setdefault(question.partition.topic, []).append(question.partition.partition)
     return entity_of(
         request_class(ApiKey.ADD_PARTITIONS_TO_TXN, ADD_PARTITIONS_VERSION),
         {

@@ -54,7 +54,9 @@ class TransactionLog:
 
     def forget(self, shard: CoordinatorShard, transactional_ids: Iterable[str]) -> None:
         """Append tombstones for at least one id. Raises what `append` raises."""
-        self._append(shard, [(encode_key(each), None) for each in transactional_ids])
+        self._append(
+            shard, [(encode_key(transactional_id), None) for transactional_id in transactional_ids]
+        )
 
     def _append(self, shard: CoordinatorShard, records: list[tuple[bytes, bytes | None]]) -> None:
         now_ms = self._clock.now_ms()

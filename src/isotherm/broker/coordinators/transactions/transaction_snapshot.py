@@ -66,9 +66,9 @@ def transaction_of_value(
         timeout_ms=value.transaction_timeout_ms,
         state=state,
         partitions=frozenset(
-            TopicPartition(each.topic, partition)
-            for each in value.transaction_partitions or ()
-            for partition in each.partition_ids
+            TopicPartition(transaction_partition.topic, partition)
+            for transaction_partition in value.transaction_partitions or ()
+            for partition in transaction_partition.partition_ids
         ),
         start_ms=value.transaction_start_timestamp_ms,
         last_update_ms=value.transaction_last_update_timestamp_ms,

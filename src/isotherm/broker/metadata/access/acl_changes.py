@@ -161,7 +161,9 @@ class Removals(NamedTuple):
 
 def plan_removals(filters: Sequence[AclFilter], existing: Acls) -> Removals:
     """Plan the removal of matching ACLs. Raises InvalidRequestError for more than RECORDS_MAX."""
-    matched = [[acl for acl in existing.values() if each.matches(acl)] for each in filters]
+    matched = [
+        [acl for acl in existing.values() if acl_filter.matches(acl)] for acl_filter in filters
+    ]
     ids = {acl.id for acls in matched for acl in acls}
     if len(ids) > RECORDS_MAX:
         raise InvalidRequestError(

@@ -156,7 +156,7 @@ class AclIndex:
         """Remove an ACL that was added."""
         patterns, kind = self._patterns_for(acl), acl.resource_type
         pattern = patterns[kind, acl.resource_name]
-        kept = [each for each in pattern.pop(acl.principal) if each.id != acl.id]
+        kept = [entry for entry in pattern.pop(acl.principal) if entry.id != acl.id]
         if kept:
             pattern[acl.principal] = kept
         elif not pattern:

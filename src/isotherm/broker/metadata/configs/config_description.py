@@ -80,14 +80,14 @@ def describe_group_config(
     A group without settings has the defaults, even if it does not exist.
     """
     effective = GroupLevelConfig.parse(texts, broker.groups)
-    for each in _describe_resource(texts, effective, ConfigSource.DYNAMIC_GROUP_CONFIG, broker):
-        declared = config_keys(GroupLevelConfig)[each.name][1]
+    for config in _describe_resource(texts, effective, ConfigSource.DYNAMIC_GROUP_CONFIG, broker):
+        declared = config_keys(GroupLevelConfig)[config.name][1]
         if declared.synonyms:
-            yield each
+            yield config
         else:
             # As in Kafka: without a key of the broker, the default is that of the key itself.
-            default = _default_synonym(each.name, declared)
-            yield each._replace(synonyms=(*each.synonyms, default))
+            default = _default_synonym(config.name, declared)
+            yield config._replace(synonyms=(*config.synonyms, default))
 
 
 def describe_client_metrics(
@@ -221,7 +221,7 @@ def _unknown_key(name: str, synonyms: Sequence[ConfigSynonym]) -> DescribedConfi
         read_only=True,
         type_name=UNKNOWN_TYPE,
         documentation="",
-        synonyms=tuple(each._replace(value=None) for each in synonyms),
+        synonyms=tuple(synonym._replace(value=None) for synonym in synonyms),
     )
 
 
@@ -233,7 +233,7 @@ def _described_broker_key(
         synonyms.append(_default_synonym(name, declared))
     if declared.type.name == PASSWORD.name:
         value = None
-        synonyms = [each._replace(value=None) for each in synonyms]
+        synonyms = [synonym._replace(value=None) for synonym in synonyms]
     dynamic = dynamic_broker_keys().get(name)
     return DescribedConfig(
         name,

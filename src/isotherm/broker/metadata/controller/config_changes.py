@@ -108,9 +108,9 @@ def check_are_dynamic(changes: Sequence[ConfigChange]) -> None:
     """Raise InvalidRequestError for keys that take effect only at a start. Keys that no broker has
     are stored, as in Kafka: a tool that sets them goes on."""
     fixed = [
-        each.name
-        for each in changes
-        if each.name not in dynamic_broker_keys() and takes_effect_at_a_start(each.name)
+        change.name
+        for change in changes
+        if change.name not in dynamic_broker_keys() and takes_effect_at_a_start(change.name)
     ]
     if fixed:
         raise InvalidRequestError(

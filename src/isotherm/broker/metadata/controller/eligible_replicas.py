@@ -30,7 +30,8 @@ def eligible_replicas_records(
 ) -> list[ConfigRecord]:
     """The settings that come with the levels `raised`. `configured` is the value of the file."""
     if not any(
-        each.name == ELIGIBLE_LEADER_REPLICAS_FEATURE and each.feature_level for each in raised
+        record.name == ELIGIBLE_LEADER_REPLICAS_FEATURE and record.feature_level
+        for record in raised
     ):
         return []
     records = []

@@ -87,11 +87,13 @@ def _check_assignments(
             f"there must be one assignment per added partition topic={growth.topic}"
             f" added={added} assignments={len(replicas)}"
         )
-    for each in replicas:
-        is_legal = len(set(each)) == len(each) == replication_factor and set(brokers) >= set(each)
+    for replica in replicas:
+        is_legal = len(set(replica)) == len(replica) == replication_factor and set(brokers) >= set(
+            replica
+        )
         if not is_legal:
             raise InvalidReplicaAssignmentError(
                 f"replicas must be distinct brokers that exist, as many as the topic has"
-                f" topic={growth.topic} replicas={list(each)} brokers={sorted(brokers)}"
+                f" topic={growth.topic} replicas={list(replica)} brokers={sorted(brokers)}"
                 f" replication_factor={replication_factor}"
             )

@@ -25,7 +25,7 @@ def registration_record(
 ) -> RegisterBrokerRecord:
     """A registration that is unfenced at once, as the broker is its own controller. `broker_epoch`
     is the metadata log's end, as in Kafka."""
-    protocols = {each.name: each.protocol for each in config.listener_layout.brokers}
+    protocols = {broker.name: broker.protocol for broker in config.listener_layout.brokers}
     return RegisterBrokerRecord(
         broker_id=config.node_id,
         incarnation_id=incarnation_id,

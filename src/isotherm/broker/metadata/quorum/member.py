@@ -145,11 +145,11 @@ class QuorumMember:
             ),
             followed,
             config=config.quorum,
-            bootstrap=[NodeAddress(each.host, each.port) for each in addresses],
+            bootstrap=[NodeAddress(address.host, address.port) for address in addresses],
             voters={
-                each.controller_id: NodeAddress(each.host, each.port)
-                for each in addresses
-                if each.controller_id is not None
+                address.controller_id: NodeAddress(address.host, address.port)
+                for address in addresses
+                if address.controller_id is not None
             },
             connect=partial(
                 self._connect,
@@ -185,7 +185,7 @@ class QuorumMember:
         except FutureTimeoutError as error:
             raise BrokerUnreachableError(
                 "the cluster's metadata could not be fetched in time"
-                f" controllers={','.join(str(each) for each in self._controllers)}"
+                f" controllers={','.join(str(controller) for controller in self._controllers)}"
                 f" timeout_s={timeout_s:g} leader={self._observer.leader}"
             ) from error
         self._metadata = QuorumMetadata(self._config, image)
@@ -334,7 +334,9 @@ class QuorumMember:
 
     @property
     def _controllers(self) -> Sequence[NodeAddress]:
-        return [NodeAddress(each.host, each.port) for each in self._config.quorum_addresses]
+        return [
+            NodeAddress(address.host, address.port) for address in self._config.quorum_addresses
+        ]
 
     @property
     def _startup_timeout_s(self) -> float:

@@ -68,7 +68,7 @@ def registration_request(
     """`log_dirs` are the ids of the online directories. `previous_broker_epoch` is the epoch before
     a clean stop; -1 says that the stop was unclean, so the logs may have lost their last records.
     """
-    protocols = {each.name: each.protocol for each in config.listener_layout.brokers}
+    protocols = {broker.name: broker.protocol for broker in config.listener_layout.brokers}
     return entity_of(
         request_class(ApiKey.BROKER_REGISTRATION, VERSION),
         {

@@ -74,7 +74,7 @@ class SnapshotFiles:
         names = map(_NAME.fullmatch, self._fs.list_names(self._directory))
         ids = (SnapshotId(int(match[1]), int(match[2])) for match in names if match)
         # The snapshot at offset 0 is the bootstrap snapshot of controllers; it has no records.
-        return max((each for each in ids if each.end_offset > 0), default=None)
+        return max((snapshot_id for snapshot_id in ids if snapshot_id.end_offset > 0), default=None)
 
     def clean_up(self, kept: SnapshotId | None) -> None:
         """Remove every snapshot except `kept`, and the files of incomplete ones."""
@@ -205,4 +205,4 @@ def _batches(file: File, path: Path) -> Iterator[SnapshotBatch]:
 
 def _has_footer(batch: SnapshotBatch) -> bool:
     records = read_control_records(batch.records, 0, batch.header)
-    return any(each.type is ControlRecordType.SNAPSHOT_FOOTER for each in records)
+    return any(record.type is ControlRecordType.SNAPSHOT_FOOTER for record in records)

@@ -193,7 +193,7 @@ def _answers(
     response: Any, proposals: Iterable[TopicIdPartition]
 ) -> dict[TopicIdPartition, IsrAnswer]:
     """The answers by requested partition. The response has topic ids, not names."""
-    places = {(each.topic_id, each.partition): each for each in proposals}
+    places = {(proposal.topic_id, proposal.partition): proposal for proposal in proposals}
     return {
         place: IsrAnswer(
             answer.error_code, tuple(answer.isr), answer.leader_epoch, answer.partition_epoch

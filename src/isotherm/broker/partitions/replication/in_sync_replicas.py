@@ -135,9 +135,9 @@ class InSyncReplicas:
         """
         earlier = self._followers
         self._followers = {
-            each: earlier.get(each, ReplicaState())
-            for each in image.replicas
-            if each != self._broker_id
+            replica: earlier.get(replica, ReplicaState())
+            for replica in image.replicas
+            if replica != self._broker_id
         }
         if (image.partition_epoch, image.leader_epoch) != (self.partition_epoch, self.leader_epoch):
             self._pending = None

@@ -159,7 +159,7 @@ class LeaderEndpoint:
         return EpochEndOffset(answer.leader_epoch, answer.end_offset)
 
     def _only_partition(self, response: Any, place: TopicIdPartition) -> Any:
-        partitions = [each for topic in response.topics for each in topic.partitions]
+        partitions = [partition for topic in response.topics for partition in topic.partitions]
         if len(partitions) != 1:
             raise PeerDisconnectedError(
                 "a leader's response is not for the requested partition"

@@ -75,8 +75,12 @@ class ReplicaFetcherManager:
             if self._is_stopped:
                 return
             self._add(
-                (each.leader, NodeAddress(each.endpoint.host, each.endpoint.port), each.partition)
-                for each in fetches
+                (
+                    fetch.leader,
+                    NodeAddress(fetch.endpoint.host, fetch.endpoint.port),
+                    fetch.partition,
+                )
+                for fetch in fetches
             )
 
     def _add(self, fetches: Iterable[tuple[BrokerId, NodeAddress, FollowedPartition]]) -> None:
@@ -101,10 +105,12 @@ class ReplicaFetcherManager:
             moved = []
             for key, fetcher in list(self._fetchers.items()):
                 followed = fetcher.followed
-                moved += [(key.leader, key.address, each) for each in followed]
+                moved += [(key.leader, key.address, partition) for partition in followed]
                 # All are removed before one is added: only one thread may append to a log.
                 self._remove(
-                    key, fetcher, [each.topic_id_partition.topic_partition for each in followed]
+                    key,
+                    fetcher,
+                    [partition.topic_id_partition.topic_partition for partition in followed],
                 )
             self._add(moved)
 
@@ -126,7 +132,9 @@ class ReplicaFetcherManager:
             fetcher.stop()
             self._ending.append(self._fetchers.pop(key))
         # Not joined here: a fetcher may still wait for its leader, and the caller holds the lock.
-        self._ending = [each for each in self._ending if not each.join(0)]
+        self._ending = [
+            replica_fetcher for replica_fetcher in self._ending if not replica_fetcher.join(0)
+        ]
 
     def stop(self, timeout_s: float) -> bool:
         """End all threads; returns whether they ended within `timeout_s`.
@@ -152,10 +160,10 @@ class ReplicaFetcherManager:
 
     def lags(self) -> dict[TopicPartition, Offset]:
         """See `ReplicaFetcher.lags`."""
-        return {place: lag for each in self._all() for place, lag in each.lags().items()}
+        return {place: lag for fetcher in self._all() for place, lag in fetcher.lags().items()}
 
     def failed_partitions(self) -> frozenset[TopicPartition]:
-        return frozenset().union(*(each.failed_partitions for each in self._all()))
+        return frozenset().union(*(fetcher.failed_partitions for fetcher in self._all()))
 
     def _all(self) -> list[ReplicaFetcher]:
         with self._lock:

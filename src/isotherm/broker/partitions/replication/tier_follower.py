@@ -173,7 +173,7 @@ class TierHistoryFollower:
         copied = bytes(self._storage.fetch_index(segment, IndexType.LEADER_EPOCH))
         # A checkpoint may have epochs that start behind the segment. They have no record in it.
         end = segment.end_offset_inclusive
-        return [each for each in checkpoint_of_copy(segment, copied) if each.start_offset <= end]
+        return [entry for entry in checkpoint_of_copy(segment, copied) if entry.start_offset <= end]
 
     def _producers(self, segment: RemoteLogSegmentMetadata) -> list[ProducerSnapshotEntry]:
         snapshot = self._storage.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT)

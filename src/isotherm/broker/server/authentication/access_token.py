@@ -135,9 +135,9 @@ class TokenVerifier:
     def _check_scope(self, scope: object) -> None:
         """Check the scope's format as Kafka does, which does not use it otherwise."""
         names = scope if isinstance(scope, list) else [scope] if isinstance(scope, str) else []
-        if not all(isinstance(each, str) and each.strip() for each in names):
+        if not all(isinstance(name, str) and name.strip() for name in names):
             raise TokenRefusedError(f"a scope is empty claim={self._settings.scope_claim}")
-        if len({each.strip() for each in names}) != len(names):
+        if len({name.strip() for name in names}) != len(names):
             raise TokenRefusedError(f"a scope is named twice claim={self._settings.scope_claim}")
 
 

@@ -77,7 +77,7 @@ def parse_key_set(text: bytes) -> list[VerificationKey]:
     entries = parsed.get("keys") if isinstance(parsed, dict) else None
     if not isinstance(entries, list):
         raise ValueError('a key set must be {"keys": [...]}')  # noqa: TRY004 - of the text
-    keys = [key for each in entries if (key := _parse_key(each)) is not None]
+    keys = [key for entry in entries if (key := _parse_key(entry)) is not None]
     if not keys:
         raise ValueError(f"a key set has no public key for signatures entries={len(entries)}")
     return keys
@@ -152,9 +152,9 @@ class RefreshingKeys:
 
     def find(self, fits: Callable[[VerificationKey], bool]) -> VerificationKey | None:
         # No lock: the reading thread replaces the sequence as a whole and never changes one.
-        for each in self._keys:
-            if fits(each):
-                return each
+        for key in self._keys:
+            if fits(key):
+                return key
         self._read_due.set()
         return None
 

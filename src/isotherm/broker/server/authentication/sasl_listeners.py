@@ -160,7 +160,9 @@ class _Shapes:
                 for user, each in stored.items()
                 if user.mechanism == self._mechanism and user.name != SECRET_USER
             )
-            self._shapes = sorted({shape_of(each.salt, each.iterations) for each in own}, key=str)
+            self._shapes = sorted(
+                {shape_of(credential.salt, credential.iterations) for credential in own}, key=str
+            )
             self._stored = stored
         return self._shapes
 

@@ -31,7 +31,7 @@ class ConnectionLimits:
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         layout = config.listener_layout
-        self._listeners = [each.name for each in layout.brokers]
+        self._listeners = [broker.name for broker in layout.brokers]
         self._protected = layout.inter_broker if len(self._listeners) > 1 else None
         window_ms, window_count = config.quota_window_size_seconds * 1000, config.quota_window_num
         self.quota = ConnectionQuota(clock, window_ms=window_ms, window_count=window_count)

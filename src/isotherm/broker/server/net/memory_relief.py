@@ -113,10 +113,10 @@ class MemoryRelief(Generic[S]):
         now_s = self._loop.time()
         has_lasted = now_s - exhausted_s >= EXHAUSTED_S_MAX
         held = [
-            Held(each, each.client, each.unfinished_size)
-            for each in self._connections
-            if each.request_memory is memory
-            and each.unfinished_size
-            and (has_lasted or now_s - each.active_at >= SILENT_S)
+            Held(connection, connection.client, connection.unfinished_size)
+            for connection in self._connections
+            if connection.request_memory is memory
+            and connection.unfinished_size
+            and (has_lasted or now_s - connection.active_at >= SILENT_S)
         ]
         self._end(connections_to_end(held, memory.excess))

@@ -125,7 +125,7 @@ class MetricsEndpoint:
             old, new = self._servers, []
             try:
                 # The new servers listen on duplicates of the same sockets, so no scrape is refused.
-                for bound in (each for server in old for each in server.sockets):
+                for bound in (sock for server in old for sock in server.sockets):
                     duplicate = socket.socket(fileno=os.dup(bound.fileno()))
                     new.append(await self._open(tls, sock=duplicate))
             except OSError as error:
@@ -213,7 +213,7 @@ def _login_refusal(login: LoginResult) -> _Response:
 def _host_names(config: BrokerConfig, address: _Address) -> frozenset[str]:
     """The names of this broker: that of the listener, of the machine, those that clients get, and
     the configured ones."""
-    advertised = [each.advertised for each in config.listener_layout.brokers]
+    advertised = [broker.advertised for broker in config.listener_layout.brokers]
     names = [
         "localhost",
         address.host,

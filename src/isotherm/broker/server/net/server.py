@@ -346,7 +346,7 @@ class Server:
         logger.info("keys and certificates are renewed listener=%s", listener.name)
 
     def _open_acceptors(self) -> list[Acceptor]:
-        return [each for acceptors in self._acceptors.values() for each in acceptors]
+        return [acceptor for acceptors in self._acceptors.values() for acceptor in acceptors]
 
     # ---- called by connections
 
@@ -441,18 +441,22 @@ class Server:
         This makes room for brokers, and applies a lowered max.connections at once.
         """
         others = (
-            each for each in self._connections if not self._limits.is_protected(each.listener_name)
+            connection
+            for connection in self._connections
+            if not self._limits.is_protected(connection.listener_name)
         )
         # An aborted connection is counted out in a later loop iteration. A call before that
         # finds the same ones again.
-        for each in heapq.nsmallest(self._limits.excess, others, key=lambda each: each.active_at):
+        for connection in heapq.nsmallest(
+            self._limits.excess, others, key=lambda each: each.active_at
+        ):
             logger.info(
                 "connection closed to make room for others client=%s listener=%s"
                 " key=max.connections",
-                each.client_address,
-                each.listener_name,
+                connection.client_address,
+                connection.listener_name,
             )
-            each.abort()
+            connection.abort()
 
     def entry_ended(self, connection: Connection) -> None:
         if self._entering.pop(connection, None) is not None:

@@ -210,7 +210,7 @@ def topic_name(context: RequestContext, topic: Any) -> str | None:
 
 
 def _name_of(context: RequestContext, item: Any, fields: Sequence[str]) -> str | None:
-    values = [value for each in fields if (value := getattr(item, each, None)) is not None]
+    values = [value for field in fields if (value := getattr(item, field, None)) is not None]
     for value in values:
         if isinstance(value, uuid.UUID):
             topic = context.services.metadata.image.topics_by_id.get(value)

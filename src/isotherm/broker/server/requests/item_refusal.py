@@ -22,7 +22,7 @@ def handle_allowed(
 
     The response has the refused items behind the others. Clients do not depend on the order.
     """
-    items = next(each for each in api.items if hasattr(request, each.request[0]))
+    items = next(item for item in api.items if hasattr(request, item.request[0]))
     asked_in, answered_in = items.request[0], items.response[0]
     allowed, refused = [], dict[ErrorCode, list[Any]]()
     for each in getattr(request, asked_in) or ():

@@ -68,7 +68,9 @@ def controller_id(context: RequestContext) -> BrokerId:
     node_id = services.config.node_id
     if services.embedded_controller is not None:
         return node_id
-    alive = {each.broker_id for each in services.metadata.image.brokers.values() if not each.fenced}
+    alive = {
+        broker.broker_id for broker in services.metadata.image.brokers.values() if not broker.fenced
+    }
     return node_id if node_id in alive else min(alive, default=NO_LEADER)
 
 

@@ -68,7 +68,7 @@ def refusing_response(
     that the request's version has is used."""
     if any(field.kafka_type == "error_code" for field in _fields(response_type)):
         return _refuse(response_type, request, refusal, None)
-    mirrored = next((each for each in items if hasattr(request, each.request[0])), None)
+    mirrored = next((item for item in items if hasattr(request, item.request[0])), None)
     return _refuse(response_type, request, refusal, mirrored)
 
 
@@ -76,7 +76,7 @@ def refused_items(
     response_type: type[Any], request: Any, refusal: Refusal, items: Sequence[Items]
 ) -> Any:
     """The response in which every item has the error code, and the whole response has none."""
-    mirrored = next(each for each in items if hasattr(request, each.request[0]))
+    mirrored = next(item for item in items if hasattr(request, item.request[0]))
     response = _refuse(response_type, request, refusal, mirrored)
     if hasattr(response, "error_code"):
         response = dataclasses.replace(response, error_code=ErrorCode.none, **_no_message(response))

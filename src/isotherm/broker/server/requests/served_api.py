@@ -72,7 +72,7 @@ class Access:
         if self.guard is not None and (self.no_guard or self.unless is not None):
             raise ValueError("an API with a guard of its own has neither no_guard nor unless")
         if self.guard is None and not self.no_guard:
-            denials = [each.denial for each in self.checks]
+            denials = [check.denial for check in self.checks]
             if denials.count(Denial.REFUSES_ITEM) > 1:
                 raise ValueError("only a guard of its own can check items for two rights")
 

@@ -52,10 +52,10 @@ def has_many_partitions(request: Any) -> bool:
 
 def find_split(items: Sequence[Items], request: Any) -> Split | None:
     """The way to split a request; None if it must not be split or is empty."""
-    for each in items:
-        depth = len(each.request) if each.split_depth is None else each.split_depth
-        if depth and getattr(request, each.request[0], None):
-            return Split(each.request[:depth], each.response[:depth])
+    for item in items:
+        depth = len(item.request) if item.split_depth is None else item.split_depth
+        if depth and getattr(request, item.request[0], None):
+            return Split(item.request[:depth], item.response[:depth])
     return None
 
 

@@ -217,8 +217,8 @@ def _arrays(column: pa.BinaryArray) -> tuple[Any, Any, Any]:
     is_null = column.is_null().to_numpy(zero_copy_only=False)
     arrays = (_content(column), _starts(column), is_null)
     # The kernels are compiled for read-only arrays.
-    for each in arrays:
-        each.flags.writeable = False
+    for array in arrays:
+        array.flags.writeable = False
     return arrays
 
 

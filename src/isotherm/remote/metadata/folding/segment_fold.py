@@ -177,8 +177,8 @@ def _table(
         "partition": pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
         "segment_id": pa.array(id_texts(list(rows)), pa.string()),
         **dict(zip(columns.schema.names, columns.columns, strict=True)),
-        "has_key": pa.array([each in own_keys for each in rows], pa.bool_()),
-        "source_offset": pa.array([offsets[each] for each in rows], pa.int64()),
+        "has_key": pa.array([row in own_keys for row in rows], pa.bool_()),
+        "source_offset": pa.array([offsets[row] for row in rows], pa.int64()),
     }
     return pa.table(named, schema=SEGMENTS)
 

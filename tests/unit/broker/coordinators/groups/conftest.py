@@ -54,7 +54,7 @@ class GroupDriver:
             "client",
             "/host",
             protocol_type,
-            tuple(Protocol(*each) for each in protocols),
+            tuple(Protocol(*protocol) for protocol in protocols),
             SESSION_MS,
             rebalance_ms,
             known,

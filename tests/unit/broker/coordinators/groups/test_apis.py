@@ -173,7 +173,7 @@ class Live:
             ],
         }
         response = await self.call(ApiKey.OFFSET_COMMIT, version, **{**defaults, **fields})
-        return [each.error_code for each in response.topics[0].partitions]
+        return [partition.error_code for partition in response.topics[0].partitions]
 
     async def fetch(self, version: int = 9, *, everything: bool = False, **fields: Any) -> Any:
         """Fetch offsets. Returns them by partition, or the error of the group."""
@@ -192,11 +192,11 @@ class Live:
         if version >= 2 and group.error_code is not E.none:
             return group.error_code
         return {
-            each.partition_index: each.committed_offset
-            if each.error_code is E.none
-            else each.error_code
+            partition.partition_index: partition.committed_offset
+            if partition.error_code is E.none
+            else partition.error_code
             for topic in group.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
 
 
@@ -261,7 +261,7 @@ def test_generation_lives_through_every_version_of_the_other_apis(live: Live) ->
             response = await live.call(
                 ApiKey.LIST_GROUPS, version, states_filter=("stable",), types_filter=()
             )
-            assert [each.group_id for each in response.groups] == ["g"]
+            assert [group.group_id for group in response.groups] == ["g"]
         response = await live.call(
             ApiKey.LIST_GROUPS, 5, states_filter=(), types_filter=("consumer",)
         )
@@ -279,7 +279,7 @@ def test_a_share_group_of_a_kafka_broker_is_listed_and_keeps_its_id(live: Live) 
     async def isotherm() -> None:
         for types in ((), ("Share",), ("classic", "consumer")):
             answer = await live.call(ApiKey.LIST_GROUPS, 5, states_filter=(), types_filter=types)
-            assert [listed(each) for each in answer.groups] == (
+            assert [listed(group) for group in answer.groups] == (
                 [] if "classic" in types else [("g", "share", "Empty", "share")]
             )
         assert (await live.join()).error_code is E.inconsistent_group_protocol
@@ -324,8 +324,8 @@ def test_member_leaves_in_every_version(live: Live, version: int) -> None:
         left = await live.call(ApiKey.LEAVE_GROUP, version, **asked)
         again = await live.call(ApiKey.LEAVE_GROUP, version, **asked)
         if version >= 3:
-            assert [each.error_code for each in left.members] == [E.none]
-            assert [each.error_code for each in again.members] == [E.unknown_member_id]
+            assert [member.error_code for member in left.members] == [E.none]
+            assert [member.error_code for member in again.members] == [E.unknown_member_id]
         else:
             assert (left.error_code, again.error_code) == (E.none, E.unknown_member_id)
         assert live.coordinator.find("g").is_empty
@@ -423,13 +423,13 @@ def test_offsets_and_groups_are_deleted_only_when_unused(live: Live) -> None:
         await live.commit()
         joined = await live.stable()
         in_use = await live.call(ApiKey.OFFSET_DELETE, 0, **asked)
-        assert [each.error_code for each in in_use.topics[0].partitions] == [
+        assert [partition.error_code for partition in in_use.topics[0].partitions] == [
             E.group_subscribed_to_topic,
             E.unknown_topic_or_partition,
         ]
         for version in versions(ApiKey.DELETE_GROUPS):
             response = await live.call(ApiKey.DELETE_GROUPS, version, groups_names=("g", "none"))
-            codes = [each.error_code for each in response.results]
+            codes = [result.error_code for result in response.results]
             assert codes == [E.non_empty_group, E.group_id_not_found]
         live.coordinator.leave("g", [(joined.member_id, None)])
         deleted = await live.call(ApiKey.OFFSET_DELETE, 0, **asked)
@@ -635,7 +635,9 @@ def test_pattern_of_a_member_selects_what_its_principal_may_describe(live: Live)
         await live.node.services.run_control(lambda: controller.create_acls([acl]))
         joined = await beat(live, subscribed_topic_names=None, subscribed_topic_regex=".*")
         assert joined.error_code is E.none
-        assert [each.topic_id for each in joined.assignment.topic_partitions] == [live.topic_id]
+        assert [partition.topic_id for partition in joined.assignment.topic_partitions] == [
+            live.topic_id
+        ]
 
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     live.run(scenario, authorizer_class_name=authorizer)

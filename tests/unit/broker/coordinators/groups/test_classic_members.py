@@ -21,7 +21,7 @@ def group_of(*all_members: ClassicMember) -> ClassicMembers:
 
 def subscription(*topics: bytes) -> bytes:
     """Version 0 of ConsumerProtocolSubscription, without user data."""
-    names = b"".join(len(each).to_bytes(2) + each for each in topics)
+    names = b"".join(len(topic).to_bytes(2) + topic for topic in topics)
     return b"\0\0" + len(topics).to_bytes(4) + names + b"\xff" * 4
 
 

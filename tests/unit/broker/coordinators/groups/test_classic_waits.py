@@ -61,7 +61,7 @@ def test_rebalance_in_which_no_static_member_rejoins_waits_another_timeout(drive
     driver.pass_time(1)
     answer = driver.answers["again"]
     assert (answer.error, answer.generation_id, answer.leader) == (E.none, 2, second)
-    assert [each.member_id for each in answer.members] == [first, second]
+    assert [member.member_id for member in answer.members] == [first, second]
 
 
 def test_group_of_static_members_that_stay_away_becomes_empty(driver) -> None:

@@ -76,7 +76,7 @@ def test_partition_without_its_epoch_is_the_members_since_its_present_one(
     old = replace(
         value,
         assigned_partitions=tuple(
-            replace(each, assignment_epochs=None) for each in value.assigned_partitions
+            replace(partition, assignment_epochs=None) for partition in value.assigned_partitions
         ),
     )
     replay(group, metadata, GroupRecord(key, old))
@@ -96,8 +96,8 @@ def test_partitions_with_too_few_epochs_are_the_members_since_its_present_one(
     short = replace(
         value,
         assigned_partitions=tuple(
-            replace(each, assignment_epochs=each.assignment_epochs[:1])
-            for each in value.assigned_partitions
+            replace(partition, assignment_epochs=partition.assignment_epochs[:1])
+            for partition in value.assigned_partitions
         ),
     )
     replay(group, metadata, GroupRecord(key, short))

@@ -171,14 +171,14 @@ def test_each_offset_of_a_commit_is_as_late_as_its_record() -> None:
         coordinator = cluster.coordinators[0]
         partitions = [TopicPartition("t", index) for index in range(3)]
         coordinator.offsets.commit("g", Committer(), {T0: OffsetAndMetadata(1)})
-        pending = {each: OffsetAndMetadata(50) for each in partitions}
+        pending = {partition: OffsetAndMetadata(50) for partition in partitions}
         coordinator.commit_transactional_offsets("g", Producer(7, 0), Committer(), pending)
-        plain = {each: OffsetAndMetadata(60) for each in partitions}
+        plain = {partition: OffsetAndMetadata(60) for partition in partitions}
         coordinator.offsets.commit("g", Committer(), plain)
         index = coordinator.offsets_partition("g")
         coordinator.complete_transaction(index, 7, committed=True, appended=None)
         found = coordinator.offsets.fetch("g", partitions)
-        assert [found[each].committed.offset for each in partitions] == [60] * 3
+        assert [found[partition].committed.offset for partition in partitions] == [60] * 3
 
     run(scenario)
 

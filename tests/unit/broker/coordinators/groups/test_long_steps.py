@@ -260,7 +260,7 @@ def test_classic_joins_and_heartbeats_wait_for_each_other(thread: Thread) -> Non
         other = asyncio.create_task(consumer.heartbeat("g", beat("b")))
         await turns()
         assert len(thread.waiting) == 1, "one step of a group at once"
-        ids = {(await joined(each, thread, cluster)).member_id for each in joins}
+        ids = {(await joined(join, thread, cluster)).member_id for join in joins}
         await settled(other, thread)
         assert set(consumer.find("g").members) == {"a", "b", *ids}
 

@@ -195,5 +195,5 @@ def test_stored_offsets_are_as_old_as_their_records(record_offsets: list[int]) -
         OffsetCommitValue(offset=1, leader_epoch=-1, metadata="", commit_timestamp=2)
     )
     assert value is not None
-    first, second = (stored_offset(value, each) for each in record_offsets)
+    first, second = (stored_offset(value, offset) for offset in record_offsets)
     assert is_older(first, second) == (record_offsets[0] < record_offsets[1])

@@ -109,7 +109,7 @@ class Driver:
         return self.group.members[member_id].epoch
 
     def keys(self) -> list[type]:
-        return [type(each.key) for each in self.records]
+        return [type(record.key) for record in self.records]
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def test_a_topic_that_is_subscribed_to_again_is_deleted_no_more(driver: Driver) 
     driver.group.apply(record, 0)
     driver.beat("a", 0, "t")
     value = driver.records[-1].value
-    assert [each.topic_id for each in value.initializing_topics] == [TOPIC]
+    assert [topic.topic_id for topic in value.initializing_topics] == [TOPIC]
     # The catalog lacks the other, so its name is Kafka's for that.
     (deleting,) = value.deleting_topics
     assert (deleting.topic_id, deleting.topic_name) == (OTHER, "<UNKNOWN>")
@@ -325,7 +325,7 @@ def test_a_member_that_leaves_has_its_records_deleted(driver: Driver) -> None:
         ShareGroupMemberMetadataKey,
         ShareGroupMetadataKey,
     ]
-    assert [each.value is None for each in driver.records] == [True, True, True, False]
+    assert [record.value is None for record in driver.records] == [True, True, True, False]
     assert driver.group.group_epoch == epoch + 1
     assert (driver.group.members, driver.group.target) == ({}, {})
     assert driver.group.next_deadline_ms() is None

@@ -81,7 +81,7 @@ class Shares:
         self.image = MetadataImage(
             end_offset=1, topics_by_name={"t": topic}, topics_by_id={TOPIC: topic}
         )
-        self.coordinators = [self._coordinator(each) for each in cluster.coordinators]
+        self.coordinators = [self._coordinator(coordinator) for coordinator in cluster.coordinators]
 
     def _coordinator(self, groups: Any) -> ShareGroupCoordinator:
         stands_in: Any = self

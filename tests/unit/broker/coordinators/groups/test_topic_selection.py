@@ -217,7 +217,7 @@ def test_kept_results_have_a_bound(run: Any, monkeypatch: pytest.MonkeyPatch) ->
             assert await group.beat(f"m{index}", f".*|{index}", viewer("root")) == ALL
             assert group.selector._names_count <= 7
             assert group.selector._names_count == sum(
-                len(each.names) for each in group.selector._results.values()
+                len(result.names) for result in group.selector._results.values()
             )
         # A result that was dropped is made again.
         assert await group.beat("n", ".*|0") == OPEN_ALONE

@@ -77,9 +77,9 @@ def test_a_snapshot_follows_a_full_run_of_updates(broker: Any) -> None:
         for offset in range(8):
             broker.coordinator.write(key, write(StateBatch(offset, offset, 1, 2)))
         values = [record.value for record in broker.records()]
-        kinds = ["snapshot" if isinstance(each, ShareSnapshot) else "update" for each in values]
+        kinds = ["snapshot" if isinstance(value, ShareSnapshot) else "update" for value in values]
         assert kinds == ["snapshot", *["update"] * 3, "snapshot", *["update"] * 3, "snapshot"]
-        assert [each.snapshot_epoch for each in values] == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+        assert [value.snapshot_epoch for value in values] == [0, 0, 0, 0, 1, 1, 1, 1, 2]
         assert values[4].batches == (StateBatch(0, 3, 1, 2),)
 
     broker.run(scenario, **{SNAPSHOT_EVERY: 3})
@@ -314,7 +314,7 @@ def test_each_partition_is_answered_alone(broker: Any) -> None:
             ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, group_id="g", topics=topics
         )
         (result,) = answer.results
-        assert [(each.partition, each.error_code) for each in result.partitions] == [
+        assert [(partition.partition, partition.error_code) for partition in result.partitions] == [
             (0, E.none),
             (2, E.none),
             (5, E.unknown_topic_or_partition),
@@ -331,7 +331,7 @@ def test_each_partition_is_answered_alone(broker: Any) -> None:
             assert (found.error_code, found.start_offset) == (E.none, 7)
             assert (absent.error_code, absent.start_offset) == (E.none, -1)
         answer = await broker.call(ApiKey.READ_SHARE_GROUP_STATE, 0, group_id="g", topics=topics)
-        assert [each.error_code for each in answer.results[0].partitions] == [
+        assert [partition.error_code for partition in answer.results[0].partitions] == [
             E.none,
             E.invalid_request,
         ]

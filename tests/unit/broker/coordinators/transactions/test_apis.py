@@ -63,8 +63,8 @@ async def add(broker: Any, version: int, producer: dict[str, int], *indexes: int
         assert transaction.transactional_id == "tx"
         (topic,) = transaction.topic_results
     assert topic.name == "t"
-    assert [each.partition_index for each in topic.results_by_partition] == list(indexes)
-    return [each.partition_error_code for each in topic.results_by_partition]
+    assert [result.partition_index for result in topic.results_by_partition] == list(indexes)
+    return [result.partition_error_code for result in topic.results_by_partition]
 
 
 def older(producer: dict[str, int]) -> dict[str, int]:
@@ -158,8 +158,8 @@ def test_add_partitions_of_several_transactions_answers_each(broker: Any) -> Non
         ]
         response = await broker.call(ApiKey.ADD_PARTITIONS_TO_TXN, 5, transactions=asked)
         assert [
-            each.topic_results[0].results_by_partition[0].partition_error_code
-            for each in response.results_by_transaction
+            result.topic_results[0].results_by_partition[0].partition_error_code
+            for result in response.results_by_transaction
         ] == [
             E.transaction_abortable,
             E.none,
@@ -242,7 +242,7 @@ async def commit_offsets(broker: Any, version: int, producer: dict[str, int]) ->
         **producer,
     )
     (topic,) = response.topics
-    return [each.error_code for each in topic.partitions]
+    return [partition.error_code for partition in topic.partitions]
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.TXN_OFFSET_COMMIT))
@@ -295,7 +295,7 @@ def test_write_txn_markers_ends_a_transaction_by_hand(broker: Any, version: int)
         response = await broker.call(ApiKey.WRITE_TXN_MARKERS, version, markers=[marker])
         (answered,) = response.markers
         (topic,) = answered.topics
-        codes = [each.error_code for each in topic.partitions]
+        codes = [partition.error_code for partition in topic.partitions]
         assert codes == [E.none, E.unknown_topic_or_partition]
         ((producer_id, _, written),) = broker.markers_in()
         assert producer_id == producer["producer_id"]
@@ -395,7 +395,7 @@ def test_list_transactions_filters(
         broker.add("open", producers["open"], 0)
         response = await broker.call(ApiKey.LIST_TRANSACTIONS, 2, **filters)
         assert response.error_code is E.none
-        found = {each.transactional_id: each for each in response.transaction_states}
+        found = {state.transactional_id: state for state in response.transaction_states}
         assert set(found) == expected
         states = {"done": "CompleteCommit", "empty": "Empty", "open": "Ongoing"}
         assert all(each.transaction_state == states[name] for name, each in found.items())
@@ -403,7 +403,7 @@ def test_list_transactions_filters(
         assert response.unknown_state_filters == unknown
         ids = (producers["open"].producer_id,)
         response = await broker.call(ApiKey.LIST_TRANSACTIONS, 0, producer_id_filters=ids)
-        assert [each.transactional_id for each in response.transaction_states] == ["open"]
+        assert [state.transactional_id for state in response.transaction_states] == ["open"]
 
     broker.run(scenario)
 
@@ -423,7 +423,7 @@ def test_patterns_of_list_transactions_have_a_thread_of_their_own(
     async def scenario() -> None:
         await producer_of(broker)
         response = await broker.call(ApiKey.LIST_TRANSACTIONS, 2, transactional_id_pattern="t.")
-        assert [each.transactional_id for each in response.transaction_states] == ["tx"]
+        assert [state.transactional_id for state in response.transaction_states] == ["tx"]
 
     broker.run(scenario)
     assert [name.rpartition("_")[0] for name in threads] == ["isotherm-transaction-patterns"]

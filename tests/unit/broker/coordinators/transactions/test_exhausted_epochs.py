@@ -102,7 +102,7 @@ def test_late_transaction_under_the_last_epoch_ends_with_a_new_producer_id(
         await broker.load()
         await broker.until(lambda: broker.state("tx") is S.COMPLETE_ABORT)
         assert len(refused) == 2
-        logged = [each for each in caplog.records if "is not aborted yet" in each.message]
+        logged = [record for record in caplog.records if "is not aborted yet" in record.message]
         assert [(each.levelname, each.exc_info) for each in logged] == [("INFO", None)]
         assert "transactional_id=tx: no id now" in caplog.text
         assert "a timed-out transaction is aborted transactional_id=tx" in caplog.text

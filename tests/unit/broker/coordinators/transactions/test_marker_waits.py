@@ -147,7 +147,7 @@ def prepared_end(*partitions: int) -> Any:
         producer=MARKER.producer,
         is_commit=True,
         client_transaction_version=0,
-        partitions={TopicPartition("t", each) for each in partitions},
+        partitions={TopicPartition("t", partition) for partition in partitions},
         transactional_id="tx",
     )
 
@@ -301,7 +301,7 @@ def test_transaction_that_is_completed_later_is_no_error(
         assert not shard.endings
 
     asyncio.run(scenario())
-    logged = [each for each in caplog.records if str(error) in each.message]
+    logged = [record for record in caplog.records if str(error) in record.message]
     assert [each.levelno for each in logged] == [level]
     assert len(caplog.records) == (1 if isinstance(error, NotCoordinatorError) else 2)
-    assert all("transactional_id=tx" in each.message for each in caplog.records)
+    assert all("transactional_id=tx" in record.message for record in caplog.records)

@@ -148,8 +148,8 @@ class Cluster:
             TransactionState.PREPARE_COMMIT if marker.commit else TransactionState.PREPARE_ABORT
         )
         assert any(
-            each.state is wanted and each.producer == marker.producer
-            for each in self.committed_records()
+            record.state is wanted and record.producer == marker.producer
+            for record in self.committed_records()
         ), "PREPARE is not committed"
 
     def committed_records(self) -> Iterator[TransactionMetadata]:

@@ -95,8 +95,8 @@ class Brokers:
         self.admission = RemoteAdmission(metadata, questions, "PLAINTEXT")
 
     async def stop(self) -> None:
-        for each in self._batches:
-            await each.stop()
+        for batch in self._batches:
+            await batch.stop()
 
     def update(self) -> None:
         """Publish an image with the present leader."""
@@ -291,11 +291,17 @@ def test_partitions_of_one_marker_are_one_entry_of_the_request() -> None:
     sent: Any = [(first, T0), (second, T0), (first, T1), (first, TopicPartition("u", 4))]
     request = write_txn_markers_request(sent)
     assert [
-        (each.producer_id, each.producer_epoch, each.coordinator_epoch, each.transaction_version)
-        for each in request.markers
+        (
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.coordinator_epoch,
+            marker.transaction_version,
+        )
+        for marker in request.markers
     ] == [(7, 3, 1, 2), (8, 0, 0, 0)]
     assert [
-        [(topic.name, topic.partition_indexes) for topic in each.topics] for each in request.markers
+        [(topic.name, topic.partition_indexes) for topic in marker.topics]
+        for marker in request.markers
     ] == [[("t", (0, 1)), ("u", (4,))], [("t", (0,))]]
 
 
@@ -409,7 +415,7 @@ def test_partition_that_the_coordinator_has_not_heard_of_is_retried(run: Any) ->
         adds = ClientAbility.ADDS_BY_WRITING
         asked = [brokers.asked(producer, each, adds) for each in (unknown, T0)]
         errors = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(each) for each in errors] == [
+        assert [type(error) for error in errors] == [
             UnknownTopicOrPartitionError,
             CoordinatorLoadInProgressError,
         ]

@@ -76,7 +76,7 @@ class Leader:
             answer = produce.handle(self.broker.context(ApiKey.PRODUCE, version), request)
             response = await answer if asyncio.iscoroutine(answer) else answer
             assert response is not None
-            return [ErrorCode(each.error_code) for each in response.topics[0].partitions]
+            return [ErrorCode(partition.error_code) for partition in response.topics[0].partitions]
 
         return asyncio.ensure_future(answered())
 
@@ -99,8 +99,8 @@ def test_first_batches_wait_for_the_coordinator_and_later_ones_do_not(
         ]
         assert not producing.done()
         assert (leader.end_offset(0), leader.end_offset(1)) == (0, 0)
-        for each in leader.coordinator.answers:
-            each.set_result(None)
+        for answer in leader.coordinator.answers:
+            answer.set_result(None)
         assert await producing == [E.none, E.none]
         assert (leader.end_offset(0), leader.end_offset(1)) == (1, 1)
         assert await leader.produce(version, request_of(0, sequence=1)) == [E.none]
@@ -168,8 +168,8 @@ def test_open_transaction_of_another_epoch_admits_nothing(
         producing = leader.produce(11, request)
         await asyncio.sleep(0)
         assert bool(leader.coordinator.asked) is is_asked
-        for each in leader.coordinator.answers:
-            each.set_exception(ProducerFencedError())
+        for answer in leader.coordinator.answers:
+            answer.set_exception(ProducerFencedError())
         assert await producing == [E.invalid_producer_epoch if is_asked else E.none]
 
     broker.run(scenario)

@@ -475,13 +475,16 @@ def test_idle_id_is_forgotten_for_good(broker: Any) -> None:
         await broker.begin("recent")
         names = {"idle", "busy", "recent"}
         await broker.until(
-            lambda: {each.transactional_id for each in broker.coordinator.transactions()} != names
+            lambda: (
+                {transaction.transactional_id for transaction in broker.coordinator.transactions()}
+                != names
+            )
         )
-        left = {each.transactional_id for each in broker.coordinator.transactions()}
+        left = {transaction.transactional_id for transaction in broker.coordinator.transactions()}
         assert left == {"busy", "recent"}
 
     async def after() -> None:
-        left = {each.transactional_id for each in broker.coordinator.transactions()}
+        left = {transaction.transactional_id for transaction in broker.coordinator.transactions()}
         assert left == {"busy", "recent"}
 
     settings = {"transactional_id_expiration_ms": 1000}

@@ -127,7 +127,7 @@ def test_decisions_are_logged_in_kafkas_words(
         found.allows(asking(), READ, TOPIC, "other\nPrincipal = User:root is Allowed")
         found.allows(asking(ROOT), READ, TOPIC, "t")
         found.allows(asking(), READ, TOPIC, "filtered", is_logged=False)
-    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         (
             "DEBUG",
             (

@@ -133,8 +133,8 @@ def test_registration_says_what_kafka_demands(controller, heartbeats):
     assert register(heartbeats) == 55
     sent = controller.registrations.get(timeout=PATIENT_S)
     ranges = {
-        each.name: (each.min_supported_version, each.max_supported_version)
-        for each in sent.features
+        feature.name: (feature.min_supported_version, feature.max_supported_version)
+        for feature in sent.features
     }
     # The features of a broker of Kafka 4.3.1, and one by which brokers of Isotherm know each other.
     assert ranges == {

@@ -290,7 +290,7 @@ def give_snapshot(quorum: ScriptedQuorum, image: MetadataImage, folder: Path) ->
     target.finish()
     (path,) = folder.glob(f"{image.end_offset:020d}*.checkpoint")
     quorum.snapshot = snapshot_id, path.read_bytes()
-    quorum.batches = [each for each in quorum.batches if each.base_offset >= image.end_offset]
+    quorum.batches = [batch for batch in quorum.batches if batch.base_offset >= image.end_offset]
 
 
 def test_snapshot_is_fetched_in_pieces_and_the_log_goes_on_after_it(
@@ -324,7 +324,7 @@ def test_snapshot_is_fetched_in_pieces_and_the_log_goes_on_after_it(
     third = follow(config=small)
     assert names(third.image_at(4)) == "abcd"
     assert len(quorum.peer.requests) - count == len(
-        [each for each in quorum.peer.requests[count:] if each in quorum.fetches]
+        [request for request in quorum.peer.requests[count:] if request in quorum.fetches]
     )
 
 

@@ -113,7 +113,7 @@ def test_one_request_has_all_that_wait(asker: Asker) -> None:
     request, answer = asker.channel.next()
     assert (request.broker_id, request.broker_epoch) == (1, 40)
     assert [
-        (topic.topic_id, [each.partition_index for each in topic.partitions])
+        (topic.topic_id, [partition.partition_index for partition in topic.partitions])
         for topic in request.topics
     ] == [(T, [0, 1]), (U, [0])]
     (first, _) = request.topics[0].partitions
@@ -158,7 +158,7 @@ def test_only_one_request_is_on_its_way(asker: Asker) -> None:
     answer.set_result(response((T, [partition_answer(0)])))
     assert asker.next_answer()[0] == ZERO
     request, _ = asker.channel.next()
-    assert [each.partition_index for each in request.topics[0].partitions] == [1]
+    assert [partition.partition_index for partition in request.topics[0].partitions] == [1]
 
 
 @pytest.mark.parametrize(

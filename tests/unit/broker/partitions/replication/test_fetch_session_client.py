@@ -25,8 +25,8 @@ def asked(place: TopicIdPartition, offset: int = 0) -> FetchPartition:
 
 def answer(*places: TopicIdPartition, session: int = 5, error: int = 0) -> FetchResponse:
     topics = [
-        FetchTopicResponse(None, each.topic_id, [FetchPartitionResponse(each.partition)])
-        for each in places
+        FetchTopicResponse(None, place.topic_id, [FetchPartitionResponse(place.partition)])
+        for place in places
     ]
     return FetchResponse(topics, error, session)
 

@@ -135,8 +135,8 @@ def epochs(*entries: tuple[int, int], end: int) -> Any:
     """A follower's `end_offset_for`, written from the definition of an epoch cache."""
 
     def end_offset_for(epoch: int) -> LocalEpochEnd:
-        known = [each for each in entries if each[0] <= epoch]
-        later = [each for each in entries if each[0] > epoch]
+        known = [entry for entry in entries if entry[0] <= epoch]
+        later = [entry for entry in entries if entry[0] > epoch]
         if not entries or epoch > entries[-1][0]:
             return UNDEFINED_EPOCH_END
         found = known[-1][0] if known else epoch

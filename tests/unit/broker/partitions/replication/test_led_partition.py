@@ -236,7 +236,7 @@ def test_new_epoch_begins_at_the_log_end_before_any_append(leader: Leader) -> No
     async def scenario() -> None:
         leader.produce(b"a", acks=1)
         leader.partition.make_leader(leader.image(ME, leader_epoch=8, partition_epoch=11))
-        epochs = [tuple(each) for each in leader.partition.log.leader_epochs.entries]
+        epochs = [tuple(entry) for entry in leader.partition.log.leader_epochs.entries]
         assert epochs == [(5, 0), (8, 1)]
 
     leader.run(scenario)

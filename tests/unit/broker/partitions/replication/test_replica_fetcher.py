@@ -101,7 +101,9 @@ class Setup:
         append(self.leader.logs[place], self.leader.epochs[place], count, size=size)
 
     def asked(self) -> list[FetchPartition]:
-        return [each for topic in self.leader.requests[-1].topics for each in topic.partitions]
+        return [
+            partition for topic in self.leader.requests[-1].topics for partition in topic.partitions
+        ]
 
     def check_equal(self, place: TopicIdPartition = A) -> None:
         leader, follower = self.leader.logs[place], self.followed[place].log
@@ -259,7 +261,9 @@ def test_disk_of_a_follower_that_is_full_ends_its_own_partitions_alone(
     setup.fetch(2)
     assert setup.fetcher.followed == [setup.followed[B]]
     assert setup.fetcher.failed_partitions == {A.topic_partition}
-    assert [each.path for each in manager.offline_log_dirs()] == [full]
+    assert [offline_log_log_dir.path for offline_log_log_dir in manager.offline_log_dirs()] == [
+        full
+    ]
     assert setup.followed[A].log.high_watermark == 1
     setup.check_equal(B)
 

@@ -364,12 +364,16 @@ def test_frames_are_what_they_are_meant_to_be() -> None:
         body = memoryview(fetch_frame(version, offsets, session))[11 + (version > 4) :]
         read = version_codec(FETCH, version).read_request(body)
         (topic,) = read.topics
-        assert {each.partition: each.fetch_offset for each in topic.partitions} == offsets
+        assert {
+            partition.partition: partition.fetch_offset for partition in topic.partitions
+        } == offsets
         assert (read.session_id, read.session_epoch) == session
     for version in (3, 11):
         body = memoryview(produce_frame(version, 2, b"records"))[11 + (version > 3) :]
         (produced,) = version_codec(PRODUCE, version).read_request(body).topics
-        assert [(each.partition, bytes(each.records)) for each in produced.partitions] == [
+        assert [
+            (partition.partition, bytes(partition.records)) for partition in produced.partitions
+        ] == [
             (0, b"records"),
             (1, b"records"),
         ]

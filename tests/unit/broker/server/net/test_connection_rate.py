@@ -73,7 +73,7 @@ def test_brokers_are_in_no_rate_but_their_own() -> None:
 def test_what_is_served_stays_below_the_limit_under_a_flood() -> None:
     turns = Acceptors(limit=50).turns("a", 1000)
     for start in range(0, 18_000, 1000):
-        in_two_windows = sum(start <= each < start + 2000 for each in turns)
+        in_two_windows = sum(start <= turn < start + 2000 for turn in turns)
         assert in_two_windows <= 50 * 2 * 1.5
     assert turns[-1] <= 20_000 * 1.5
 

@@ -69,7 +69,7 @@ def statuses(
         endpoint = MetricsEndpoint(CollectorRegistry(), config, clock or SimClock())
         await endpoint.start()
         try:
-            return [(await answer(endpoint.port, each))[9:12] for each in requests]
+            return [(await answer(endpoint.port, request))[9:12] for request in requests]
         finally:
             await endpoint.stop()
 

@@ -64,17 +64,19 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[s
 
 def test_old_versions_are_not_offered(found: dict[str, list[str]]) -> None:
     for offers in found.values():
-        assert [each for each in offers if each in VERSIONS] == ["TLSv1.2", "TLSv1.3"]
+        assert [offer for offer in offers if offer in VERSIONS] == ["TLSv1.2", "TLSv1.3"]
 
 
 def test_suites_have_ephemeral_keys_and_none_is_broken(found: dict[str, list[str]]) -> None:
     for key, offers in found.items():
-        suites = [each for each in offers if each in SUITES]
+        suites = [offer for offer in offers if offer in SUITES]
         assert suites
-        assert all("DHE" in each for each in suites), suites
+        assert all("DHE" in suite for suite in suites), suites
         assert not re.search("3DES|RC4|DES_|EXPORT|NULL|anon", " ".join(suites))
-        assert any(f"ECDHE_{'ECDSA' if key == 'EC' else 'RSA'}_WITH_AES" in each for each in suites)
-        assert {each for each in offers if each in SUITES_OF_1_3} >= set(list(SUITES_OF_1_3)[:3])
+        assert any(
+            f"ECDHE_{'ECDSA' if key == 'EC' else 'RSA'}_WITH_AES" in suite for suite in suites
+        )
+        assert {offer for offer in offers if offer in SUITES_OF_1_3} >= set(list(SUITES_OF_1_3)[:3])
 
 
 def test_page_has_what_is_offered(found: dict[str, list[str]]) -> None:

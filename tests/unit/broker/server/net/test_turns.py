@@ -121,7 +121,7 @@ def test_connections_of_one_client_take_turns(crowd: Crowd) -> None:
     workers = [crowd.add(f"client {number % 2}", 3, ROUND_S) for number in range(4)]
     for _ in workers:
         crowd.loop.iterate()
-    assert [each._requests for each in workers] == [2, 2, 2, 2]
+    assert [worker._requests for worker in workers] == [2, 2, 2, 2]
 
 
 def test_turn_is_one_request_while_many_wait_and_a_round_while_none_does(crowd: Crowd) -> None:
@@ -353,7 +353,7 @@ def test_oldest_have_a_part_of_the_time_not_of_the_turns(crowd: Crowd) -> None:
     for _ in range(100):
         crowd.loop.iterate()
     used_s = {
-        client: sum(each._request_s for each in crowd.workers if each.client == client)
+        client: sum(worker._request_s for worker in crowd.workers if worker.client == client)
         for client in ("costly", "cheap")
     }
     assert used_s["cheap"] == pytest.approx(used_s["costly"], abs=0.2)

@@ -166,8 +166,8 @@ def test_response_shows_no_resource_that_is_not_declared(served: tuple[Api, int]
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: ApiKey(api.key).name)
 def test_declared_fields_exist(api: Api) -> None:
     versions = range(api.versions.min, api.versions.max + 1)
-    requests = {each for v in versions for each in resource_fields(request_class(api.key, v))}
-    responses = {each for v in versions for each in resource_fields(response_class(api.key, v))}
+    requests = {field for v in versions for field in resource_fields(request_class(api.key, v))}
+    responses = {field for v in versions for field in resource_fields(response_class(api.key, v))}
     assert {path for check in api.access.checks for path in check.names} <= requests
     assert {path for check in api.access.checks for path in check.shows} <= responses
     assert api.access.unchecked.keys() <= requests | responses

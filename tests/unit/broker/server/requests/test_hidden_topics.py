@@ -150,9 +150,9 @@ def test_users_are_not_said_to_be_missing_without_the_right_to_see_them() -> Non
     answer = answered(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, request)
     code = ErrorCode.cluster_authorization_failed
     assert (answer.error_code, answer.error_message) == (code, None)
-    assert [(each.user, each.error_code, each.error_message) for each in answer.results] == [
-        ("", code, None)
-    ]
+    assert [
+        (result.user, result.error_code, result.error_message) for result in answer.results
+    ] == [("", code, None)]
 
 
 @pytest.mark.parametrize("version", [0, 1])

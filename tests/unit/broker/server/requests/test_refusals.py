@@ -80,9 +80,9 @@ def test_what_is_asked_for_is_named_and_the_rest_is_blank_or_fixed() -> None:
         [Items(("topics", "partitions"), ("topics", "partitions"))],
     )
     refused = [
-        (topic.name, each.partition_index, each.low_watermark, each.error_code)
+        (topic.name, partition.partition_index, partition.low_watermark, partition.error_code)
         for topic in response.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     ]
     assert refused == [("a", 0, -1, CODE), ("a", 2, -1, CODE), ("b", 1, -1, CODE)]
 
@@ -93,7 +93,7 @@ def test_plain_items_go_into_the_field_that_is_named() -> None:
     response = refusing_response(
         response_class(ApiKey.DELETE_GROUPS, 2), request, Refusal(CODE, None, {}), items
     )
-    assert [(each.group_id, each.error_code) for each in response.results] == [
+    assert [(result.group_id, result.error_code) for result in response.results] == [
         ("a", CODE),
         ("b", CODE),
     ]

@@ -118,7 +118,7 @@ def item_type(message: Any, path: tuple[str, ...]) -> Any:
 SPLIT_APIS = [
     key
     for key, api in APIS.items()
-    if key != ApiKey.PRODUCE and any(each.split_depth != 0 for each in api.items)
+    if key != ApiKey.PRODUCE and any(item.split_depth != 0 for item in api.items)
 ]
 
 

@@ -194,7 +194,7 @@ def test_fold_of_windows_is_that_of_each_record(
     cache = store.get(PARTITION)
     assert problems == expected_problems
     folded = fold.partitions.folded(next(offsets))
-    assert [described(each.cache) for each in folded.partitions] == (
+    assert [described(partition.cache) for partition in folded.partitions] == (
         [] if cache is None else [described(cache)]
     )
     deleted = store.finished_deletion(PARTITION)

@@ -63,7 +63,7 @@ def test_damaged_record_is_named_with_its_place_and_is_skipped(
         run_max_bytes=run_max_bytes,
     )
     place = "topic=__remote_log_metadata partition=2 offset=1 reason="
-    assert [place in str(each) for each in problems] == [True]
+    assert [place in str(problem) for problem in problems] == [True]
     assert [each.cache.segments() for each in folded.partitions] == [[first, second]]
     assert folded.next_offset == 3
     with pytest.raises(CorruptMetadataError, match=place):

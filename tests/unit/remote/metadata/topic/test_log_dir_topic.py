@@ -34,7 +34,7 @@ def read_all(root: Path) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     start, end = topic.offsets(0)
     while records := topic.read(0, start, 1000):
-        found += [(each.offset, len(each.value or b"")) for each in records]
+        found += [(record.offset, len(record.value or b"")) for record in records]
         start = records[-1].offset + 1
     assert start == end
     return found

@@ -72,7 +72,11 @@ def memory_of(topic: MemoryMetadataTopic, *, is_survey: bool) -> int:
 def test_what_would_be_written_is_counted_and_not_held() -> None:
     topic = topic_of(1_000, live=1_000)
     memory_of(topic, is_survey=True)  # warm up: code is loaded once
-    surveyed, planned = (memory_of(topic, is_survey=each) for each in (True, False))
+    surveyed, planned = (
+        # The least of three: the garbage collector runs when it likes.
+        min(memory_of(topic, is_survey=is_survey) for _ in range(3))
+        for is_survey in (True, False)
+    )
     # A value takes more than 100 bytes. The margin of 30 is for other allocations, which vary.
     assert surveyed < planned - 1_000 * 70
 
@@ -101,8 +105,8 @@ def test_survey_counts_records_and_their_bytes() -> None:
     topic.append(0, segment_key(PARTITION, 7, 3).encode(), None, 0)
     survey = PartitionMigration(topic, 0, clock=SystemClock()).survey()
     records = topic.records()
-    keyed = [each for each in records if each.key is not None]
-    plain = [each for each in records if each.key is None]
+    keyed = [record for record in records if record.key is not None]
+    plain = [record for record in records if record.key is None]
 
     def size(some: list[Any]) -> int:
         return sum(len(each.key or b"") + len(each.value or b"") for each in some)

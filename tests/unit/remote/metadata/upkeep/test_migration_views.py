@@ -19,7 +19,7 @@ Pairs = list[tuple[bytes | None, bytes | None]]
 
 
 def size(texts: tuple[bytes | None, ...]) -> int:
-    return sum(len(each) for each in texts if each is not None)
+    return sum(len(text) for text in texts if text is not None)
 
 
 def counted(pairs: Pairs) -> RecordCounts:

@@ -194,7 +194,7 @@ def test_records_that_are_appended_during_an_iteration_are_not_in_it(topic: Trim
     found = [next(records).offset, *next(columns).offset.tolist()]
     topic.append(0, b"late", b"late", 0)
     assert [record.offset for record in records] == list(range(4, 10))
-    found += [offset for each in columns for offset in each.offset.tolist()]
+    found += [offset for column in columns for offset in column.offset.tolist()]
     assert found == [3, *range(5, 10)]
 
 
@@ -207,7 +207,7 @@ def test_columns_are_those_of_the_records(topic: TrimmedTopic, start_offset: int
         for row in zip(run.offset.tolist(), run.key.to_pylist(), run.value.to_pylist(), strict=True)
     ]
     records = iterate_records(topic, 0, start_offset=start_offset)
-    assert found == [(each.offset, each.key, each.value) for each in records]
+    assert found == [(record.offset, record.key, record.value) for record in records]
     assert [run.next_offset for run in runs][-1:] == ([10] if start_offset < 10 else [])
 
 
@@ -231,7 +231,7 @@ def test_next_read_starts_behind_the_last_record() -> None:
 
 def test_joined_columns_are_read_on_behind_the_last_run() -> None:
     def run(*offsets: int, following: int) -> MetadataColumns:
-        records = [MetadataTopicRecord(0, each, 0, b"k%d" % each, None) for each in offsets]
+        records = [MetadataTopicRecord(0, offset, 0, b"k%d" % offset, None) for offset in offsets]
         return replace(columns_of(records, 0), next_offset=following)
 
     assert joined_columns([run(1, 2, following=4)]).next_offset == 4

@@ -107,7 +107,9 @@ def _fill(
 
     As in Kafka, the turns end with the first round in which nobody could be given anything.
     """
-    unfilled = [each for each in subscribers if len(assigned[each]) < desired[each]]
+    unfilled = [
+        subscriber for subscriber in subscribers if len(assigned[subscriber]) < desired[subscriber]
+    ]
     turn = 0
     was_given = False
     for partition in partitions:
