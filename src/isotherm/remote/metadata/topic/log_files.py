@@ -103,6 +103,15 @@ class _FileReader:
         while position < self._file.size:
             end = min(position + size, self._file.size)
             data = self._store.get_range(self._file.key, position, end).data
+            if len(data) < end - position:
+                # The cleaner or a truncation of a broker that runs.
+                self._on_damage(
+                    next_offset,
+                    "file has become shorter since it was listed"
+                    f" file={self._file.key} position={position + len(data)}"
+                    f" size={self._file.size}",
+                )
+                return
             runs, taken = self._decode(data, offsets, next_offset)
             for columns in runs:
                 next_offset = max(next_offset, columns.next_offset)

@@ -58,3 +58,18 @@ def test_only_the_damaged_batch_is_lost_wherever_the_range_ends(
     )
     assert [offset for run in runs for offset in run.offset.tolist()] == [0, 2, 3]
     assert [offset for offset, _ in damage] == [1]
+
+
+@pytest.mark.parametrize("left", [0, 1, BATCH_SIZE, BATCH_SIZE + 30])
+def test_file_that_becomes_shorter_is_told_even_if_it_is_the_last_one(
+    tmp_path: Path, left: int
+) -> None:
+    client, file = stored(tmp_path, b"".join(batch(offset) for offset in range(4)))
+    (tmp_path / NAME).write_bytes(b"".join(batch(offset) for offset in range(4))[:left])
+    damage: list[tuple[int, str]] = []
+    runs = list(read_log_files([client], [file], (0, 10), lambda *args: damage.append(args)))
+    assert not runs
+    [(offset, reason)] = damage
+    assert offset == 0
+    assert f"size={4 * BATCH_SIZE}" in reason
+    assert "has become shorter since it was listed" in reason
