@@ -16,6 +16,7 @@ from isotherm.broker.apis.share_state_answers import (
     ITEMS,
     PartitionAnswer,
     answer_partitions,
+    names_nothing,
 )
 from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
 from isotherm.broker.server.requests.context import RequestContext
@@ -25,7 +26,7 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 async def handle(context: RequestContext, request: Any) -> Any:
     coordinator = context.services.share_coordinator
-    if context.services.embedded_controller is not None:
+    if context.services.embedded_controller is not None and not names_nothing(request):
         await coordinator.ensure_topic()
 
     def initialize(key: SharePartitionKey, entry: Any) -> PartitionAnswer:

@@ -54,7 +54,7 @@ async def answer_partitions(
     a request without a group, or with a topic without partitions, gets no answers, and a partition
     that is named twice gets one.
     """
-    if not request.group_id or not all(topic.partitions for topic in request.topics):
+    if names_nothing(request):
         return context.response({"results": ()})
     turns = AnswerTurns()
     results: dict[uuid.UUID, dict[int, PartitionAnswer | IsothermError]] = {}
@@ -82,6 +82,11 @@ async def answer_partitions(
             ]
         }
     )
+
+
+def names_nothing(request: Any) -> bool:
+    """Whether the request lacks a group, or one of its topics has no partitions."""
+    return not request.group_id or not all(topic.partitions for topic in request.topics)
 
 
 async def _fields(
