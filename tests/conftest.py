@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -80,6 +80,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--rewrite") and config.getoption("numprocesses", None):
         raise pytest.UsageError("--rewrite needs one process: without -n")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Keep the format of captured log lines. pytest adds its handlers to each logger that does not
+    propagate, and a PySparkLogger, which a failed query makes, sets its own format on them: all
+    later captures of the process would have JSON."""
+    plugin: Any = session.config.pluginmanager.get_plugin("logging-plugin")
+    for handler in (plugin.caplog_handler, plugin.report_handler):
+        handler.setFormatter = lambda _formatter: None
 
 
 @pytest.fixture
