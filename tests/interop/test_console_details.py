@@ -13,8 +13,8 @@ from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition,
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.clock import SystemClock
-from isotherm.spark.tables.iceberg_dead_letters import DeadLetter, DeadLetters
-from isotherm.spark.tables.iceberg_listing import ListedTable
+from isotherm.spark.tables.dead_letters import DeadLetter, DeadLetters
+from isotherm.spark.tables.listed_table import ListedTable
 from isotherm.spark.tables.topic_table import Identity
 from isotherm.storage_view.cluster_storage import StorageReader
 from isotherm.testing.embedded_broker import EmbeddedBroker
@@ -239,7 +239,7 @@ def test_tables_say_how_far_behind_they_are(browser: Browser, broker: EmbeddedBr
     (described,) = admin.describe_topics(TopicCollection(["arrivals"])).values()
     topic_id = str(uuid.UUID(int=uuid_int(described.result().topic_id)))
     identity = Identity(topic="arrivals", topic_id=topic_id, value_format="json")
-    table = ListedTable("kafka.arrivals", identity, 3, 1, FIRST_MS, {0: 7, 1: 20}, 2)
+    table = ListedTable("iceberg", "kafka.arrivals", identity, 3, 1, FIRST_MS, {0: 7, 1: 20}, 2)
     newest = DeadLetter(0, 5, FIRST_MS, "not JSON")
     dead = DeadLetters(1, 2, 1, (("not JSON", 2),), (newest,))
     with running_console(

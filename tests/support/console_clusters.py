@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
-from isotherm.spark.tables.iceberg_dead_letters import DeadLetter, DeadLetters
-from isotherm.spark.tables.iceberg_listing import ListedTable
+from isotherm.spark.tables.dead_letters import DeadLetter, DeadLetters
+from isotherm.spark.tables.listed_table import ListedTable
 from isotherm.spark.tables.topic_table import Identity
 from isotherm.storage_view.cluster_reader import BrokerState, LogDirState
 from isotherm.storage_view.group_reader import GroupState
@@ -52,6 +52,7 @@ def many_topics() -> ConsoleCluster:
     covered = {partition: 1_000_000 + partition for partition in range(60)}
     tables = [
         ListedTable(
+            "iceberg",
             f"lake.{topic}",
             Identity(topic=topic, topic_id=_topic_id(cluster, topic), value_format="avro"),
             rows=None if n == 3 else 13_000_000,

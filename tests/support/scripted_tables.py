@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from isotherm.spark.tables.iceberg_dead_letters import DeadLetters
-from isotherm.spark.tables.iceberg_listing import ListedTable
+from isotherm.spark.tables.dead_letters import DeadLetters
+from isotherm.spark.tables.listed_table import ListedTable
 
 
 class ScriptedTables:
@@ -20,5 +20,5 @@ class ScriptedTables:
     def listed(self) -> Sequence[ListedTable]:
         return self._tables
 
-    def dead_letters(self, table: str) -> DeadLetters:
+    def dead_letters(self, table: tuple[str, str]) -> DeadLetters:
         return self._dead_letters

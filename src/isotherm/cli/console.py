@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
     from isotherm.remote.storage.settings import ObjectStoreSettings
-    from isotherm.spark.tables.iceberg_dead_letters import DeadLetters
-    from isotherm.spark.tables.iceberg_listing import ListedTable
+    from isotherm.spark.tables.dead_letters import DeadLetters
+    from isotherm.spark.tables.listed_table import ListedTable
     from isotherm.storage_view.registered_values import RegisteredValues
 
 DEFAULT_PORT = 8585
@@ -122,7 +122,7 @@ _Warehouse = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Show the Iceberg tables of topics in it: the --warehouse of isotherm pipeline table.",
+        help="Show the tables of topics in it: the --warehouse of isotherm pipeline table.",
     ),
 ]
 _Catalog = Annotated[
@@ -195,7 +195,7 @@ def console(
         watched_metrics,
         clock,
         _registered_values(registry, registry_option, clock),
-        _tables(warehouse, catalog, parse_pairs(to_option)),
+        warehouse_tables(warehouse, catalog, parse_pairs(to_option)),
     )
     check_address_is_free(host, port)
     with_tls = _has_identity(tls_certificate, tls_key)
@@ -309,20 +309,22 @@ def _registered_values(
     return RegisteredValues(settings, clock)
 
 
-def _tables(
+def warehouse_tables(
     warehouse: str | None, catalog: str | None, properties: Mapping[str, str]
-) -> _CatalogTables | None:
-    """The tables of a catalog. None without options. Raises ConfigError for missing packages."""
+) -> _WarehouseTables | None:
+    """The tables of a warehouse or catalog. None without options. Raises ConfigError for missing
+    packages."""
     if warehouse is None and catalog is None and not properties:
         return None
     from isotherm.spark.requirements import check_iceberg
 
     check_iceberg()
-    return _CatalogTables(catalog, properties, warehouse)
+    return _WarehouseTables(catalog, properties, warehouse)
 
 
-class _CatalogTables:
-    """A `TableReader`. It imports PyIceberg at the first look."""
+class _WarehouseTables:
+    """A `TableReader` of an Iceberg catalog, and of the folders of a warehouse that has no other
+    catalog than the one inside it. It imports PyIceberg at the first look."""
 
     def __init__(
         self, catalog: str | None, properties: Mapping[str, str], warehouse: str | None
@@ -332,14 +334,34 @@ class _CatalogTables:
         self._warehouse = warehouse
 
     def listed(self) -> Sequence[ListedTable]:
+        from isotherm.spark.tables.folder_listing import list_folder_tables
+        from isotherm.spark.tables.iceberg_catalogs import has_embedded_catalog
         from isotherm.spark.tables.iceberg_listing import list_topic_tables
 
-        return list_topic_tables(self._opened())
+        folder = self._folder()
+        in_folder = [] if folder is None else list_folder_tables(folder)
+        has_catalog = folder is None or has_embedded_catalog(folder)
+        in_catalog = list_topic_tables(self._opened()) if has_catalog else []
+        return sorted(in_catalog + in_folder, key=lambda table: table.name)
 
-    def dead_letters(self, table: str) -> DeadLetters:
+    def dead_letters(self, table: tuple[str, str]) -> DeadLetters:
+        from isotherm.spark.tables.folder_listing import open_folder_table
         from isotherm.spark.tables.iceberg_dead_letters import read_dead_letters
 
-        return read_dead_letters(self._opened(), table)
+        table_format, name = table
+        folder = self._folder()
+        if folder is None or table_format == "iceberg":
+            return read_dead_letters(self._opened(), name)
+        return open_folder_table(folder, table_format, name).newest_dead_letters()
+
+    def _folder(self) -> ObjectStoreSettings | None:
+        """The warehouse, if its tables need no catalog to be listed."""
+        from isotherm.remote.storage.settings import ObjectStoreSettings
+        from isotherm.spark.options import storage_url
+
+        if self._catalog is not None or self._properties or self._warehouse is None:
+            return None
+        return ObjectStoreSettings.from_config({"url": storage_url(self._warehouse)})
 
     def _opened(self) -> Catalog:
         from isotherm.spark.tables.iceberg_catalogs import open_catalog

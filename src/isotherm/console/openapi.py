@@ -113,7 +113,7 @@ def openapi_document() -> Schema:
                 _query("records", "The most records.", 1, DOWNLOAD_RECORDS_MAX),
             ),
             "/api/tables": _get(
-                "The Iceberg tables of topics in --warehouse or --catalog. tables is null without"
+                "The tables of topics in --warehouse or --catalog. tables is null without"
                 " these options; tables_error says why they cannot be read now."
             ),
             "/api/tables/{table}": _get(

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from isotherm.clock import Clock
     from isotherm.console.watched_cluster import WatchedCluster
-    from isotherm.spark.tables.iceberg_dead_letters import DeadLetters
-    from isotherm.spark.tables.iceberg_listing import ListedTable
+    from isotherm.spark.tables.dead_letters import DeadLetters
+    from isotherm.spark.tables.listed_table import ListedTable
     from isotherm.storage_view.cluster_storage import ClusterStorage
     from isotherm.storage_view.rows import Row
     from isotherm.types import Offset
@@ -30,12 +30,13 @@ TABLES_INTERVAL_S = 30.0
 
 
 class TableReader(Protocol):
-    """A catalog with tables of topics. Both raise RemoteStorageError if it fails."""
+    """Catalogs and folders with tables of topics. Both raise RemoteStorageError if one fails, and
+    ConfigError for a missing package."""
 
     def listed(self) -> Sequence[ListedTable]: ...
 
-    def dead_letters(self, table: str) -> DeadLetters:
-        """The newest dead letters of a table that `listed` has returned."""
+    def dead_letters(self, table: tuple[str, str]) -> DeadLetters:
+        """The newest dead letters of a table that `listed` has returned, by format and name."""
         ...
 
 
@@ -92,7 +93,7 @@ class TablePages:
         reason if they cannot be read now."""
         if table.dead_letters == 0:
             return {"newest_dead_letters": None, "dead_letters_error": None}
-        look = self._dead_letters.look(table.name)
+        look = self._dead_letters.look((table.table_format, table.name))
         content = None if look.content is None else asdict(look.content)
         return {"newest_dead_letters": content, "dead_letters_error": look.error}
 
@@ -105,6 +106,7 @@ def table_row(table: ListedTable, storage: ClusterStorage) -> Row:
     lag = None if not _is_of_topic(table, storage) or None in lags else sum(lags)
     return {
         "table": table.name,
+        "format": table.table_format,
         "topic": identity.topic,
         "mode": identity.mode,
         "value_format": identity.value_format,

@@ -21,7 +21,7 @@ from isotherm.console.topic_answers import storage_problems, topic_answers, topi
 from isotherm.console.watched_cluster import WatchedCluster
 from isotherm.console.watched_metrics import MetricsLook
 from isotherm.errors import BrokerUnreachableError
-from isotherm.spark.tables.iceberg_listing import ListedTable
+from isotherm.spark.tables.listed_table import ListedTable
 from isotherm.spark.tables.topic_table import Identity
 from isotherm.storage_view.cluster_storage import ClusterStorage
 from isotherm.storage_view.copy_signs import CopySigns
@@ -49,7 +49,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     cluster, reports = damaged_cluster(), tmp_path_factory.mktemp("reports")
     (reports / "sweep-1.jsonl").write_text('{"swept": {"objects": 3, "findings": 0}}\n')
     identity = Identity(topic="orders", topic_id="another", value_format="raw")
-    tables = ScriptedTables([ListedTable("lake.orders", identity, 1, 1, None, {0: 5}, 2)])
+    tables = ScriptedTables(
+        [ListedTable("iceberg", "lake.orders", identity, 1, 1, None, {0: 5}, 2)]
+    )
     with running_console(lambda: cluster, reports=reports, tables=tables) as running:
         yield running
 

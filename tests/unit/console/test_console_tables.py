@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,13 +13,17 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from isotherm.cli import console as console_command
+from isotherm.clock import SystemClock
 from isotherm.console.table_pages import table_row
 from isotherm.errors import RemoteStorageError
-from isotherm.spark.tables import iceberg_dead_letters
+from isotherm.spark.tables import dead_letters, iceberg_dead_letters
+from isotherm.spark.tables.dead_letters import DeadLetters
 from isotherm.spark.tables.iceberg_catalogs import open_catalog
-from isotherm.spark.tables.iceberg_dead_letters import DeadLetters, read_dead_letters
-from isotherm.spark.tables.iceberg_listing import ListedTable, list_topic_tables
-from isotherm.spark.tables.iceberg_table import IcebergTable
+from isotherm.spark.tables.iceberg_dead_letters import read_dead_letters
+from isotherm.spark.tables.iceberg_listing import list_topic_tables
+from isotherm.spark.tables.listed_table import ListedTable
+from isotherm.spark.tables.open_table import TablePlace, open_table
 from isotherm.spark.tables.topic_table import Identity, TableCommit
 from isotherm.spark.tables.value_types import KeyValue
 from isotherm.types import Offset
@@ -48,17 +53,18 @@ class CatalogTables:
     def listed(self) -> list[ListedTable]:
         return list_topic_tables(self._catalog)
 
-    def dead_letters(self, table: str) -> DeadLetters:
-        return read_dead_letters(self._catalog, table)
+    def dead_letters(self, table: tuple[str, str]) -> DeadLetters:
+        return read_dead_letters(self._catalog, table[1])
 
 
 class Lake:
     """A table of the job, and the runs that write to it."""
 
-    def __init__(self, folder: Path, topic_id: str) -> None:
+    def __init__(self, folder: Path, topic_id: str, table_format: str = "iceberg") -> None:
         self.warehouse = (folder / "lake").as_uri()
         self._folder = folder
-        self._table = IcebergTable(open_catalog(None, {}, self.warehouse), "kafka.orders")
+        place = TablePlace(table_format, self.warehouse)
+        self._table = open_table("orders", place, writes=True)
         assert self._table.identity() is None
         self._table.create(Identity(topic="orders", topic_id=topic_id, value_format="raw"))
         self._files = 0
@@ -128,7 +134,7 @@ def test_lag_behind_another_topic_is_unknown(
 ) -> None:
     covered: Mapping[int, Offset] = {0: 1}
     identity = Identity(topic=topic, topic_id=topic_id, value_format="raw")
-    table = ListedTable("kafka.t", identity, 1, 1, 5, covered, 0)
+    table = ListedTable("iceberg", "kafka.t", identity, 1, 1, 5, covered, 0)
     assert table_row(table, cluster.read())["lag"] is None
 
 
@@ -188,8 +194,9 @@ def test_dead_letters_are_read_within_bounds(lake: Lake, monkeypatch: pytest.Mon
 
     def bounded(name: str, value: int) -> DeadLetters:
         with monkeypatch.context() as patch:
-            patch.setattr(iceberg_dead_letters, name, value)
-            return tables.dead_letters("kafka.orders")
+            module = iceberg_dead_letters if name.startswith("MANIFEST") else dead_letters
+            patch.setattr(module, name, value)
+            return tables.dead_letters(("iceberg", "kafka.orders"))
 
     # The newest files come first.
     assert bounded("FILES_MAX", 2).reasons == (("run 2", 5), ("run 1", 5))
@@ -200,6 +207,60 @@ def test_dead_letters_are_read_within_bounds(lake: Lake, monkeypatch: pytest.Mon
     some = bounded("REASONS_MAX", 1)
     assert (len(some.reasons), some.reasons_total) == (1, 4)
     assert bounded("REASON_CHARS_MAX", 3).reasons == (("run", 15), ("not", DEAD))
+
+
+@pytest.mark.parametrize(
+    ("table_format", "counts"), [("delta", (ROWS + 1, 5, DEAD + 1)), ("parquet", (None,) * 3)]
+)
+def test_table_in_a_folder_is_listed(
+    cluster: ScriptedCluster,
+    tmp_path: Path,
+    table_format: str,
+    counts: tuple[int | None, ...],
+) -> None:
+    lake = Lake(tmp_path, str(cluster.read().topics["orders"].state.topic_id), table_format)
+    lake.run(ROWS, ["not JSON"] * DEAD, {0: 60})
+    lake.run(1, ["no such schema"], {0: 70, 1: 9})
+    (tmp_path / "lake" / "of another program" / "_delta_log").mkdir(parents=True)
+    tables = console_command.warehouse_tables(lake.warehouse, None, {})
+    with running_console(lambda: cluster, tables=tables) as address:
+        (row,) = tables_of(address)["tables"]
+        page = json_of(address, "/api/tables/orders")
+    assert (row["table"], row["format"], row["topic"]) == ("orders", table_format, "orders")
+    assert (row["covered"], row["lag"]) == ({"0": 70, "1": 9}, 30 + 91)
+    assert abs(row["last_commit_ms"] - SystemClock().now_ms()) < 3_600_000
+    rows, versions, dead_letters = counts
+    assert (row["rows"], row["dead_letters"]) == (rows, dead_letters)
+    assert row["snapshots"] == versions
+    read = page["newest_dead_letters"]
+    assert (read["files"], read["rows"]) == (2, DEAD + 1)
+    assert read["reasons"] == [["not JSON", DEAD], ["no such schema", 1]]
+
+
+@pytest.mark.parametrize("table_format", ["delta", "parquet"])
+def test_dead_letters_in_a_folder_are_read_within_bounds(
+    cluster: ScriptedCluster, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path, "any", table_format)
+    for n in range(3):
+        lake.run(1, [f"run {n}"] * 5, {0: 61 + n})
+        for file in (tmp_path / "lake").glob(f"*dead_letters*/**/{2 * n + 2}.parquet"):
+            os.utime(file, (n, n))
+    monkeypatch.setattr(dead_letters, "FILES_MAX", 2)
+    tables = console_command.warehouse_tables(lake.warehouse, None, {})
+    assert tables is not None
+    read = tables.dead_letters((table_format, "orders"))
+    assert (read.files, read.rows) == (2, 10)
+    if table_format == "parquet":
+        assert read.reasons == (("run 2", 5), ("run 1", 5))
+
+
+def test_folder_without_tables_has_an_empty_list(tmp_path: Path) -> None:
+    for warehouse in (tmp_path, tmp_path / "none"):
+        tables = console_command.warehouse_tables(str(warehouse), None, {})
+        assert tables is not None
+        assert list(tables.listed()) == []
+    assert not (tmp_path / "none").exists()
 
 
 def test_dead_letters_of_a_damaged_file_have_a_reason(

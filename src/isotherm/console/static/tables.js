@@ -33,7 +33,8 @@ function content(tables, error, client) {
       { name: "lag, offsets", cell: known("lag"), value: "lag", isKey: true },
       { name: "dead letters", cell: marked, value: "dead_letters", isKey: true },
       { name: "last commit", cell: (row) => (row.last_commit_ms === null ? "none" : time(row.last_commit_ms)), value: "last_commit_ms", kind: "date" },
-      { name: "snapshots", cell: (row) => count(row.snapshots), value: "snapshots" },
+      { name: "snapshots", cell: known("snapshots"), value: "snapshots" },
+      { name: "format", cell: (row) => row.format, value: "format", kind: "left" },
       { name: "mode", cell: (row) => row.mode, value: "mode", kind: "left" },
       { name: "values", cell: (row) => row.value_format, value: "value_format", kind: "left" },
     ], tables, { noun: "tables" }) : element("p", { class: "quiet" }, error ? "" : "No table of a topic is in this warehouse.")].filter(Boolean);
@@ -41,7 +42,7 @@ function content(tables, error, client) {
 
 function lastCommit({ last_commit_ms: ms, snapshots }) {
   const [date, ...rest] = ms === null ? ["none"] : time(ms).split(" ");
-  return figure("Last commit", date, [...rest, rest.length ? "·" : "", plural(snapshots, "snapshot")].join(" ").trim());
+  return figure("Last commit", date, [...rest, rest.length && snapshots !== null ? "·" : "", snapshots === null ? "" : plural(snapshots, "snapshot")].join(" ").trim());
 }
 
 export function tablePage(name) {

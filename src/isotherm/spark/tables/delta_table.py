@@ -32,6 +32,7 @@ from pyarrow import parquet
 from isotherm.clock import Clock, SystemClock
 from isotherm.errors import ConfigError, RemoteStorageError
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.tables.dead_letters import DeadLetterReading, DeadLetters
 from isotherm.spark.tables.delta_statistics import file_statistics
 from isotherm.spark.tables.erasable_files import ErasableFiles
 from isotherm.spark.tables.folder_place import (
@@ -41,6 +42,7 @@ from isotherm.spark.tables.folder_place import (
     plain_url,
     store_client,
 )
+from isotherm.spark.tables.listed_table import ListedTable
 from isotherm.spark.tables.table_rows import dead_schema, rows_schema
 from isotherm.spark.tables.time_partitions import (
     partition_column,
@@ -226,6 +228,40 @@ class DeltaTopicTable:
                 if self._write(self._dead_place, dead, added, (), {_OF_VERSION: version}, {}):
                     return
         raise overtaken(self.name)
+
+    def listed(self) -> ListedTable | None:
+        """The table for a list. None if there is none. Raises ConfigError if another program made
+        it."""
+        identity = self.identity()
+        if identity is None:
+            return None
+        with _translated("the table cannot be read"):
+            dead = self._open(self._dead_place)
+            return ListedTable(
+                "delta",
+                self.name,
+                identity,
+                _row_count(self._known),
+                self._known.version() + 1,
+                self._known.history(1)[0].get("timestamp"),
+                self.covered(),
+                0 if dead is None else _row_count(dead),
+            )
+
+    def newest_dead_letters(self) -> DeadLetters:
+        """The dead letters of the newest files. Raises RemoteStorageError if the store fails, or if
+        a file is not one of dead letters."""
+        reading = DeadLetterReading()
+        with _translated("the dead letters cannot be read"):
+            table = self._open(self._dead_place)
+            if table is None:
+                return reading.result()
+            for path in _newest_files(table):
+                if not reading.has_room:
+                    break
+                with self._dead_place.open(f"{self._dead_place.root}{path}") as file:
+                    reading.read(file, path)
+        return reading.result()
 
     def erasable(self) -> list[ErasableFiles]:
         return [_DeltaErasure(self, is_dead=False), _DeltaErasure(self, is_dead=True)]
@@ -506,6 +542,20 @@ def _files(table: DeltaTable) -> dict[str, int]:
     paths, sizes = (actions.column(name).to_pylist() for name in ("path", "size_bytes"))
     # Delta's log has paths as URLs, commits here name plain ones.
     return {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
+
+
+def _newest_files(table: DeltaTable) -> list[str]:
+    """The paths of the table's files, the newest first."""
+    actions: Any = pa.table(table.get_add_actions(flatten=True))
+    order = actions.sort_by([("modification_time", "descending"), ("path", "ascending")])
+    return [unquote(path) for path in order.column("path").to_pylist()]
+
+
+def _row_count(table: DeltaTable) -> int | None:
+    """None if a file's statistics lack it."""
+    actions: Any = pa.table(table.get_add_actions(flatten=True))
+    counts = actions.column("num_records").to_pylist()
+    return None if None in counts else sum(counts)
 
 
 def _columns(table: DeltaTable) -> pa.Schema:

@@ -17,11 +17,13 @@ from pyiceberg.utils.config import Config
 from sqlalchemy.engine import URL
 
 from isotherm.errors import ConfigError
+from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.options import storage_url
-from isotherm.spark.tables.folder_place import check_warehouse
+from isotherm.spark.tables.folder_place import check_warehouse, local_folder
 from isotherm.spark.tables.iceberg_snapshots import translated
 
 _REST = "rest"
+_EMBEDDED_FILE = "catalog.db"
 
 
 def open_catalog(name: str | None, properties: Mapping[str, str], warehouse: str | None) -> Catalog:
@@ -46,6 +48,12 @@ def open_catalog(name: str | None, properties: Mapping[str, str], warehouse: str
             raise ConfigError(f"no such catalog catalog={name} reason={str(error)!r}") from error
 
 
+def has_embedded_catalog(warehouse: ObjectStoreSettings) -> bool:
+    """Whether the warehouse is a local folder with a catalog inside."""
+    folder = local_folder(warehouse)
+    return folder is not None and (folder / _EMBEDDED_FILE).exists()
+
+
 def _embedded(warehouse: str) -> Catalog:
     location = _location(warehouse)
     if not location.startswith("file://"):
@@ -55,7 +63,7 @@ def _embedded(warehouse: str) -> Catalog:
         )
     folder = Path(location.removeprefix("file://"))
     check_warehouse(folder)
-    file = folder / "catalog.db"
+    file = folder / _EMBEDDED_FILE
     with translated(f"the catalog cannot be opened file={file}"):
         return _EmbeddedCatalog(location, file)
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
@@ -16,25 +15,8 @@ from pyiceberg.typedef import Identifier
 
 from isotherm.errors import ConfigError
 from isotherm.spark.tables.iceberg_snapshots import OFFSETS, newest_with, note_of, translated
+from isotherm.spark.tables.listed_table import TABLES_MAX, ListedTable
 from isotherm.spark.tables.topic_table import DEAD_LETTERS_SUFFIX, Identity, stored_identity
-from isotherm.types import Offset, TimestampMs
-
-TABLES_MAX = 200
-"""The most tables of a catalog that are looked at, those of dead letters included."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListedTable:
-    """A table of a topic. `rows` and `dead_letters` are None if the snapshot does not count them,
-    as with some engines. `covered` has the first offset of each partition that is not in it."""
-
-    name: str
-    identity: Identity
-    rows: int | None
-    snapshots: int
-    last_commit_ms: TimestampMs | None
-    covered: Mapping[int, Offset]
-    dead_letters: int | None
 
 
 def list_topic_tables(catalog: Catalog) -> list[ListedTable]:
@@ -75,6 +57,7 @@ def _listed(
     current, noted = table.current_snapshot(), newest_with(table, OFFSETS)
     offsets = {} if noted is None else json.loads(note_of(noted, OFFSETS) or "{}")
     return ListedTable(
+        "iceberg",
         ".".join(identifier),
         identity,
         _rows(table),

@@ -31,6 +31,7 @@ from isotherm.errors import (
 )
 from isotherm.remote.storage.object_client import ObjectClient, StoredObject
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.tables.dead_letters import DeadLetterReading, DeadLetters
 from isotherm.spark.tables.erasable_files import ErasableFiles
 from isotherm.spark.tables.folder_place import (
     FolderPlace,
@@ -40,6 +41,7 @@ from isotherm.spark.tables.folder_place import (
     plain_url,
     store_client,
 )
+from isotherm.spark.tables.listed_table import ListedTable
 from isotherm.spark.tables.table_rows import dead_schema, rows_schema
 from isotherm.spark.tables.topic_table import (
     DEAD_LETTERS_SUFFIX,
@@ -107,6 +109,43 @@ class ParquetTable:
             raise
         self._identity = identity
         self._types = first_types(identity.key_format, identity.value_format)
+
+    def listed(self) -> ListedTable | None:
+        """The table for a list, whose rows nothing counts. None if there is none."""
+        identity = self.identity()
+        if identity is None:
+            return None
+        newest = max(self._commits())
+        has_dead_letters = bool(self._last["dead"] or self._dead_letter_files())
+        return ListedTable(
+            "parquet",
+            self.name,
+            identity,
+            None,
+            None,
+            newest.last_modified_ms,
+            self.covered(),
+            None if has_dead_letters else 0,
+        )
+
+    def newest_dead_letters(self) -> DeadLetters:
+        """The dead letters of the newest files. Raises RemoteStorageError if the store fails, or if
+        a file is not one of dead letters."""
+        place = OpenedPlace(self._settings, self.name + DEAD_LETTERS_SUFFIX)
+        files = sorted(self._dead_letter_files(), key=lambda file: file.last_modified_ms)
+        reading = DeadLetterReading()
+        for stored in reversed(files):
+            if not reading.has_room:
+                break
+            name = stored.key.removeprefix(f"{place.folder}/")
+            with place.open(name) as file:
+                reading.read(file, stored.key)
+        return reading.result()
+
+    def _dead_letter_files(self) -> list[StoredObject]:
+        folder = f"{self.name}{DEAD_LETTERS_SUFFIX}/"
+        objects = self._client.list_objects(folder)
+        return [stored for stored in objects if stored.key.endswith(".parquet")]
 
     def erasable(self) -> list[ErasableFiles]:
         folders = (self.name, self.name + DEAD_LETTERS_SUFFIX)
