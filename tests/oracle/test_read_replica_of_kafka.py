@@ -148,6 +148,8 @@ def write_and_abort(server: str, topic: str, transactions: int, *, first: int = 
         producer.begin_transaction()
         for each in range(40):
             producer.produce(topic, b"%d-%d " % (number, each) + b"x" * 990, partition=0)
+        # Else an abort drops what was not sent yet.
+        producer.flush(TIMEOUT_S)
         (producer.abort_transaction if number % 3 == 0 else producer.commit_transaction)(TIMEOUT_S)
 
 
