@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,6 +25,7 @@ from isotherm.broker.metadata.access.acls import ResourceType as Resource
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.errors import ProtocolError
 from oracle.raw_requests import ask, outcomes, read_answer, request_frame
+from oracle.topics import wait_until
 from tests.oracle.access_requests import NOT_ASKED, REQUESTS, fitting
 from tests.oracle.access_sides import (
     ADMIN,
@@ -40,6 +42,7 @@ from tests.oracle.access_sides import (
     set_up,
     topic_ids_of,
 )
+from tests.support.raw_client import RawClient
 
 SCENARIOS: Mapping[str, Sequence[Rule]] = {
     "no ACL": [],
@@ -231,3 +234,49 @@ def assert_same(
 
 def test_every_api_with_a_check_is_asked() -> None:
     assert {ApiKey(key) for key in APIS} - NOT_ASKED == REQUESTS.keys()
+
+
+@pytest.mark.parametrize(
+    "described", [("other",), ("known", "other"), ("knot", "known", "other")], ids=len
+)
+def test_pattern_subscribes_to_what_may_be_described(
+    both: tuple[Isotherm, Kafka], described: tuple[str, ...]
+) -> None:
+    assigned = []
+    for side in both:
+        side.set_acls(EVERYTHING)
+        set_up(side.server)
+        names = {topic_id: name for name, topic_id in topic_ids_of(side.server).items()}
+        rules = [Rule(Resource.TOPIC, name, Operation.DESCRIBE) for name in described]
+        side.set_acls([*rules, Rule(Resource.GROUP, "*", Operation.READ)])
+        topic_ids = assigned_by_pattern(side.server, f"pattern-{len(described)}", len(described))
+        assigned.append({names[str(topic_id)] for topic_id in topic_ids})
+    assert assigned == [set(described)] * 2
+
+
+def assigned_by_pattern(server: str, group: str, at_least: int) -> set[uuid.UUID]:
+    """The topics of the first assignment that has so many, of a member that subscribes to all."""
+    beat = {
+        "group_id": group,
+        "member_id": str(uuid.uuid4()),
+        "rebalance_timeout": 60_000,
+        "subscribed_topic_regex": ".*",
+        "topic_partitions": [],
+    }
+    topic_ids: set[uuid.UUID] = set()
+    epoch = 0
+    with RawClient(server) as client:
+
+        def is_assigned() -> bool:
+            nonlocal epoch
+            answer = client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **beat, member_epoch=epoch)
+            assert answer.error_code is ErrorCode.none, answer
+            epoch = answer.member_epoch
+            if answer.assignment is not None:
+                topic_ids.clear()
+                topic_ids.update(each.topic_id for each in answer.assignment.topic_partitions)
+            return len(topic_ids) >= at_least
+
+        wait_until(is_assigned, "the assignment of the member")
+        client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **beat | {"member_epoch": -1})
+    return topic_ids
