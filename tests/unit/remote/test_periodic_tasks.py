@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from isotherm.remote.periodic_tasks import PeriodicTasks
+from isotherm.remote.periodic_tasks import UNTIL_WOKEN_S, PeriodicTasks
 from isotherm.remote.threads import SystemThreads
 from isotherm.testing.sim_clock import SimClock
 
@@ -271,3 +271,74 @@ def test_share_of_idle_threads_is_that_without_a_tick(tasks: PeriodicTasks) -> N
     tasks.resize(4)
     assert tasks.idle_share in (0.5, 0.25), "the third waits for a thread, or has one already"
     go.set()
+
+
+def test_tick_that_waits_for_a_wake_is_not_run_while_time_passes(
+    tasks: PeriodicTasks, clock: SimClock
+) -> None:
+    asleep, other = Ticks(UNTIL_WOKEN_S), Ticks()
+    tasks.schedule("asleep", asleep)
+    assert asleep.wait_for(1)
+    tasks.schedule("other", other)
+    for count in range(1, 6):
+        assert other.wait_for(count)
+        clock.await_waiters(1, within_s=30)
+        clock.advance(30_000)
+    assert asleep.count == 1
+    tasks.wake("asleep", 0.0)
+    assert asleep.wait_for(2)
+
+
+def test_wake_makes_a_tick_due_earlier_and_never_later(
+    tasks: PeriodicTasks, clock: SimClock
+) -> None:
+    ticks = Ticks()
+    tasks.schedule("a", ticks)
+    assert ticks.wait_for(1)
+    clock.await_waiters(1, within_s=30)
+    tasks.wake("a", 40.0)
+    tasks.wake("a", 10.0)
+    tasks.wake("a", 20.0)
+    clock.await_waiters(1, within_s=10)
+    clock.advance(9_999)
+    clock.await_waiters(1, within_s=1)
+    assert ticks.count == 1
+    clock.advance(1)
+    assert ticks.wait_for(2)
+    clock.await_waiters(1, within_s=30)
+    clock.advance(10_000)  # the time of the wake for 20 s has passed: it was one run that was due
+    clock.await_waiters(1, within_s=20)
+    assert ticks.count == 2
+    clock.advance(20_000)
+    assert ticks.wait_for(3)
+
+
+def test_wake_during_a_tick_begins_the_next_one(tasks: PeriodicTasks, clock: SimClock) -> None:
+    ticks: list[float] = []
+    done = threading.Semaphore(0)
+
+    def tick() -> float:
+        ticks.append(clock.monotonic_s())
+        if len(ticks) == 1:
+            tasks.wake("a", 5.0)
+        done.release()
+        return UNTIL_WOKEN_S
+
+    tasks.schedule("a", tick)
+    assert done.acquire(timeout=WAIT_S)
+    clock.await_waiters(1, within_s=5)
+    clock.advance(5_000)
+    assert done.acquire(timeout=WAIT_S)
+    assert ticks[1] - ticks[0] == 5.0
+    tasks.wake("unknown", 0.0)
+
+
+def test_queue_does_not_grow_with_the_wakes_of_a_key(tasks: PeriodicTasks, clock: SimClock) -> None:
+    ticks = Ticks(UNTIL_WOKEN_S)
+    tasks.schedule("a", ticks)
+    assert ticks.wait_for(1)
+    for number in range(10_000):
+        tasks.wake("a", 100_000.0 - number)
+    assert len(tasks._queue) < 200
+    tasks.wake("a", 0.0)
+    assert ticks.wait_for(2)
