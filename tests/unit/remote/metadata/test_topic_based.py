@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -416,3 +417,42 @@ def test_nothing_is_decided_on_a_replica_that_is_behind(
     assert topic.offsets(0) == (0, 0)
     topic.is_behind = False
     manager.add_remote_log_segment_metadata(make_segment(0, 9)).result(0)
+
+
+class _CountedUsers(dict[TopicIdPartition, Any]):
+    """Counts how often all entries are looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[TopicIdPartition]:
+        self.looks += 1
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self.looks += 1
+        return super().keys()
+
+    def items(self) -> Any:
+        self.looks += 1
+        return super().items()
+
+    def values(self) -> Any:
+        self.looks += 1
+        return super().values()
+
+
+def test_idle_poll_looks_at_no_partition(
+    manager: TopicBasedRemoteLogMetadataManager, partition: TopicIdPartition
+) -> None:
+    (reader,) = manager._readers.values()
+    users = reader._users = _CountedUsers(reader._users)
+    for _ in range(3):
+        manager.poll()
+    assert users.looks == 0
+    manager.on_partition_leadership_changes([NEIGHBOUR], [])
+    manager.poll()
+    assert manager.is_ready(NEIGHBOUR)
+    assert users.looks > 0, "a new partition makes a poll look at all of them"
+    users.looks = 0
+    manager.poll()
+    assert users.looks == 0

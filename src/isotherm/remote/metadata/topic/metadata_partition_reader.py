@@ -80,6 +80,12 @@ class MetadataPartitionReader:
         self._lock = threading.Lock()
         self._position: Offset = 0
         self._users: dict[TopicIdPartition, _User] = {}
+        # A copy of them for the polls, made after each change.
+        self._active: dict[TopicIdPartition, _User] | None = None
+        # Those among them that are not folded yet, and those that are folded and not open, in
+        # order. An idle poll looks at none.
+        self._fresh: dict[TopicIdPartition, None] = {}
+        self._unopened: dict[TopicIdPartition, None] = {}
         self._expected: deque[_Expected] = deque()
         self._failure: CorruptMetadataError | None = None
 
@@ -104,11 +110,16 @@ class MetadataPartitionReader:
             if user not in self._users:
                 self._store.open(user)
                 self._users[user] = _User()
+                self._fresh[user] = None
+                self._active = None
                 self._failure = None
 
     def unassign(self, user: TopicIdPartition) -> None:
         with self._lock:
             if self._users.pop(user, None) is not None:
+                self._fresh.pop(user, None)
+                self._unopened.pop(user, None)
+                self._active = None
                 self._store.drop(user)
             orphaned = self._expected if not self._users else deque()
             self._expected = deque() if not self._users else self._expected
@@ -153,11 +164,7 @@ class MetadataPartitionReader:
     def unopened(self) -> list[TopicIdPartition]:
         """The user partitions that are folded and not open yet."""
         with self._lock:
-            return [
-                name
-                for name, user in self._users.items()
-                if user.next_offset is not None and not user.is_open
-            ]
+            return list(self._unopened)
 
     def open(self, names: Iterable[TopicIdPartition]) -> None:
         """Open these partitions: their caches have all stored events."""
@@ -167,6 +174,7 @@ class MetadataPartitionReader:
                 if user is None or user.next_offset is None:
                     continue  # unassigned meanwhile, perhaps assigned again and not folded yet
                 user.is_open = True
+                self._unopened.pop(name, None)
                 if cache is not None:
                     cache.mark_initialized()
 
@@ -254,8 +262,9 @@ class MetadataPartitionReader:
         Raises CorruptMetadataError if a record prevents the fold; then this reader has failed.
         """
         with self._lock:
-            users = dict(self._users)
-        fresh = {name for name, user in users.items() if user.next_offset is None}
+            if self._active is None:
+                self._active = dict(self._users)
+            users, fresh = self._active, set(self._fresh)
         if fresh:
             folded = fold_metadata_partition(
                 self._topic, self._partition, fresh.__contains__, self._report
@@ -263,8 +272,13 @@ class MetadataPartitionReader:
             # Before `next_offset` is set, which states that the cache has the events
             # (`has_folded`).
             self._store.install(folded)
-            for name in fresh:
-                users[name].next_offset = folded.next_offset
+            with self._lock:
+                for name in fresh:
+                    users[name].next_offset = folded.next_offset
+                    # Unassigned meanwhile, perhaps assigned again: then it is fresh again.
+                    if self._users.get(name) is users[name]:
+                        del self._fresh[name]
+                        self._unopened[name] = None
             # The older users may be ahead of the fold: it ends where the replica ends now. The
             # lower position makes every user get its records; `_apply` skips those it has.
             is_alone = len(fresh) == len(users)
