@@ -57,6 +57,11 @@ class DeletionQueue:
     def has_below(self, offset: Offset) -> bool:
         return any(marked.segment.base_offset < offset for marked in self._marked)
 
+    @property
+    def next_due_ms(self) -> TimestampMs | None:
+        """When the next files are due; None if none are marked."""
+        return min((marked.due_ms for marked in self._marked), default=None)
+
     def delete_due(self, now_ms: TimestampMs) -> None:
         self._delete(lambda marked: marked.due_ms <= now_ms)
 

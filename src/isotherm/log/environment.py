@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from isotherm.clock import Clock
+from isotherm.log.due_logs import LogWork
 from isotherm.log.file_cache import FileCache
 from isotherm.log.log_dir import LogDir
 from isotherm.types import Offset
@@ -49,3 +50,4 @@ class LogEnvironment:
     producer_id_expiration_ms: int = 86_400_000
     producer_ids_max: int = 1_000_000
     checkpoint_log_start: CheckpointLogStart = keep_no_checkpoint
+    work: LogWork = field(default_factory=LogWork)

@@ -36,6 +36,7 @@ from isotherm.log.checkpoints import (
     save_partition_metadata,
 )
 from isotherm.log.cleaner.log_cleaner_manager import LogCleanerManager
+from isotherm.log.due_logs import AT_ONCE, DueLogs, LogWork
 from isotherm.log.environment import LogEnvironment
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import FileSystem
@@ -59,7 +60,7 @@ from isotherm.segment.file_names import (
 )
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.producer_snapshot import ProducerSnapshotEntry
-from isotherm.types import UNKNOWN_OFFSET, Offset, TopicPartition
+from isotherm.types import UNKNOWN_OFFSET, Offset, TimestampMs, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ class LogManager:
         self._offline: dict[TopicPartition, OfflineLog] = {}
         self._lock = threading.RLock()
         self._retired = RetiredDirectories(fs, clock, rng)
+        self._work = LogWork()
         self._locked = LockedDirs(fs, self._log_dirs, self._lock, self.logs, self.offline_logs)
         self._environment = LogEnvironment(
             FileCache(fs, config.log_dir_open_files_max),
@@ -102,6 +104,7 @@ class LogManager:
             config.producer_id_expiration_ms,
             config.producer_ids_per_partition_max,
             self._locked.checkpoint_log_start,
+            self._work,
         )
         self.broker_epoch = NO_BROKER_EPOCH
         """This broker's epoch in its cluster, for the marker of a clean shutdown."""
@@ -130,7 +133,7 @@ class LogManager:
                     "the cluster's metadata log is damaged, and nothing is started without it"
                     f" dir={directory.path} reason='{error}' hint='restore it from a copy'"
                 ) from error
-            self._logs[CLUSTER_METADATA_PARTITION] = log
+            self._add(log)
             return log
 
     def startup(self) -> None:
@@ -196,7 +199,7 @@ class LogManager:
             for log in logs:
                 if log is not None:
                     with self._lock:
-                        self._logs[log.topic_partition] = log
+                        self._add(log)
         self._locked.note_loaded(log_dir)
 
     def _load_configured(
@@ -258,11 +261,19 @@ class LogManager:
         """Close every log, write the clean shutdown marker, unlock. Idempotent."""
         with self._lock:
             # Logs first, so that the checkpoints have their final offsets.
-            self._for_each_log("close", PartitionLog.close)
+            self._close_logs()
             self.checkpoint()
             self._locked.release(self.broker_epoch)
             self._logs = {}
             self._offline = {}
+
+    def _close_logs(self) -> None:
+        for log in self._logs.values():
+            try:
+                if log.log_dir.is_online:
+                    log.close()
+            except LogDirFailedError:
+                logger.exception("log is not closed log=%r", log)
 
     def previous_broker_epoch(self) -> int:
         """See `LockedDirs.previous_broker_epoch`. Call it with the directories locked."""
@@ -355,8 +366,13 @@ class LogManager:
             save_partition_metadata(self._fs, directory.path, topic_id)
             self._fs.sync_directory(log_dir.path)
         log = load_log(self._environment, directory, config, topic_id=topic_id)
-        self._logs[topic_partition] = log
+        self._add(log)
         return log
+
+    def _add(self, log: PartitionLog) -> None:
+        """Under the lock: the background tasks look at each new log once."""
+        self._logs[log.topic_partition] = log
+        self._work.changed(log.topic_partition)
 
     def delete_log(self, topic_partition: TopicPartition) -> None:
         """Remove a log. Its files are removed after file.delete.delay.ms. No error without a
@@ -377,6 +393,7 @@ class LogManager:
             log = self._logs.pop(topic_partition, None)
             if log is None:
                 return
+            self._work.checkpoint.note(topic_partition)
             # Closed first: a thread that still has the log must not write into the renamed
             # directory.
             log.abandon()
@@ -439,13 +456,14 @@ class LogManager:
                 directory = source.place
             with directory.log_dir.errors_fail_it(f"move {topic_partition}"):
                 self._fs.sync_directory(directory.log_dir.path)
-            log = self._logs[topic_partition] = load_log(
+            log = load_log(
                 self._environment,
                 directory,
                 self._topic_config_for(topic_partition.topic),
                 topic_id=source.topic_id,
                 checkpoints=at_close,
             )
+            self._add(log)
             source.abandon()
         if log.log_dir is copy.log_dir:
             self._leave_behind(copy, log)
@@ -522,6 +540,7 @@ class LogManager:
             )
             for log in self._logs.values():
                 log.producers.expiration_ms = expiration_ms
+                self._work.retention.note(log.topic_partition)
 
     # ---- background work
 
@@ -531,61 +550,108 @@ class LogManager:
         The cleaner deletes segments of compacted logs, between its rounds.
         """
         deleted: dict[TopicPartition, list[DeletedSegment]] = {}
-
-        def delete_expired(log: PartitionLog) -> None:
-            segments = log.delete_old_segments(self._clock.now_ms())
-            if segments:
-                deleted[log.topic_partition] = segments
-
         now_ms = self._clock.now_ms()
-        self._for_each_log("forget producers", lambda log: log.remove_expired_producers(now_ms))
-        with self.cleaner_manager.logs_for_retention() as logs:
-            self._for_each_log("retention", delete_expired, logs)
+        logs = self._take(self._work.retention, now_ms)
+        with self.cleaner_manager.logs_for_retention(logs) as retained:
+            places = {log.topic_partition for log in retained}
+
+            def expire(log: PartitionLog) -> TimestampMs | None:
+                log.remove_expired_producers(now_ms)
+                if log.topic_partition in places:
+                    segments = log.delete_old_segments(self._clock.now_ms())
+                    if segments:
+                        deleted[log.topic_partition] = segments
+                elif not log.config.compacts:
+                    return AT_ONCE  # the round of its last policy ends first
+                return log.retention_due_ms()
+
+            self._look("retention", self._work.retention, logs, expire)
         return deleted
 
     def delete_marked_files(self) -> None:
         """Remove segments and directories that were marked file.delete.delay.ms ago."""
-        now_ms = self._clock.now_ms()
-        self._for_each_log("file deletion", lambda log: log.delete_marked_files(now_ms))
+        now_ms, due = self._clock.now_ms(), self._work.file_deletion
+        logs = self._take(due, now_ms)
+        self._look("file deletion", due, logs, lambda log: log.delete_marked_files(now_ms))
         self._retired.delete_due(now_ms)
 
     def flush_dirty_logs(self) -> None:
         """Flush closed segments, and the logs whose flush.ms has passed."""
-        now_ms = self._clock.now_ms()
-        self._for_each_log("flush", lambda log: log.maybe_flush(now_ms))
+        now_ms, due = self._clock.now_ms(), self._work.flush
+
+        def flush(log: PartitionLog) -> TimestampMs | None:
+            log.maybe_flush(now_ms)
+            return log.flush_due_ms
+
+        self._look("flush", due, self._take(due, now_ms), flush)
 
     def flush_closed_segments(self) -> None:
         """Flush closed segments, so that a recovery reads the active segments only."""
-        self._for_each_log("flush", lambda log: log.flush(closed_segments_only=True))
+        now_ms, due = self._clock.now_ms(), self._work.flush
+
+        def flush(log: PartitionLog) -> TimestampMs | None:
+            log.flush(closed_segments_only=True)
+            return log.flush_due_ms
+
+        self._look("flush", due, self._take(due, now_ms), flush)
 
     def checkpoint(self) -> None:
         """See `LockedDirs.checkpoint`."""
         self._locked.checkpoint()
+
+    def checkpoint_changes(self) -> None:
+        """`checkpoint`, if a log has changed since the last call."""
+        if self._has_changes(self._work.checkpoint):
+            self.checkpoint()
 
     def checkpoint_high_watermarks(self) -> None:
         """Write the high watermarks of every live directory where one has moved.
 
         A follower begins with its stored high watermark. A leader without followers needs none.
         """
-        self._locked.checkpoint_high_watermarks()
+        if self._has_changes(self._work.high_watermark_checkpoint):
+            self._locked.checkpoint_high_watermarks()
 
-    def _for_each_log(
+    def _take(self, due: DueLogs, now_ms: TimestampMs) -> list[PartitionLog]:
+        """The logs that are due. Their next changes are noted from now on."""
+        with self._lock:
+            return self._watched(due.take(now_ms))
+
+    def _has_changes(self, due: DueLogs) -> bool:
+        """Whether a log has changed or was deleted. The next changes are noted from now on."""
+        with self._lock:
+            places = due.take(self._clock.now_ms())
+            self._watched(places)
+        return bool(places)
+
+    def _watched(self, places: Iterable[TopicPartition]) -> list[PartitionLog]:
+        logs = [log for place in places if (log := self._logs.get(place)) is not None]
+        for log in logs:
+            log.watch()
+        return logs
+
+    def _look(
         self,
         action: str,
-        do: Callable[[PartitionLog], None],
-        logs: Iterable[PartitionLog] | None = None,
+        due: DueLogs,
+        logs: Iterable[PartitionLog],
+        look: Callable[[PartitionLog], TimestampMs | None],
     ) -> None:
-        """Call `do` for each log. A failing log takes its directory offline, the others
-        continue."""
-        for log in self.logs() if logs is None else logs:
+        """Call `look` for each log, and note when it is due again; at once after an error. A
+        failing log takes its directory offline, the others continue."""
+        for log in logs:
             if not log.log_dir.is_online:
                 continue
+            due_ms: TimestampMs | None = AT_ONCE
             try:
-                do(log)
+                due_ms = look(log)
             except LogDirFailedError:
                 logger.exception("log is skipped action=%s log=%r", action, log)
             except NotLeaderOrFollowerError:
                 logger.debug("log was closed meanwhile action=%s log=%r", action, log)
+            finally:
+                if due_ms is not None:
+                    due.note(log.topic_partition, due_ms)
 
 
 def _directory_in(log_dir: LogDir, topic_partition: TopicPartition) -> PartitionDirectory:

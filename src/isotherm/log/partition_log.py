@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -64,6 +64,7 @@ from isotherm.log.retention import (
     deleted_segments,
     plan_retention,
     plan_without_copies,
+    retention_due_ms,
 )
 from isotherm.log.segment_swap import swap_segments
 from isotherm.log.tiering import is_remote_log_enabled
@@ -144,6 +145,8 @@ class PartitionLog:
         Appends and the high watermark have callers that know of them."""
         self._deletions = DeletionQueue(environment.cache.fs, loaded.snapshots)
         self._last_flush_ms = environment.clock.now_ms()
+        # Whether a background task has looked at the log since its last change.
+        self._is_watched = False
         self._is_closed = False
         self._lock = threading.RLock()
         self._flush_lock = threading.Lock()
@@ -153,6 +156,19 @@ class PartitionLog:
             f"PartitionLog({self.topic_partition}, start={self._log_start_offset},"
             f" end={self._log_end_offset}, segments={len(self._segments.all)})"
         )
+
+    # ---- changes
+
+    def watch(self) -> None:
+        """Note the next change in `environment.work`. A background task calls this before it looks
+        at the log, so that it misses no change."""
+        self._is_watched = True
+
+    def _changed(self) -> None:
+        """Call it with the lock held, after a change of offsets, segments or configuration."""
+        if self._is_watched:
+            self._is_watched = False
+            self.environment.work.changed(self.topic_partition)
 
     # ---- offsets
 
@@ -332,6 +348,8 @@ class PartitionLog:
             self._high_watermark = end_offset
             if producers.first_unstable_offset is not None:
                 producers.on_high_watermark(end_offset)
+        if self._is_watched:
+            self._changed()
         return AppendInfo(
             first_offset,
             validated.last_offset,
@@ -408,6 +426,7 @@ class PartitionLog:
         self._log_end_offset = piece.last_offset + 1
         self._apply_to_producers(producer_batches, piece.records)
         self.producers.map_end_offset = self._log_end_offset
+        self._changed()
 
     def _apply_to_producers(
         self, batches: Iterable[tuple[Position, BatchHeader]], records: memoryview
@@ -477,9 +496,12 @@ class PartitionLog:
     def update_high_watermark(self, offset: Offset) -> Offset:
         """Set it, limited to [log start, log end]; returns its new value."""
         with self._lock:
-            self._high_watermark = min(max(offset, self._log_start_offset), self._log_end_offset)
-            self.producers.on_high_watermark(self._high_watermark)
-            return self._high_watermark
+            high_watermark = min(max(offset, self._log_start_offset), self._log_end_offset)
+            if high_watermark != self._high_watermark:
+                self._high_watermark = high_watermark
+                self._changed()
+            self.producers.on_high_watermark(high_watermark)
+            return high_watermark
 
     def maybe_increment_log_start_offset(self, offset: Offset) -> bool:
         """Raise the log start; returns whether it moved. Retention deletes the segments below.
@@ -503,6 +525,7 @@ class PartitionLog:
         self._high_watermark = max(self._high_watermark, offset)
         self.leader_epochs.truncate_from_start(offset)
         self.producers.on_log_start_offset(offset)
+        self._changed()
         self.on_moved()
 
     def log_start_is_durable(self, offset: Offset) -> None:
@@ -533,9 +556,9 @@ class PartitionLog:
         with self._lock:
             if not self.remote_log_enabled:
                 return
-            self._highest_offset_in_remote_storage = max(
-                self._highest_offset_in_remote_storage, offset
-            )
+            if offset > self._highest_offset_in_remote_storage:
+                self._highest_offset_in_remote_storage = offset
+                self._changed()
 
     def update_config(self, config: TopicConfig) -> None:
         """Apply a topic's configuration.
@@ -551,6 +574,7 @@ class PartitionLog:
             elif not was_tiered:
                 # Until now the base of the first segment was the log start after a crash.
                 self._durable_log_start_offset = 0
+            self._changed()
         if self.remote_log_enabled:
             self.make_log_start_durable()
 
@@ -570,6 +594,7 @@ class PartitionLog:
         # A snapshot at each segment's start: recovery and copies to the remote tier need it.
         self.snapshots.take(self.producers)
         self._segments.roll(base_offset, self.config, now_ms)
+        self._changed()
         return self._segments.active
 
     def flush(self, *, closed_segments_only: bool = False) -> None:
@@ -608,10 +633,18 @@ class PartitionLog:
             # Last: recovery reads nothing below this point, so all of it must be durable by now.
             self._recovery_point = max(self._recovery_point, end_offset)
             self._last_flush_ms = self.environment.clock.now_ms()
+        self.environment.work.checkpoint.note(self.topic_partition)
 
     def maybe_flush(self, now_ms: TimestampMs) -> None:
         """Flush the log if flush.ms has passed, else closed segments only."""
         self.flush(closed_segments_only=now_ms - self._last_flush_ms < self.config.flush_ms)
+
+    @property
+    def flush_due_ms(self) -> TimestampMs | None:
+        """When flush.ms passes; None if the log is durable up to its end."""
+        if self._recovery_point >= self._log_end_offset:
+            return None
+        return self._last_flush_ms + self.config.flush_ms
 
     # ---- retention
 
@@ -650,6 +683,7 @@ class PartitionLog:
                 # A tiered log keeps its start: the remote tier still has the removed offsets.
                 if not self.remote_log_enabled and first_base > self._log_start_offset:
                     self._raise_log_start(first_base)
+                self._changed()
             # Renamed without the log's lock, for which appends would wait. Readers with an older
             # view read the `.deleted` files.
             self._mark_for_deletion(doomed, now_ms)
@@ -683,8 +717,28 @@ class PartitionLog:
         )
         return replace(state, erased_end_offset=erased_end_offset)
 
+    def retention_due_ms(self) -> TimestampMs | None:
+        """When `delete_old_segments` or `remove_expired_producers` may next have work, if the log
+        does not change; None if time alone makes nothing due. A compacted log has no retention of
+        its own (`LogManager.delete_expired_segments`). Raises LogDirFailedError."""
+        with self._lock, self._errors_fail_dir("plan retention"):
+            times_ms = [self.producers.expiration_due_ms]
+            if not self.config.compacts:
+                times_ms.append(retention_due_ms(self._retention_state(), self.config))
+        return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
+
     def _mark_for_deletion(self, segments: Sequence[LogSegment], now_ms: TimestampMs) -> None:
-        self._deletions.mark(segments, now_ms + self.config.file_delete_delay_ms)
+        self._mark(segments, due_ms=now_ms + self.config.file_delete_delay_ms)
+
+    def _mark(
+        self,
+        segments: Sequence[LogSegment],
+        *,
+        due_ms: TimestampMs,
+        reused_base_offsets: Collection[Offset] = (),
+    ) -> None:
+        self._deletions.mark(segments, due_ms, reused_base_offsets=reused_base_offsets)
+        self.environment.work.file_deletion.note(self.topic_partition, due_ms)
 
     def replace_segments(self, old: Sequence[LogSegment], new: Sequence[LogSegment]) -> None:
         """Replace adjacent segments by finished `.cleaned` ones (`segment_swap`).
@@ -697,11 +751,10 @@ class PartitionLog:
             self._segments.check_replaceable(old)
             fs, now_ms = self.environment.cache.fs, self.environment.clock.now_ms()
             due_ms = now_ms + self.config.file_delete_delay_ms
-            swap_segments(
-                fs, self.directory, old, new, partial(self._deletions.mark, due_ms=due_ms)
-            )
+            swap_segments(fs, self.directory, old, new, partial(self._mark, due_ms=due_ms))
             self.removals += 1
             self._segments.replace(old, new)
+            self._changed()
             self._segments.transaction_indexes.store()
 
     def index_is_mended(self, segment: LogSegment) -> None:
@@ -720,10 +773,12 @@ class PartitionLog:
             first_base = self._segments.first_base_offset
             return first_base < offset or self._deletions.has_below(offset)
 
-    def delete_marked_files(self, now_ms: TimestampMs) -> None:
-        """Remove the files that were marked file.delete.delay.ms ago."""
+    def delete_marked_files(self, now_ms: TimestampMs) -> TimestampMs | None:
+        """Remove the files that were marked file.delete.delay.ms ago; returns when the next ones
+        are due."""
         with self._deletions.lock, self._errors_fail_dir("delete files"):
             self._deletions.delete_due(now_ms)
+            return self._deletions.next_due_ms
 
     def remove_expired_producers(self, now_ms: TimestampMs) -> None:
         with self._lock:
@@ -836,6 +891,7 @@ class PartitionLog:
         rebuild_producers(self.producers, self.snapshots, self._segments.all, end_offset, now_ms)
         self._segments.active.sync()
         self.environment.cache.fs.sync_directory(self.directory)
+        self._changed()
         self.on_moved()
 
     def close(self) -> None:

@@ -314,6 +314,18 @@ class ProducerStateManager:
             if not self._is_expired(state.last_timestamp_ms, state.transaction_first_offset, now_ms)
         }
 
+    @property
+    def expiration_due_ms(self) -> TimestampMs | None:
+        """When the next producer expires; None if only records or markers can change that."""
+        return min(
+            (
+                state.last_timestamp_ms + self.expiration_ms
+                for state in self._producers.values()
+                if state.transaction_first_offset is None
+            ),
+            default=None,
+        )
+
     # ---- snapshots
 
     def snapshot_entries(self) -> list[ProducerSnapshotEntry]:

@@ -157,6 +157,26 @@ def plan_retention(
     return RetentionPlan(tuple(deletions), roll_active)
 
 
+def retention_due_ms(state: RetentionState, config: TopicConfig) -> TimestampMs | None:
+    """When a plan may next differ from an empty one, if nothing but time changes.
+
+    None if time alone changes nothing. 0 if the first segment is due for another reason, or has
+    been for long, but has to wait for the high watermark or its copy.
+    """
+    if len(state.segments) == 1 and state.segments[0].size_in_bytes == 0:
+        return None
+    due_ms: TimestampMs | None = None
+    for reason, breach in _breaches(state, config, 0):
+        if reason is not DeletionReason.TIME and breach(0):
+            return 0
+        if reason is DeletionReason.TIME:
+            copies = _copies_to_remote(state, config)
+            _, limit_ms = local_retention_limits(config, remote_copy_enabled=copies)
+            if limit_ms >= 0:
+                due_ms = max(0, state.segments[0].largest_timestamp_ms + limit_ms + 1)
+    return due_ms
+
+
 def plan_without_copies(
     state: RetentionState, config: TopicConfig, now_ms: TimestampMs
 ) -> tuple[int, Offset]:

@@ -111,4 +111,4 @@ def _flush_and_checkpoint(log_manager: LogManager) -> None:
     a recovery learns of it only from the checkpoint.
     """
     log_manager.flush_closed_segments()
-    log_manager.checkpoint()
+    log_manager.checkpoint_changes()

@@ -169,13 +169,13 @@ class LogCleanerManager:
             pass
 
     @contextmanager
-    def logs_for_retention(self) -> Iterator[list[PartitionLog]]:
-        """The logs that are not compacted. None is cleaned while the context lasts, even if its
-        configuration changes. (For compacted logs see `deletable_logs`.)"""
+    def logs_for_retention(self, logs: Iterable[PartitionLog]) -> Iterator[list[PartitionLog]]:
+        """Those of `logs` that are not compacted. None is cleaned while the context lasts, even if
+        its configuration changes. (For compacted logs see `deletable_logs`.)"""
         with self._lock:
             retained = [
                 log
-                for log in self._logs()
+                for log in logs
                 # A round may still run on a log whose policy has just ceased to be compact.
                 if not log.config.compacts and log.topic_partition not in self._cleaning
             ]

@@ -324,7 +324,7 @@ def test_log_under_retention_is_not_begun_though_it_becomes_compacted(
     logs: Any, manager: LogCleanerManager
 ) -> None:
     log = logs.filled("a", records=10, config=DELETED)
-    with manager.logs_for_retention() as retained:
+    with manager.logs_for_retention([log]) as retained:
         assert retained == [log]
         logs.manager.update_log_config(log, COMPACTED)
         assert manager.begin_filthiest() is None
