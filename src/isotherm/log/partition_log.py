@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import (
@@ -86,6 +86,13 @@ from isotherm.types import (
 )
 
 
+class TierTasks(Protocol):
+    """The tasks of the remote tier that depend on a log."""
+
+    def log_changed(self) -> None:
+        """Called with the log's lock held, so it does not wait."""
+
+
 class LoadedLog(NamedTuple):
     """The content of a log's directory. The last segment is active."""
 
@@ -137,6 +144,8 @@ class PartitionLog:
         self._highest_offset_in_remote_storage = UNKNOWN_OFFSET
         self.remote_copies: RemoteCopies | None = None
         """Asked before a local segment is deleted because the remote tier has it."""
+        self.tier_tasks: TierTasks | None = None
+        """Told of the first change after a `watch`."""
         self.removals = 0
         """Grows when records are dropped other than by retention: earlier copies of the files do
         not match the log any more."""
@@ -160,8 +169,8 @@ class PartitionLog:
     # ---- changes
 
     def watch(self) -> None:
-        """Note the next change in `environment.work`. A background task calls this before it looks
-        at the log, so that it misses no change."""
+        """Tell the background tasks of the next change: in `environment.work`, and `tier_tasks`. A
+        task calls this before it looks at the log, so that it misses no change."""
         self._is_watched = True
 
     def _changed(self) -> None:
@@ -169,6 +178,8 @@ class PartitionLog:
         if self._is_watched:
             self._is_watched = False
             self.environment.work.changed(self.topic_partition)
+            if self.tier_tasks is not None:
+                self.tier_tasks.log_changed()
 
     # ---- offsets
 
@@ -369,6 +380,7 @@ class PartitionLog:
         it is known from there or a lower offset."""
         with self._lock:
             self.leader_epochs.assign(leader_epoch, self._log_end_offset)
+            self._changed()
 
     def append_as_follower(
         self, records: memoryview, leader_epoch: LeaderEpoch

@@ -28,7 +28,7 @@ from isotherm.errors import RemoteStorageNotReadyError
 from isotherm.log.partition_log import PartitionLog
 from isotherm.remote.futures import all_done
 from isotherm.remote.remote_tier_metrics import Expirations
-from isotherm.remote.task_schedule import TaskSchedule
+from isotherm.remote.task_schedule import ScheduledTask, Task, TaskSchedule
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask
 from isotherm.remote.tasks.follow import FollowTask
@@ -42,9 +42,7 @@ _STOP_POLL_S = 0.05
 """Interval of checks of a stopped partition while its last task still runs."""
 
 
-class _Task(Protocol):
-    def run(self) -> object: ...
-
+class _Task(Task, Protocol):
     def cancel(self) -> None: ...
 
     def release(self) -> None: ...
@@ -55,20 +53,30 @@ class _Leader:
     log: PartitionLog
     copy: _Task
     expiration: _Task
+    scheduled: tuple[ScheduledTask, ...]
 
     @property
     def tasks(self) -> tuple[_Task, ...]:
         return (self.copy, self.expiration)
+
+    def log_changed(self) -> None:
+        for each in self.scheduled:
+            each.wake()
 
 
 @dataclass(frozen=True, slots=True)
 class _Follower:
     log: PartitionLog
     follow: _Task
+    scheduled: tuple[ScheduledTask, ...]
 
     @property
     def tasks(self) -> tuple[_Task, ...]:
         return (self.follow,)
+
+    def log_changed(self) -> None:
+        for each in self.scheduled:
+            each.wake()
 
 
 class PartitionRoles:
@@ -158,27 +166,36 @@ class PartitionRoles:
                 return
             self._tier.metrics.follow(partition.topic, partition.partition)
             self._tier.retention_shares.follow(partition.topic, partition.partition)
-            role = self._roles[partition] = _Leader(
-                log,
-                CopyTask(log, partition, self._tier),
-                ExpirationTask(log, partition, self._tier),
+            copy = CopyTask(log, partition, self._tier)
+            expiration = ExpirationTask(log, partition, self._tier)
+            scheduled = (
+                self._schedule.copy(partition, log, copy),
+                self._schedule.expiration(partition, log, expiration),
             )
-        log.remote_copies = RemoteCopiesOfLog(log, partition, self._tier)
-        schedule = self._schedule
-        schedule.copies.schedule(partition, schedule.tick("copy", partition, role.copy.run))
-        schedule.expirations.schedule(
-            partition, schedule.tick("expiration", partition, role.expiration.run)
-        )
+            role = self._roles[partition] = _Leader(log, copy, expiration, scheduled)
+        self._begin(partition, role)
 
     def _follow(self, partition: TopicIdPartition, log: PartitionLog) -> None:
         with self._lock:
             if partition in self._roles or self._closed:
                 return
-            role = self._roles[partition] = _Follower(log, FollowTask(log, partition, self._tier))
-        log.remote_copies = RemoteCopiesOfLog(log, partition, self._tier)
-        self._schedule.expirations.schedule(
-            partition, self._schedule.tick("follow", partition, role.follow.run)
-        )
+            follow = FollowTask(log, partition, self._tier)
+            scheduled = (self._schedule.follow(partition, log, follow),)
+            role = self._roles[partition] = _Follower(log, follow, scheduled)
+        self._begin(partition, role)
+
+    def _begin(self, partition: TopicIdPartition, role: _Leader | _Follower) -> None:
+        role.log.remote_copies = RemoteCopiesOfLog(role.log, partition, self._tier)
+        role.log.tier_tasks = role
+        for each in role.scheduled:
+            each.schedule()
+
+    def metadata_changed(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Wake the tasks of partitions whose metadata has changed. Does not wait."""
+        for partition in partitions:
+            role = self._roles.get(partition)
+            if role is not None:
+                role.log_changed()
 
     def _start_again(
         self,
@@ -318,10 +335,10 @@ class PartitionRoles:
             roles = dict(self._roles)
         for partition, role in roles.items():
             if isinstance(role, _Leader):
-                self._schedule.tick("copy", partition, role.copy.run)()
-                self._schedule.tick("expiration", partition, role.expiration.run)()
+                self._schedule.copy(partition, role.log, role.copy).tick()
+                self._schedule.expiration(partition, role.log, role.expiration).tick()
             else:
-                self._schedule.tick("follow", partition, role.follow.run)()
+                self._schedule.follow(partition, role.log, role.follow).tick()
 
     def close(self) -> None:
         """Begin no role and no stop from now on, and cancel the tasks: a segment that is being

@@ -22,7 +22,7 @@ from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicGauge
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.indexes.index_cache import RemoteIndexCache
-from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.metadata.api import RemoteLogMetadataManager, TellsChanges
 from isotherm.remote.metadata.exclusive import exclusive_metadata
 from isotherm.remote.partition_roles import PartitionRoles
 from isotherm.remote.quota import QuotaWindows, RemoteQuota
@@ -94,6 +94,8 @@ class RemoteLogManager:
         self._roles = PartitionRoles(
             self._tier, self._schedule, pending_deletions, self.readers.expirations
         )
+        if isinstance(metadata, TellsChanges):
+            metadata.tell_changes(self._roles.metadata_changed)
         publish_quotas(metrics, self._copy_quota, self.readers.fetch_quota)
         self._lock = threading.Lock()
         self._closed = False

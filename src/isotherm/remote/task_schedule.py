@@ -8,7 +8,8 @@ failure.
                   expiry of cached indexes
 
 Both pools are bounded by their configuration keys. A task runs every
-remote.log.manager.task.interval.ms. After a failure, which is logged and counted, it runs again
+remote.log.manager.task.interval.ms while its partition changes, and sleeps otherwise
+(`ScheduledTask`). After a failure, which is logged and counted, it runs again
 after the backoff of remote.log.manager.task.retry.*. Source: Kafka RemoteLogManager, which defines
 these keys and does not use them.
 """
@@ -16,18 +17,88 @@ these keys and does not use them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Protocol
 
 from isotherm.clock import Clock
 from isotherm.config.remote import RemoteLogManagerConfig
+from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.registry import Metrics
-from isotherm.remote.periodic_tasks import PeriodicTasks
+from isotherm.remote.periodic_tasks import UNTIL_WOKEN_S, PeriodicTasks
 from isotherm.remote.remote_tier_metrics import publish_copiers
 from isotherm.remote.tasks.backoff import RetryBackoff
 from isotherm.remote.tasks.retried_work import RetriedWork
 from isotherm.remote.threads import Threads
-from isotherm.types import TopicIdPartition
+from isotherm.types import TimestampMs, TopicIdPartition
+
+_LONGEST_SLEEP_S = 3600.0
+"""Longest sleep until a time. The wall clock may be set meanwhile."""
+
+
+class Task(Protocol):
+    """A task of a partition."""
+
+    @property
+    def due_ms(self) -> TimestampMs | None:
+        """When the task has work again if neither the log nor its metadata changes. None if only
+        such a change gives it work; a time that has passed means at the next interval."""
+
+    def run(self) -> object: ...
+
+
+class ScheduledTask:
+    """A task in one of the pools, with the rule of its next run:
+
+    - after a failure, when the backoff has passed;
+    - one interval after a change that `wake` tells of, or earlier if it is running already;
+    - else at the task's `due_ms`, or never.
+
+    An idle partition costs nothing while nothing happens to it. `tick` runs in one thread at a
+    time, `wake` in any.
+    """
+
+    def __init__(
+        self,
+        pool: PeriodicTasks,
+        partition: TopicIdPartition,
+        log: PartitionLog,
+        task: Task,
+        retried: RetriedWork,
+        interval_s: float,
+        clock: Clock,
+    ) -> None:
+        self._pool = pool
+        self._partition = partition
+        self._log = log
+        self._task = task
+        self._retried = retried
+        self._interval_s = interval_s
+        self._clock = clock
+        self._is_failing = False
+
+    def schedule(self) -> None:
+        """Run the task at once, and from now on when it is due."""
+        self._pool.schedule(self._partition, self.tick)
+
+    def wake(self) -> None:
+        """Run the task in one interval at the latest. A failing one keeps its backoff: its next run
+        looks at everything anyway."""
+        if not self._is_failing:
+            self._pool.wake(self._partition, self._interval_s)
+
+    def tick(self) -> float:
+        # First, so that a change during the run is told.
+        self._log.watch()
+        backoff_s = self._retried.run(self._task.run)
+        self._is_failing = backoff_s is not None
+        return self._wait_s() if backoff_s is None else backoff_s
+
+    def _wait_s(self) -> float:
+        due_ms = self._task.due_ms
+        if due_ms is None:
+            return UNTIL_WOKEN_S
+        wait_s = (due_ms - self._clock.now_ms()) / 1000
+        return max(self._interval_s, min(wait_s, _LONGEST_SLEEP_S))
 
 
 class TaskSchedule:
@@ -58,15 +129,27 @@ class TaskSchedule:
         )
         publish_copiers(metrics, self.copies)
 
-    def tick(self, kind: str, place: object, run: Callable[[], object]) -> Callable[[], float]:
-        """A tick for one of the pools. It returns the interval, or the backoff after a failure."""
-        retried = self.retried(kind, place)
+    def copy(self, partition: TopicIdPartition, log: PartitionLog, task: Task) -> ScheduledTask:
+        return self._scheduled(self.copies, "copy", partition, log, task)
 
-        def tick() -> float:
-            wait_s = retried.run(run)
-            return self.interval_s if wait_s is None else wait_s
+    def expiration(
+        self, partition: TopicIdPartition, log: PartitionLog, task: Task
+    ) -> ScheduledTask:
+        return self._scheduled(self.expirations, "expiration", partition, log, task)
 
-        return tick
+    def follow(self, partition: TopicIdPartition, log: PartitionLog, task: Task) -> ScheduledTask:
+        return self._scheduled(self.expirations, "follow", partition, log, task)
+
+    def _scheduled(
+        self,
+        pool: PeriodicTasks,
+        kind: str,
+        partition: TopicIdPartition,
+        log: PartitionLog,
+        task: Task,
+    ) -> ScheduledTask:
+        retried = self.retried(kind, partition)
+        return ScheduledTask(pool, partition, log, task, retried, self.interval_s, self._clock)
 
     def retried(self, kind: str, place: object) -> RetriedWork:
         return RetriedWork(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -129,6 +129,17 @@ class ExclusiveMetadata(Protocol):
 
     def segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """A live segment of an assigned partition, in any state."""
+
+
+@runtime_checkable
+class TellsChanges(Protocol):
+    """Optional: tells whose metadata has changed. The tasks of an idle partition sleep then; with
+    other managers they look for changes at each interval."""
+
+    def tell_changes(self, listener: Callable[[Iterable[TopicIdPartition]], None]) -> None:
+        """Call `listener` with the assigned partitions whose stored events were applied, after
+        reads show them. It may be called in any thread, and does not wait. Call this once, before
+        a partition is assigned."""
 
 
 @runtime_checkable

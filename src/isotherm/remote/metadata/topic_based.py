@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,9 +126,14 @@ class TopicBasedRemoteLogMetadataManager(CachedReads):
             failing="metadata topic cannot be read partition={}",
             working="metadata topic is read again partition={}",
         )
+        self._listener: Callable[[Iterable[TopicIdPartition]], None] | None = None
         self._stopping = threading.Event()
         self._wakeup = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def tell_changes(self, listener: Callable[[Iterable[TopicIdPartition]], None]) -> None:
+        """See `isotherm.remote.metadata.api.TellsChanges`."""
+        self._listener = listener
 
     def start(self) -> None:
         """Follow the topic in a background thread until `close`."""
@@ -510,7 +515,7 @@ class TopicBasedRemoteLogMetadataManager(CachedReads):
 
     def _new_reader(self, number: int) -> MetadataPartitionReader:
         return MetadataPartitionReader(
-            self._topic, number, self._store, self._settings, self._metrics
+            self._topic, number, self._store, self._settings, self._metrics, self._listener
         )
 
     def _reader_of(self, partition: TopicIdPartition) -> MetadataPartitionReader | None:

@@ -42,10 +42,10 @@ from isotherm.remote.tasks.copy_block import (
 )
 from isotherm.remote.tasks.copy_plan import CandidateSegment, CopyLag, plan_copies
 from isotherm.remote.tasks.deletion_rules import is_given_up, may_make_way
-from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.remote.tasks.tier import AT_NEXT_INTERVAL, RemoteTierAccess
 from isotherm.segment.leader_epoch_checkpoint import encode_leader_epoch_checkpoint
 from isotherm.segment.leader_epochs import epochs_within, without_empty_epochs
-from isotherm.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TopicIdPartition
+from isotherm.types import UNKNOWN_OFFSET, LeaderEpoch, Offset, TimestampMs, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
 
@@ -111,6 +111,18 @@ class CopyTask:
             on_failure.pop_all()
         self._report_lag(enabled=True)
         self._report_block(None)
+
+    @property
+    def due_ms(self) -> TimestampMs | None:
+        """See `ScheduledTask`. Only a roll makes more to copy once all closed segments are."""
+        log = self._log
+        if not log.remote_log_enabled or log.config.remote_log_copy_disable:
+            return None
+        if self._copied_offset is None or self._unconfirmed is not None:
+            return AT_NEXT_INTERVAL
+        next_offset = max(self._copied_offset + 1, log.log_start_offset)
+        is_copied = next_offset >= log.segments()[-1].base_offset
+        return None if is_copied else AT_NEXT_INTERVAL
 
     def _note_failure(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Count the failure; the next run looks up the copied offset again."""

@@ -21,13 +21,14 @@ from isotherm.remote.tasks.copy import find_copied_offset
 from isotherm.remote.tasks.expiration_plan import (
     ExpirationState,
     RemoteSegmentDeletion,
+    expiration_due_ms,
     is_still_due,
     plan_expiration,
     total_size,
 )
-from isotherm.remote.tasks.tier import RemoteTierAccess
+from isotherm.remote.tasks.tier import AT_NEXT_INTERVAL, RemoteTierAccess
 from isotherm.segment.leader_epochs import without_empty_epochs
-from isotherm.types import UNKNOWN_OFFSET, TopicIdPartition
+from isotherm.types import UNKNOWN_OFFSET, TimestampMs, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ class ExpirationTask:
         self._partition = partition
         self._tier = tier
         self._cancellation = Cancellation()
+        self.due_ms: TimestampMs | None = AT_NEXT_INTERVAL
+        """See `ScheduledTask`."""
 
     def cancel(self) -> None:
         """Delete no further segment. Callable from any thread."""
@@ -54,6 +57,7 @@ class ExpirationTask:
     def run(self) -> list[RemoteSegmentDeletion]:
         """Delete the segments that are due, and return them. Raises the first error."""
         log, tier = self._log, self._tier
+        self.due_ms = AT_NEXT_INTERVAL
         if (
             self._cancellation.is_set
             or not log.remote_log_enabled
@@ -65,6 +69,7 @@ class ExpirationTask:
         self._report_size(segments)
         self._report_retention(segments)
         if not segments:
+            self._sleep(None)
             return []
         if log.highest_offset_in_remote_storage == UNKNOWN_OFFSET:
             # Without this offset, local copies of remote segments would count twice against
@@ -82,10 +87,16 @@ class ExpirationTask:
             return []  # the retention has changed: the next run plans with it
         if plan.log_start_offset is not None:
             log.maybe_increment_log_start_offset(plan.log_start_offset)
+        if not plan.deletions:
+            self._sleep(expiration_due_ms(segments, state))
         # A crash must not bring back a log start below deleted segments: readers would find a hole.
         if plan.deletions:
             log.make_log_start_durable()
         return self._delete(plan.deletions)
+
+    def _sleep(self, due_ms: TimestampMs | None) -> None:
+        if self._tier.tells_changes:
+            self.due_ms = due_ms
 
     def _delete(self, deletions: Sequence[RemoteSegmentDeletion]) -> list[RemoteSegmentDeletion]:
         done: list[RemoteSegmentDeletion] = []

@@ -141,6 +141,19 @@ def plan_expiration(
     return ExpirationPlan(tuple(deletions), log_start_offset)
 
 
+def expiration_due_ms(
+    segments: Sequence[RemoteLogSegmentMetadata], state: ExpirationState
+) -> TimestampMs | None:
+    """When a plan without deletions may have one, if neither the log nor its metadata changes: the
+    first of its segments reaches retention.ms. None if time alone makes none due. 0 if a copy or a
+    deletion has begun."""
+    if not all(_is_finished(segment) for segment in segments):
+        return 0
+    if state.retention_ms == _UNLIMITED:
+        return None
+    return min(segment.max_timestamp_ms for segment in segments) + state.retention_ms + 1
+
+
 def _reason_without_retention(
     segment: RemoteLogSegmentMetadata, state: ExpirationState
 ) -> RemoteDeletionReason | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from isotherm.log.partition_log import PartitionLog
 from isotherm.remote.tasks.cancellation import Cancellation
 from isotherm.remote.tasks.copy import find_copied_offset
-from isotherm.remote.tasks.tier import RemoteTierAccess
-from isotherm.types import TopicIdPartition
+from isotherm.remote.tasks.tier import AT_NEXT_INTERVAL, RemoteTierAccess
+from isotherm.types import TimestampMs, TopicIdPartition
 
 
 class FollowTask:
@@ -21,6 +21,8 @@ class FollowTask:
         self._partition = partition
         self._tier = tier
         self._cancellation = Cancellation()
+        self.due_ms: TimestampMs | None = AT_NEXT_INTERVAL
+        """See `ScheduledTask`."""
 
     def cancel(self) -> None:
         """Report no further offset to the log. Callable from any thread."""
@@ -33,6 +35,7 @@ class FollowTask:
         """Report the copied offset to the log. Raises what a read of the metadata raises; a later
         run retries."""
         is_ready = self._tier.metadata.is_ready(self._partition)
+        self.due_ms = None if is_ready and self._tier.tells_changes else AT_NEXT_INTERVAL
         if self._cancellation.is_set or not self._log.remote_log_enabled or not is_ready:
             return
         copied_offset = find_copied_offset(self._tier, self._partition, self._log)

@@ -21,7 +21,11 @@ from isotherm.clock import Clock
 from isotherm.errors import EventOvertakenError, RemoteStorageNotReadyError
 from isotherm.metrics.broker_topic_metrics import BrokerTopicMetrics, TopicMeter
 from isotherm.remote.futures import done_future
-from isotherm.remote.metadata.api import ExclusiveMetadata, RemoteLogMetadataManager
+from isotherm.remote.metadata.api import (
+    ExclusiveMetadata,
+    RemoteLogMetadataManager,
+    TellsChanges,
+)
 from isotherm.remote.quota import RemoteQuota
 from isotherm.remote.remote_tier_metrics import RetentionShares
 from isotherm.remote.segment_metadata import (
@@ -33,7 +37,13 @@ from isotherm.remote.segment_metadata import (
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.tasks.copies_in_progress import CopiesInProgress
 from isotherm.remote.tasks.deletion_rules import is_as_decided, is_deletion_begun
-from isotherm.types import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicIdPartition
+from isotherm.types import (
+    NO_LEADER_EPOCH,
+    BrokerId,
+    LeaderEpoch,
+    TimestampMs,
+    TopicIdPartition,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -42,6 +52,9 @@ T = TypeVar("T")
 DECISIONS_MAX = 16
 """Most attempts at a decision about a segment while other brokers are faster. Some broker succeeds
 each time, so more than a few attempts are a sign of many writers."""
+
+AT_NEXT_INTERVAL: TimestampMs = 0
+"""The time of a task that looks at something which does not wake it."""
 
 StillDue: TypeAlias = Callable[[RemoteLogSegmentMetadata], bool]
 """Whether a segment, in its present state, is still to be deleted. Called under the write lock of
@@ -83,6 +96,11 @@ class RemoteTierAccess:
     custom_metadata_size_max: Callable[[], int]
     leader_epoch_of: Callable[[TopicIdPartition], LeaderEpoch | None]
     is_tiered: Callable[[TopicIdPartition], bool]
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether a change of a partition's metadata wakes its tasks."""
+        return isinstance(self.metadata, TellsChanges)
 
     def new_segment_id(self, partition: TopicIdPartition) -> RemoteLogSegmentId:
         return RemoteLogSegmentId(partition, uuid.UUID(int=self.rng.getrandbits(128), version=4))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 
@@ -70,8 +70,11 @@ class MetadataPartitionReader:
         store: RemotePartitionMetadataStore,
         settings: TopicBasedSettings,
         metrics: Metrics,
+        listener: Callable[[Iterable[TopicIdPartition]], None] | None = None,
     ) -> None:
+        """`listener` gets the user partitions whose events were applied."""
         self._topic = topic
+        self._listener = listener
         self._partition = partition
         self._store = store
         self._settings = settings
@@ -246,13 +249,16 @@ class MetadataPartitionReader:
         records = self._topic.read(
             self._partition, position, self._settings.remote_log_metadata_read_max_bytes
         )
+        changed: set[TopicIdPartition] = set()
         for record in records:
             try:
-                self._apply(record, active)
+                self._apply(record, active, changed)
             except CorruptMetadataError as error:
                 if not self._passes_over(error):
                     return False
         self._position = next_offset(records, position)
+        if changed and self._listener is not None:
+            self._listener(changed)
         self._complete_expected()
         return bool(records)
 
@@ -290,12 +296,20 @@ class MetadataPartitionReader:
         if not self._passes_over(error):
             raise error
 
-    def _apply(self, record: MetadataTopicRecord, active: dict[TopicIdPartition, _User]) -> None:
+    def _apply(
+        self,
+        record: MetadataTopicRecord,
+        active: dict[TopicIdPartition, _User],
+        changed: set[TopicIdPartition],
+    ) -> None:
         change = decode_record(record)
         partition = self._store.partition_of(change)
         user = active.get(partition) if partition is not None else None
-        if user is None or user.next_offset is None or record.offset < user.next_offset:
+        if partition is None or user is None or user.next_offset is None:
             return
+        if record.offset < user.next_offset:
+            return
+        changed.add(partition)
         self._store.apply_record(record, change)
         user.next_offset = record.offset + 1
 
