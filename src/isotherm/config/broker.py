@@ -303,7 +303,7 @@ class BrokerConfig:
     num_recovery_threads_per_data_dir: int = key(
         INT,
         2,
-        "Threads that load or recover logs of one folder at start.",
+        "Threads that load or recover logs of one folder at start, and close them at a stop.",
         check=at_least(1),
         dynamic=True,
         thread_pool=True,

@@ -135,7 +135,9 @@ class _LogLoader:
         if self._recovered_base is not None:
             # Listed again only then: a start lists each directory once.
             names = self._fs.list_names(self._directory)
-        snapshots = ProducerSnapshots(self._fs, self._directory, names)
+        # A recovery may have written some of them.
+        are_durable = self._checkpoints.clean_shutdown and self._recovered_base is None
+        snapshots = ProducerSnapshots(self._fs, self._directory, names, are_durable=are_durable)
         log_start_offset = self._log_start_offset(ends)
         segments, log_end_offset = self._open_end(ends, log_start_offset)
         # A crash may have lost unflushed batches of these epochs, and the log start may have moved.

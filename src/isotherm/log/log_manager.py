@@ -268,12 +268,12 @@ class LogManager:
             self._offline = {}
 
     def _close_logs(self) -> None:
-        for log in self._logs.values():
-            try:
-                if log.log_dir.is_online:
-                    log.close()
-            except LogDirFailedError:
-                logger.exception("log is not closed log=%r", log)
+        """Close the logs of each directory in num.recovery.threads.per.data.dir threads, as Kafka
+        does: they wait for the disk. A failing log takes its directory offline."""
+        workers = self._config.num_recovery_threads_per_data_dir * len(self._log_dirs)
+        with ThreadPoolExecutor(workers, thread_name_prefix="log-closing") as pool:
+            for _ in pool.map(_close, self._logs.values()):
+                pass
 
     def previous_broker_epoch(self) -> int:
         """See `LockedDirs.previous_broker_epoch`. Call it with the directories locked."""
@@ -652,6 +652,14 @@ class LogManager:
             finally:
                 if due_ms is not None:
                     due.note(log.topic_partition, due_ms)
+
+
+def _close(log: PartitionLog) -> None:
+    try:
+        if log.log_dir.is_online:
+            log.close()
+    except LogDirFailedError:
+        logger.exception("log is not closed log=%r", log)
 
 
 def _directory_in(log_dir: LogDir, topic_partition: TopicPartition) -> PartitionDirectory:

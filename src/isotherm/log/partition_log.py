@@ -916,14 +916,14 @@ class PartitionLog:
                 return
             with self._errors_fail_dir("close"):
                 active = self._segments.active
-                has_new_snapshot = self.snapshots.take(self.producers)
+                self.snapshots.take(self.producers)
                 active.deactivate()
                 self._segments.transaction_indexes.follow(self._segments.all)
                 self._segments.transaction_indexes.store()
-                if has_new_snapshot or active.is_dirty:
+                if self.snapshots.unsynced(self._recovery_point) or active.is_dirty:
                     # Synced even if the log is flushed: these files have just been written.
                     active.sync()
-                    self.snapshots.sync(self._log_end_offset)
+                    self.snapshots.sync(self._recovery_point)
                     self.environment.cache.fs.sync_directory(self.directory)
                 self._flush(active, self._log_end_offset, self.removals)
             self._is_closed = True

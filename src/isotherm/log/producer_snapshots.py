@@ -32,8 +32,16 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerSnapshots:
-    def __init__(self, fs: FileSystem, directory: Path, names: Iterable[str] | None = None) -> None:
-        """`names` are the names in the directory, if the caller has listed it already."""
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: Path,
+        names: Iterable[str] | None = None,
+        *,
+        are_durable: bool = False,
+    ) -> None:
+        """`names` are the names in the directory, if the caller has listed it already. The files
+        `are_durable` after a clean stop."""
         self._fs = fs
         self._directory = directory
         self._lock = threading.Lock()
@@ -45,6 +53,8 @@ class ProducerSnapshots:
             and file.suffix == PRODUCER_SNAPSHOT_SUFFIX
             and not file.temporary_suffix
         )
+        # Those that a `sync` would only sync again.
+        self._durable = set(self._offsets) if are_durable else set[Offset]()
 
     @property
     def offsets(self) -> tuple[Offset, ...]:
@@ -68,6 +78,7 @@ class ProducerSnapshots:
     def put(self, offset: Offset, entries: Sequence[ProducerSnapshotEntry]) -> None:
         """Write a snapshot, which must not exist yet."""
         # Written before it is listed: copies to the remote tier open what is listed.
+        self._durable.discard(offset)
         self._fs.write_bytes(self.path(offset), encode_producer_snapshot(entries))
         with self._lock:
             insort(self._offsets, offset)
@@ -91,9 +102,13 @@ class ProducerSnapshots:
         state.load((), 0, now_ms)
 
     def remove(self, offset: Offset) -> None:
+        self._forget(offset)
+        self._fs.remove(self.path(offset))
+
+    def _forget(self, offset: Offset) -> None:
         with self._lock:
             self._offsets.remove(offset)
-        self._fs.remove(self.path(offset))
+            self._durable.discard(offset)
 
     def remove_where_above(self, offset: Offset) -> None:
         for above in self._offsets[bisect_right(self._offsets, offset) :]:
@@ -115,15 +130,20 @@ class ProducerSnapshots:
         """Mark a snapshot for deletion; returns its new path, or None if it does not exist."""
         if offset not in self._offsets:
             return None
-        with self._lock:
-            self._offsets.remove(offset)
+        self._forget(offset)
         path = self.path(offset)
         deleted = path.with_name(path.name + DELETED_SUFFIX)
         self._fs.rename(path, deleted)
         return deleted
 
+    def unsynced(self, from_offset: Offset) -> list[Offset]:
+        """The snapshots at or above `from_offset` that may not be durable."""
+        return [each for each in self.offsets if each >= from_offset and each not in self._durable]
+
     def sync(self, from_offset: Offset) -> None:
         """Make the snapshots at or above `from_offset` durable."""
-        for offset in self.offsets:
-            if offset >= from_offset:
-                self._fs.sync_file(self.path(offset))
+        for offset in self.unsynced(from_offset):
+            self._fs.sync_file(self.path(offset))
+            with self._lock:
+                if offset in self._offsets:  # it may have been removed meanwhile
+                    self._durable.add(offset)

@@ -30,6 +30,7 @@ from isotherm.record.batch import build_batch, iterate_batches
 from isotherm.segment.offset_index import Buffer
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
+from tests.support.faulty_fs import FaultyFileSystem
 
 T0 = 1_700_000_000_000
 A, B, C = (TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("a", 1))
@@ -857,3 +858,48 @@ def test_metadata_log_is_opened_in_its_directory(tmp_path: Path, clock: SimClock
         assert manager.metadata_log_dir.path == dirs[1]
     finally:
         manager.shutdown()
+
+
+def test_stop_syncs_each_file_of_a_log_once(open_manager: Open, tmp_path: Path) -> None:
+    manager = open_manager("one")
+    append(manager.create_log(A, TOPIC_ID, CONFIG))
+    manager.shutdown()
+    fs = FaultyFileSystem()
+    manager = open_manager("one", fs=fs)
+    log = manager.log(A)
+    assert log is not None
+    append(log)
+    manager.shutdown()
+    counts = {
+        at.name: n
+        for at, n in fs.sync_counts.items()
+        if log.directory in (at, *at.parents) and at.exists()
+    }
+    # The snapshot at 1 is that of the stop before.
+    assert counts == {
+        "a-0": 1,
+        f"{0:020d}.log": 1,
+        f"{0:020d}.index": 1,
+        f"{0:020d}.timeindex": 1,
+        f"{2:020d}.snapshot": 1,
+    }
+
+
+def test_stop_closes_all_logs_though_one_fails(
+    open_manager: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = open_manager("one")
+    logs = [manager.create_log(TopicPartition("a", n), TOPIC_ID, CONFIG) for n in range(20)]
+    close = PartitionLog.close
+    closed = []
+
+    def close_or_fail(log: PartitionLog) -> None:
+        if log is logs[3]:
+            raise LogDirFailedError("the disk of this log")
+        close(log)
+        closed.append(log)
+
+    monkeypatch.setattr(PartitionLog, "close", close_or_fail)
+    manager.shutdown()
+    assert set(closed) == {*logs} - {logs[3]}
+    assert "log is not closed" in caplog.text

@@ -121,3 +121,19 @@ def test_snapshots_are_synced_from_an_offset_on(tmp_path: Path) -> None:
     fs = FaultyFileSystem()
     ProducerSnapshots(fs, tmp_path).sync(20)
     assert set(fs.sync_counts) == {path(tmp_path, 20), path(tmp_path, 30)}
+
+
+def test_snapshot_is_synced_once(tmp_path: Path) -> None:
+    snapshots_at(tmp_path, 5, 20)
+    fs = FaultyFileSystem()
+    snapshots = ProducerSnapshots(fs, tmp_path, are_durable=True)
+    snapshots.put(30, ())
+    snapshots.sync(0)
+    snapshots.sync(0)
+    assert fs.sync_counts == {path(tmp_path, 30): 1}
+    # One of the same name is another file.
+    snapshots.remove(5)
+    snapshots.put(5, ())
+    assert snapshots.unsynced(0) == [5]
+    snapshots.sync(0)
+    assert fs.sync_counts[path(tmp_path, 5)] == 1
