@@ -72,8 +72,9 @@ SOAK_ROUNDS ?= 20
 soak: setup ## The longest tests; SOAK_ROUNDS of new examples; clients at work for SOAK_SECONDS; SOAK_KILLS kills; clusters
 	$(BIN)/python -m pytest -q -m "soak or nightly"
 	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q tests/property || exit; done
-	PYTHONPATH=. $(BIN)/python -m tests.support.correctness.run --seconds $(SOAK_SECONDS)
+	PYTHONPATH=. $(BIN)/python -m tests.support.correctness.run --seconds $(SOAK_SECONDS) --erase
 	PYTHONPATH=. $(BIN)/python -m tests.support.correctness.run --kills $(SOAK_KILLS) --precise --level 0 1 --store folder s3
+	PYTHONPATH=. $(BIN)/python -m tests.support.correctness.run --kills $(SOAK_KILLS) --precise --erase --store folder s3
 	PYTHONPATH=. $(BIN)/python -m tests.support.cluster.run --cluster isotherm mixed --seconds $(SOAK_SECONDS)
 	PYTHONPATH=. $(BIN)/python -m tests.support.cluster.placements
 

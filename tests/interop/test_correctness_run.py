@@ -16,13 +16,15 @@ ENDED = {f"{kind}:ok" for kind in ("assign", "poll", "send", "subscribe", "txn")
 
 
 @pytest.mark.slow
-def test_clients_see_no_anomaly_while_the_broker_is_killed_and_paused(tmp_path: Path) -> None:
+def test_clients_see_no_anomaly_while_the_broker_is_killed_and_paused_and_records_are_erased(
+    tmp_path: Path,
+) -> None:
     seed = time.time_ns()
     report = run(
         seed=seed,
         seconds=None,
         faults=FAULTS,
-        profiles=[Profile(faults_max=FAULTS)],
+        profiles=[Profile(faults_max=FAULTS, erases=True)],
         directory=tmp_path,
         clock=SystemClock(),
         say=print,
@@ -33,3 +35,4 @@ def test_clients_see_no_anomaly_while_the_broker_is_killed_and_paused(tmp_path: 
     assert report.operations.keys() >= ENDED, summary
     assert min(report.records_sent, report.records_read) > 500, summary
     assert report.partitions_in_both_tiers >= 2, summary
+    assert min(report.erasures, report.records_erased) > 0, summary

@@ -50,6 +50,7 @@ from tests.support.correctness.history import (
 )
 
 _NO_STARTS: Mapping[TopicPartition, Offset] = MappingProxyType({})
+_NOTHING: Mapping[TopicPartition, Mapping[Offset, Value]] = MappingProxyType({})
 
 Place: TypeAlias = tuple[TopicPartition, Offset]
 TopicValue: TypeAlias = tuple[str, Value]
@@ -89,12 +90,21 @@ class Evidence:
     """A history, indexed by value and by place."""
 
     def __init__(
-        self, operations: Sequence[Operation], log_starts: Mapping[TopicPartition, Offset]
+        self,
+        operations: Sequence[Operation],
+        log_starts: Mapping[TopicPartition, Offset],
+        erased: Mapping[TopicPartition, Mapping[Offset, Value]] = _NOTHING,
     ) -> None:
         """`log_starts` has the log start offsets of partitions whose first records were deleted on
-        purpose."""
+        purpose, `erased` the records that readers may miss because they were erased."""
         self.operations = operations
         self.log_starts = log_starts
+        self.erased_places = {(place, at) for place, records in erased.items() for at in records}
+        self.erased_values = {
+            (partition.topic, value)
+            for partition, records in erased.items()
+            for value in records.values()
+        }
         self.observations = [
             Observation(operation, read)
             for operation in operations
@@ -142,13 +152,16 @@ class Evidence:
 
 
 def check(
-    operations: Sequence[Operation], log_starts: Mapping[TopicPartition, Offset] = _NO_STARTS
+    operations: Sequence[Operation],
+    log_starts: Mapping[TopicPartition, Offset] = _NO_STARTS,
+    erased: Mapping[TopicPartition, Mapping[Offset, Value]] = _NOTHING,
 ) -> list[Anomaly]:
     """All anomalies of a history. Its operations must be in the order in which they completed.
 
-    `log_starts` has the final log start offsets of partitions whose oldest records expire.
+    `log_starts` has the final log start offsets of partitions whose oldest records expire, `erased`
+    the erased records, which readers may have seen or not.
     """
-    evidence = Evidence(operations, log_starts)
+    evidence = Evidence(operations, log_starts, erased)
     return [Anomaly(name, detail) for find in _SEARCHES for name, detail in find(evidence)]
 
 
@@ -208,7 +221,7 @@ def _lost_and_unseen(evidence: Evidence) -> _Found:
     for write in evidence.committed_writes:
         partition, value, offset = write.send
         topic_value = (partition.topic, value)
-        if evidence.trusted_observations(topic_value):
+        if topic_value in evidence.erased_values or evidence.trusted_observations(topic_value):
             continue
         log_start = evidence.log_starts.get(partition)
         if log_start is not None and (offset is None or offset < log_start):
@@ -330,7 +343,7 @@ def _known_offsets(
     else:
         places |= {o.place for o in evidence.observations if o.of_committed}
     known: defaultdict[TopicPartition, list[Offset]] = defaultdict(list)
-    for partition, offset in sorted(places):
+    for partition, offset in sorted(places - evidence.erased_places):
         known[partition].append(offset)
     return known
 

@@ -120,12 +120,14 @@ class AssignedReader:
         self._consumer.close()
 
 
-def run_assigned_reader(workload: Workload, rng: random.Random, isolation: Isolation) -> None:
+def run_assigned_reader(
+    workload: Workload, rng: random.Random, isolation: Isolation, topic: str = EVENTS
+) -> None:
     """Run one reader after the other.
 
     Some continue where the last one ended, others read from the start.
     """
-    positions = dict.fromkeys(workload.partitions(EVENTS), 0)
+    positions = dict.fromkeys(workload.partitions(topic), 0)
     while not workload.stopping.is_set():
         reader = AssignedReader(workload, workload.history.new_process(), isolation)
         reader.assign(positions)

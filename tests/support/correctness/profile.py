@@ -41,7 +41,7 @@ class Profile:
 
     A round ends after `faults_max` kills and pauses. With `precise` the broker kills itself at a
     durable write, if it reaches that within `patience_s`. With `deletes` there are topics that
-    expire and topics that are deleted.
+    expire and topics that are deleted, with `erases` a topic whose records are erased in place.
     """
 
     level: int = 1
@@ -61,6 +61,7 @@ class Profile:
     writes: Sequence[str] = ()
     """The kinds of write that may be crash points. Empty means all."""
     deletes: bool = False
+    erases: bool = False
     moves_leaders: bool = False
     """Partitions have several replicas, so their leaders change while clients work."""
     delays: Mapping[str, float] = field(default_factory=dict)
@@ -82,7 +83,8 @@ class Profile:
             "remote.log.manager.task.retry.backoff.max.ms": "1000",
             # With this interval interrupted uploads and deletions continue within seconds.
             "rlmm.config.remote.log.metadata.cleanup.interval.ms": "1000",
-            "rlmm.config.remote.log.metadata.cleanup.grace.ms": "2000",
+            # An erasure that stores nothing for so long is undone, and the machine may be busy.
+            "rlmm.config.remote.log.metadata.cleanup.grace.ms": "10000" if self.erases else "2000",
         }
 
     def topic_config(self) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.support.correctness.checker import Anomaly
 from tests.support.correctness.crash_points import CrashPoint, CrashSchedule, table
+from tests.support.correctness.erasing import Erased
 from tests.support.correctness.history import Operation
 from tests.support.correctness.profile import Fault
 from tests.support.correctness.settled_tier import TierFindings
@@ -42,6 +43,10 @@ class Report:
     """The crash points of processes that did not reach them in time."""
     life: tuple[str, ...] = ()
     """The kinds of write that a precise run must reach."""
+    erasures: int = 0
+    """The staged runs, and with `records_erased` what they erased."""
+    records_erased: int = 0
+    erasures_failed: int = 0
     anomalies: list[Anomaly] = field(default_factory=list)
 
     @property
@@ -61,6 +66,11 @@ class Report:
         self.segments_in_bucket += findings.finished_segments
         self.unfinished_uploads += findings.unfinished_uploads
         self.sole_copies_deleted += findings.sole_copies_deleted
+
+    def add_erased(self, erased: Erased) -> None:
+        self.erasures += erased.runs
+        self.erasures_failed += erased.failed
+        self.records_erased += len(erased.values)
 
     def add_log(self, text: str) -> None:
         for level, what in _LOGGED.findall(text):
@@ -84,6 +94,8 @@ class Report:
             f"copies deleted_while_the_only_one={self.sole_copies_deleted}",
             f"partitions in_both_tiers={self.partitions_in_both_tiers}",
             f"records sent={self.records_sent} read={self.records_read}",
+            f"erasures runs={self.erasures} failed={self.erasures_failed}",
+            f"records erased={self.records_erased}",
             f"faults {faults}",
             f"operations {_counts(self.operations)}",
             f"errors {_counts(self.errors)}",

@@ -20,17 +20,19 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 
 from isotherm.clock import Clock, SystemClock
+from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.local_servers import free_ports
 from tests.support.correctness.checker import Anomaly, check, check_copies
 from tests.support.correctness.consuming import log_starts, read_to_the_end
 from tests.support.correctness.copying import copy_the_rest
 from tests.support.correctness.crash_points import CrashSchedule
+from tests.support.correctness.erasing import Erased, Eraser, unerased
 from tests.support.correctness.history import Isolation
 from tests.support.correctness.nemesis import Nemesis
 from tests.support.correctness.profile import Profile, Store
@@ -42,6 +44,7 @@ from tests.support.correctness.workload import (
     COPIES,
     EVENTS,
     EXPIRING,
+    FORGETTING,
     PARTITIONS,
     PATIENCE_S,
     Workload,
@@ -120,7 +123,13 @@ def run_round(
         started.callback(nemesis.kill)
         workload = Workload(nemesis.broker.bootstrap_servers, clock, profile.write_pause_s)
         topics = _make_topics(workload, profile)
-        _work(workload, nemesis, rng, profile, seconds)
+        eraser = None
+        if profile.erases:
+            eraser = _new_eraser(workload, settings, bucket, rng, directory)
+        _work(workload, nemesis, rng, profile, seconds, eraser)
+        if eraser is not None:
+            # Of the records that were written last, and however seldom a run was staged before.
+            eraser.erase_once()
         copy_the_rest(workload, COPIER_IDS[0], PATIENCE_S)
         servers = workload.bootstrap_servers
         if not await_settled(servers, bucket, clock, timeout_s=PATIENCE_S):
@@ -144,10 +153,34 @@ def run_round(
     report.missed += nemesis.missed
     report.add_log(nemesis.log_path.read_text(errors="replace"))
     report.partitions_in_both_tiers += _partitions_in_both_tiers(directory)
-    report.anomalies += check(operations, begun)
+    erased = Erased() if eraser is None else eraser.erased
+    report.add_erased(erased)
+    report.anomalies += check(operations, begun, erased.places)
+    report.anomalies += unerased(erased, [directory / "log", bucket])
     report.anomalies += check_copies(operations, EVENTS, COPIES)
     expiring_bytes = profile.expiring_bytes if expiring else None
-    report.add_tiers(check_tiers(directory / "log", bucket, expiring_bytes=expiring_bytes))
+    report.add_tiers(
+        check_tiers(directory / "log", bucket, expiring_bytes=expiring_bytes, erased=erased.places)
+    )
+
+
+def _new_eraser(
+    workload: Workload,
+    broker_settings: Mapping[str, str],
+    bucket: Path,
+    rng: random.Random,
+    directory: Path,
+) -> Eraser:
+    prefix = "rsm.config."
+    config = {
+        key.removeprefix(prefix): value
+        for key, value in broker_settings.items()
+        if key.startswith(prefix)
+    }
+    folder = directory / "erased"
+    folder.mkdir()
+    settings = ObjectStoreSettings.from_config({"url": bucket.as_uri(), **config})
+    return Eraser(workload, settings, random.Random(rng.random()), folder)
 
 
 def _s3_server(directory: Path) -> S3Server:
@@ -162,6 +195,8 @@ def _make_topics(workload: Workload, profile: Profile) -> list[str]:
     configs = {EVENTS: config, COPIES: config}
     if profile.deletes:
         configs[EXPIRING] = config | {"retention.bytes": str(profile.expiring_bytes)}
+    if profile.erases:
+        configs[FORGETTING] = config
     workload.make_topics(configs)
     return list(configs)
 
@@ -184,10 +219,13 @@ def _work(
     rng: random.Random,
     profile: Profile,
     seconds: float | None,
+    eraser: Eraser | None,
 ) -> None:
     """Run the round's threads until the time is up, the faults are done, or a thread fails. Raises
     the error of that thread."""
     works = workers(workload, rng, profile)
+    if eraser is not None:
+        works.append(eraser.run)
     with ThreadPoolExecutor(len(works) + 1, thread_name_prefix="correctness") as pool:
         running: list[Future[None]] = [pool.submit(work) for work in works]
         running.append(pool.submit(nemesis.run, workload.stopping))

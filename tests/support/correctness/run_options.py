@@ -41,6 +41,7 @@ anomalies, as the report names them:
   precommitted-read, uncopied, out-of-range   seen by clients    (checker.py)
   hole, leaked-object, missing-object, damaged-object, unfinished-segment, undeleted-topic,
   expired-early, unsettled                    in the tiers       (settled_tier.py)
+  unerased                                    in any file        (erasing.py)
 
 exit status: 0 none found, 1 anomalies: the round's folder is kept, with the broker's log in
 broker.log. S3 needs the server that scripts/s3-server.sh installs.
@@ -64,6 +65,7 @@ class Options:
     calm_s: tuple[float, float] | None
     patience_s: float | None
     delays: dict[str, float]
+    erases: bool
 
     def profiles(self) -> list[Profile]:
         """One profile for each level and store."""
@@ -87,6 +89,7 @@ class Options:
                 writes=self.writes,
                 delays=self.delays,
             )
+        profile = replace(profile, erases=self.erases)
         if self.segment_bytes is not None:
             profile = replace(profile, segment_bytes=self.segment_bytes)
         if self.local_retention_bytes is not None:
@@ -171,7 +174,14 @@ def parse_options(arguments: Sequence[str] | None) -> Options:
         metavar="KIND=SECONDS",
         help="hold up each read or write of a kind, such as 'read audit=0.8'; may be repeated",
     )
+    add(
+        "--erase",
+        action="store_true",
+        help="random records of a topic are erased in place meanwhile; at level 1",
+    )
     chosen = parser.parse_args(arguments)
+    if chosen.erase and 0 in chosen.level:
+        parser.error("--erase is at level 1: at level 0 no segment is replaced")
     seconds = chosen.seconds
     if seconds is None and chosen.kills is None:
         seconds = ROUND_S
@@ -191,4 +201,5 @@ def parse_options(arguments: Sequence[str] | None) -> Options:
         calm_s=None if chosen.calm_s is None else tuple(chosen.calm_s),
         patience_s=chosen.patience_s,
         delays=dict(chosen.delay),
+        erases=chosen.erase,
     )

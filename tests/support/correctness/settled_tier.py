@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from isotherm.clock import Clock
 from isotherm.errors import IsothermError
@@ -58,6 +59,8 @@ _SCRUBBED = {"leaked": "leaked-object", "missing": "missing-object", "damaged": 
 # Files that a crash may leave behind, and that no listing of the store shows.
 UNFINISHED_UPLOAD = re.compile(r".*#\d+$|\.sgwtmp/.*")
 
+_NOTHING: Mapping[TopicPartition, Collection[Offset]] = MappingProxyType({})
+
 _LOOK_S = 0.5
 _QUIET_LOOKS = 4
 """The tier counts as settled after this many equal observations in a row. Tasks run several times
@@ -74,7 +77,7 @@ def await_settled(bootstrap_servers: str, bucket: Path, clock: Clock, *, timeout
         while quiet < _QUIET_LOOKS and clock.monotonic_s() < deadline_s:
             clock.wait(threading.Event(), _LOOK_S)
             try:
-                segments = _live_segments(topic)
+                segments = read_live_segments(topic)
             except IsothermError:
                 continue  # compaction has removed records during the read: read again
             names = frozenset(_object_names(bucket))
@@ -86,7 +89,9 @@ def await_settled(bootstrap_servers: str, bucket: Path, clock: Clock, *, timeout
     return quiet >= _QUIET_LOOKS
 
 
-def _live_segments(topic: KafkaMetadataTopic) -> dict[uuid.UUID, RemoteLogSegmentMetadata]:
+def read_live_segments(topic: KafkaMetadataTopic) -> dict[uuid.UUID, RemoteLogSegmentMetadata]:
+    """The live segments, from a broker. Raises IsothermError if it is away, or if compaction has
+    removed records during the read."""
     return live_segments(
         record.value
         for number in range(topic.partition_count)
@@ -127,10 +132,14 @@ class TierFindings:
 
 
 def check_tiers(
-    log_directory: Path, bucket: Path, *, expiring_bytes: int | None = None
+    log_directory: Path,
+    bucket: Path,
+    *,
+    expiring_bytes: int | None = None,
+    erased: Mapping[TopicPartition, Collection[Offset]] = _NOTHING,
 ) -> TierFindings:
     """The anomalies after an orderly stop of the broker. `expiring_bytes` is the `retention.bytes`
-    of EXPIRING, None without that topic."""
+    of EXPIRING, None without that topic. `erased` has the offsets that no batch need cover."""
     values = metadata_values_below(log_directory)
     held = objects_below(bucket)
     objects = {name: held[name] for name in held if not UNFINISHED_UPLOAD.fullmatch(name)}
@@ -164,7 +173,7 @@ def check_tiers(
                 continue
             # The other topics have no retention, so a raised log start must not hide a hole there.
             start = log_starts.get(partition, 0) if topic == EXPIRING else 0
-            anomalies += holes(partition, start, [*remote, *local])
+            anomalies += holes(partition, start, [*remote, *local], erased.get(partition, ()))
             if topic == EXPIRING and expiring_bytes is not None and start > 0:
                 anomalies += _expired_early(partition, start, [*remote, *local], expiring_bytes)
     events = metadata_values_below(log_directory, REMOTE_LOG_METADATA_AUDIT_TOPIC) or values
@@ -211,11 +220,17 @@ def _partition_of(metadata: RemoteLogSegmentMetadata) -> TopicPartition:
     return TopicPartition(partition.topic, partition.partition)
 
 
-def holes(partition: TopicPartition, start: Offset, contents: Iterable[bytes]) -> Iterator[Anomaly]:
-    """Yield the offsets from `start` to the end of the last batch that no batch covers. The topic
-    must not be compacted, because compaction leaves gaps."""
+def holes(
+    partition: TopicPartition,
+    start: Offset,
+    contents: Iterable[bytes],
+    erased: Collection[Offset] = (),
+) -> Iterator[Anomaly]:
+    """Yield the offsets from `start` to the end of the last batch that no batch covers, and that
+    are not erased. The topic must not be compacted, because compaction leaves gaps."""
     next_offset = start
-    for first, following in sorted(_ranges(contents)):
+    covered = _ranges(contents) | {(offset, offset + 1) for offset in erased}
+    for first, following in sorted(covered):
         if first > next_offset:
             yield Anomaly(
                 "hole", f"{partition}@{next_offset}-{first - 1} count={first - next_offset}"

@@ -128,7 +128,9 @@ def transactional_producer(workload: Workload, transactional_id: str) -> Produce
             return producer
 
 
-def run_transactions(workload: Workload, rng: random.Random, transactional_id: str) -> None:
+def run_transactions(
+    workload: Workload, rng: random.Random, transactional_id: str, topic: str = EVENTS
+) -> None:
     """Run transactions of a few steps.
 
     Some are aborted, some stay open because their client is dropped.
@@ -137,11 +139,11 @@ def run_transactions(workload: Workload, rng: random.Random, transactional_id: s
         process = workload.history.new_process()
         producer = transactional_producer(workload, transactional_id)
         reader = AssignedReader(workload, process, Isolation.READ_COMMITTED)
-        reader.assign(dict.fromkeys(workload.partitions(EVENTS), 0))
+        reader.assign(dict.fromkeys(workload.partitions(topic), 0))
         for _ in range(rng.randrange(1, TRANSACTIONS_PER_LIFE_MAX)):
             if workload.clock.wait(workload.stopping, workload.pause_s):
                 break
-            if not _run_transaction(workload, rng, producer, reader):
+            if not _run_transaction(workload, rng, producer, reader, topic):
                 break
         reader.close()
     # End a transaction that the last process may have left open, because it would stop
@@ -150,7 +152,11 @@ def run_transactions(workload: Workload, rng: random.Random, transactional_id: s
 
 
 def _run_transaction(
-    workload: Workload, rng: random.Random, producer: Producer, reader: AssignedReader
+    workload: Workload,
+    rng: random.Random,
+    producer: Producer,
+    reader: AssignedReader,
+    topic: str,
 ) -> bool:
     """Run one transaction. Returns False if the producer must be replaced."""
     invoked_s = workload.clock.monotonic_s()
@@ -162,7 +168,7 @@ def _run_transaction(
             steps.append(reader.poll(count_max=100, timeout_s=0.05))
             continue
         for _ in range(rng.randrange(1, RECORDS_PER_STEP_MAX)):
-            partition = workload.any_partition(EVENTS, rng)
+            partition = workload.any_partition(topic, rng)
             steps.append(transaction.send(partition, workload.new_value()))
     left_open = rng.random() < 0.03
     if left_open:

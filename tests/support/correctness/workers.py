@@ -17,7 +17,7 @@ from tests.support.correctness.passing_topics import run_passing_topics
 from tests.support.correctness.producing import run_producer
 from tests.support.correctness.profile import Profile
 from tests.support.correctness.transacting import run_transactions
-from tests.support.correctness.workload import EXPIRING, Workload
+from tests.support.correctness.workload import EXPIRING, FORGETTING, Workload
 
 COPIER_IDS = ("copier-0", "copier-1")
 
@@ -49,6 +49,12 @@ def workers(workload: Workload, rng: random.Random, profile: Profile) -> list[Ca
     for number, copier_id in enumerate(COPIER_IDS[:of_a_kind]):
         works.append(partial(run_transactions, workload, own(), f"txn-{number}"))
         works.append(partial(run_copier, workload, own(), copier_id))
+    if profile.erases:
+        works.append(partial(run_producer, workload, own(), FORGETTING, idempotent=True))
+        works.append(partial(run_transactions, workload, own(), "forgetting", FORGETTING))
+        works += [
+            partial(run_assigned_reader, workload, own(), each, FORGETTING) for each in Isolation
+        ]
     if profile.deletes:
         works.append(partial(run_producer, workload, own(), EXPIRING, idempotent=True))
         works.append(partial(run_passing_topics, workload, own(), profile.topic_config()))

@@ -24,8 +24,10 @@ from tests.support.correctness.history import UNREADABLE_VALUE, History, Value
 EVENTS = "events"
 COPIES = "copies"
 EXPIRING = "expiring"
-"""The topic with retention. The other two have none."""
-PARTITIONS: Mapping[str, int] = {EVENTS: 4, COPIES: 2, EXPIRING: 1}
+"""The topic with retention. The others have none."""
+FORGETTING = "forgetting"
+"""The topic whose records are erased. No other topic has its values."""
+PARTITIONS: Mapping[str, int] = {EVENTS: 4, COPIES: 2, EXPIRING: 1, FORGETTING: 2}
 VALUE_SIZE = 800
 BATCH_SIZE = 50_000
 """The size of a producer's batch, below `max.message.bytes`."""

@@ -269,3 +269,12 @@ def test_what_expired_on_purpose_is_not_lost() -> None:
     assert {each.name for each in check(history)} == {"lost-write"}
     assert check(history, {P0: 2}) == []
     assert {each.name for each in check(history, {P0: 1})} == {"lost-write"}
+
+
+def test_erased_record_may_be_missed_and_no_other() -> None:
+    operations = (*THREE_SENDS, assign({P0: 0}), poll(reads((0, 10), (2, 12))))
+    assert names(*operations) == ["int-poll-skip", "lost-write"]
+    assert check(operations, erased={P0: {1: 11}}) == []
+    assert {each.name for each in check(operations, erased={P0: {2: 12}, P1: {1: 11}})} == {
+        "int-poll-skip"
+    }

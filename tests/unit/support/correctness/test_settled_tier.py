@@ -44,6 +44,13 @@ def test_offsets_that_no_batch_covers_are_a_hole() -> None:
     ]
 
 
+def test_erased_offsets_are_no_hole_and_their_neighbours_are() -> None:
+    contents = [log(0, 3), log(7, 2)]
+    assert list(holes(P0, 0, contents, erased={3, 4, 5, 6})) == []
+    found_ones = [each.detail for each in holes(P0, 0, contents, erased={3, 6})]
+    assert found_ones == ["events-0@4-5 count=2"]
+
+
 def test_objects_without_metadata_are_leaked_but_for_uploads_that_a_crash_has_cut(
     tmp_path: Path,
 ) -> None:
