@@ -43,8 +43,8 @@ def run_passing_topics(workload: Workload, rng: random.Random, config: Mapping[s
 
 def _fill(workload: Workload, rng: random.Random, name: str) -> None:
     producer = Producer(workload.client_config(linger_ms=2, message_timeout_ms=3_000))
-    for number in range(rng.randrange(RECORDS_MAX)):
-        producer.produce(name, encode_value(number), partition=0)
+    for _ in range(rng.randrange(RECORDS_MAX)):
+        producer.produce(name, encode_value(workload.new_value()), partition=0)
     producer.flush(REQUEST_TIMEOUT_S)
 
 
