@@ -11,7 +11,7 @@ import itertools
 import json
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -47,7 +47,7 @@ from isotherm.spark.plan.planning import lineage_pieces
 from isotherm.spark.reading.committed_history import CommittedHistory
 from isotherm.types import BrokerId, Offset
 from tests.support.bucket_scrub import scrub
-from tests.support.mortal_store import Countdown, MortalClient
+from tests.support.mortal_store import Countdown, CutOffError, MortalClient
 from tests.support.tiered_partition import BROKER_ID, TieredPartition
 
 KEEP_OLD_MS = 5000
@@ -85,6 +85,7 @@ class ErasureStory:
         self.rng = random.Random(seed)
         self.countdown = Countdown()
         self.leads = True
+        self.executor_deaths = 0
         self.replicas: frozenset[BrokerId] = frozenset({BROKER_ID})
         settings = ObjectStoreSettings(url=(directory / "bucket").as_uri())
         store = open_object_store(settings, create_folder=True)
@@ -197,7 +198,8 @@ class ErasureStory:
         append = topic.append  # type: ignore[attr-defined]
 
         def counted(*arguments: object) -> int:
-            self.countdown.step()
+            if not self.countdown.is_full:  # the store's disk, not that of the log
+                self.countdown.step()
             offset: int = append(*arguments)
             return offset
 
@@ -209,11 +211,23 @@ class ErasureStory:
         (marked,) = marked_pieces(CommittedHistory(self.storage, found), found).values()
         return with_last_records(self.storage, marked)
 
-    def stage(self, run: str, kind: RunKind = RunKind.ERASURE) -> None:
-        """The job, from its first journal to the last."""
+    def stage(
+        self, run: str, kind: RunKind = RunKind.ERASURE, *, has_executors: bool = False
+    ) -> None:
+        """The job, from its first journal to the last. With executors the death of a task's process
+        is not that of the driver, which has the task tried again."""
         journal = self.journal(run, kind)
         self.journals.put(journal)
-        staged = [self.stage_piece(run, piece) for piece in self.pieces()]
+        staged = []
+        for piece in self.pieces():
+            try:
+                staged.append(self.stage_piece(run, piece))
+            except CutOffError:
+                if not has_executors:
+                    raise
+                self.executor_deaths += 1
+                self.countdown.left = None
+                staged.append(self.stage_piece(run, piece))
         replacements = tuple(each for each in staged if each is not None)
         self.journals.put(replace(journal, state=JournalState.STAGED, replacements=replacements))
 
@@ -228,13 +242,18 @@ class ErasureStory:
             keep_old_ms=KEEP_OLD_MS,
         )
 
-    def stage_piece(self, run: str, piece: Piece) -> SegmentReplacement | None:
-        """Stage the segment that replaces a piece, unless it would not change."""
+    def stage_piece(
+        self, run: str, piece: Piece, selected: Collection[Offset] | None = None
+    ) -> SegmentReplacement | None:
+        """Stage the segment that replaces a piece, unless it would not change. `selected` is the
+        selection of a run that has one of its own."""
         number = next(self._ids)
         folder = self.directory.parent / f"{self.directory.name}-job" / str(number)
         folder.mkdir(parents=True)
         offsets = sorted(
-            offset for offset in self.selected if piece.start_offset <= offset < piece.end_offset
+            offset
+            for offset in (self.selected if selected is None else selected)
+            if piece.start_offset <= offset < piece.end_offset
         )
         if not offsets:
             return None

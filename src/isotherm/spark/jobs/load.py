@@ -45,7 +45,12 @@ from isotherm.spark.jobs.load_passes import (
     prepare,
     write_all,
 )
-from isotherm.spark.jobs.rewrite_run import check_cluster_publishes, check_not_undone, new_run
+from isotherm.spark.jobs.rewrite_run import (
+    check_begun_alone,
+    check_cluster_publishes,
+    check_not_undone,
+    new_run,
+)
 from isotherm.spark.jobs.rewrite_tasks import open_journals
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.reading.brokers import KafkaBrokers
@@ -344,6 +349,7 @@ def load(
     ]
     for journal in started:
         journals.put(journal)
+    check_begun_alone(journals, run, {journal.partition for journal in started})
     settings = WriteSettings(
         run=run, target=target.store, rules=target.rules, fetch_bytes=fetch_bytes
     )

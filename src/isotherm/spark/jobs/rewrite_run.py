@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -163,7 +163,7 @@ def begin_journals(
     journals: RewriteJournals, run: str, pieces: Sequence[Piece], settings: RewriteSettings
 ) -> list[RewriteJournal]:
     """Store a journal for each partition of the pieces. Call right before the staging: a run that
-    stores nothing for long counts as abandoned."""
+    stores nothing for long counts as abandoned. Raises the error of `check_begun_alone`."""
     started = [
         RewriteJournal(
             kind=settings.kind,
@@ -178,7 +178,31 @@ def begin_journals(
     ]
     for journal in started:
         journals.put(journal)
+    check_begun_alone(journals, run, {journal.partition for journal in started})
     return started
+
+
+def check_begun_alone(
+    journals: RewriteJournals, run: str, partitions: Collection[TopicIdPartition]
+) -> None:
+    """Raise PolicyViolationError if another run has a journal for one of the partitions; the
+    journals of this run are removed then.
+
+    Call when this run's journals are stored: of two runs that have found the partition free at the
+    same time, the one that lists last sees the other's journal. Each may see the other's.
+    """
+    listed = [each for each in journals.list_runs() if each.partition in partitions]
+    others = [each for each in listed if each.run != run]
+    if not others:
+        return
+    for own in listed:
+        if own.run == run:
+            journals.forget(journals.read(own))
+    raise PolicyViolationError(
+        f"another run has begun at the same time run={others[0].run}"
+        f" partition={others[0].partition} hint='repeat the command when the other run is"
+        " over'"
+    )
 
 
 def end_staging(
