@@ -1,5 +1,6 @@
-"""A random log, a random selection, a random action, and a process that dies at a random durable
-change of the job or of the broker, twice in some runs: what is left is that of a model."""
+"""A random log, selection and action, and a process of the job, a task or the broker that
+dies at a random durable change, twice in some runs, or a store that is full from there on. What is
+left is that of a model."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from isotherm.errors import RemoteStorageError
 from isotherm.remote.erasure.erased_piece import EraseAction
 from isotherm.remote.rewriting.journal import JournalState
 from isotherm.remote.rewriting.run_recovery import undo_run
@@ -19,6 +21,9 @@ from tests.support.tiered_partition import TieredPartition
 
 EXAMPLES = 500
 SECOND_DEATH_SHARE = 0.3
+EXECUTORS_SHARE = 0.3
+FULL_SHARE = 0.2
+KINDS = ("job", "executor", "broker", "again", "full", "none")
 
 
 @pytest.mark.slow
@@ -46,7 +51,10 @@ def test_process_that_dies_anywhere_leaves_what_the_model_has(
         # Scrubbed by the example itself.
         TieredPartition.made.clear()
     # The deaths reach both programs, and some runs end without one.
-    assert min(deaths[each] for each in ("job", "broker", "again", "none")) > EXAMPLES // 50, deaths
+    assert (
+        min(deaths[each] for each in ("job", "executor", "broker", "again", "none"))
+        > EXAMPLES // 50
+    ), deaths
 
 
 def die_somewhere(directory: Path, seed: int) -> list[str]:
@@ -54,6 +62,8 @@ def die_somewhere(directory: Path, seed: int) -> list[str]:
     rng = random.Random(f"{seed}/deaths")
     action = rng.choice(list(EraseAction))
     story = ErasureStory(directory / "story", seed, action=action, batches_min=2, batches_max=4)
+    story.countdown.is_full = rng.random() < FULL_SHARE
+    has_executors = rng.random() < EXECUTORS_SHARE
     deaths = []
     story.countdown.left = rng.randrange(4 + 10 * len(story.segments_before))
     for number in range(4):
@@ -62,9 +72,18 @@ def die_somewhere(directory: Path, seed: int) -> list[str]:
             if number:
                 recover(story)
             if has_matches(story):
-                story.stage(f"run{number}")
+                story.stage(f"run{number}", has_executors=has_executors)
             is_staged = True
             story.finish()
+            if story.countdown.is_full and story.countdown.is_over:
+                # The broker has failed at each of its looks. Now it has room.
+                deaths.append("full")
+                story.countdown.left = None
+                story.finish()
+        except RemoteStorageError:
+            deaths.append("full")
+            story.check_nothing_is_lost()
+            story.countdown.left = None
         except CutOffError:
             deaths.append("again" if number else "broker" if is_staged else "job")
             story.restart()
@@ -75,6 +94,7 @@ def die_somewhere(directory: Path, seed: int) -> list[str]:
             break
     story.check_done()
     story.close()
+    deaths += ["executor"] * story.executor_deaths
     return deaths or ["none"]
 
 

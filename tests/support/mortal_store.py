@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from isotherm.errors import RemoteStorageError
 from isotherm.remote.storage.object_client import ObjectClient
 
 
@@ -12,10 +13,12 @@ class CutOffError(BaseException):
 
 
 class Countdown:
-    """Ends the process at the n-th durable change."""
+    """Ends the process at the n-th durable change. With `is_full` the store refuses that change and
+    all later ones instead, until `left` is None again."""
 
     def __init__(self) -> None:
         self.left: int | None = None
+        self.is_full = False
         self.count = 0
 
     def step(self) -> None:
@@ -23,7 +26,14 @@ class Countdown:
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
-                raise CutOffError
+                raise self._error()
+
+    @property
+    def is_over(self) -> bool:
+        return self.left is not None and self.left < 0
+
+    def _error(self) -> BaseException:
+        return RemoteStorageError("No space left on device") if self.is_full else CutOffError()
 
 
 class MortalClient(ObjectClient):

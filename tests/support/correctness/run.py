@@ -129,7 +129,7 @@ def run_round(
         _work(workload, nemesis, rng, profile, seconds, eraser)
         if eraser is not None:
             # Of the records that were written last, and however seldom a run was staged before.
-            eraser.erase_once()
+            eraser.erase_once_more(PATIENCE_S)
         copy_the_rest(workload, COPIER_IDS[0], PATIENCE_S)
         servers = workload.bootstrap_servers
         if not await_settled(servers, bucket, clock, timeout_s=PATIENCE_S):
