@@ -1,6 +1,7 @@
 """What do many idle partitions cost?
 
-Cases have none, a thousand and ten thousand partitions, with a record in each. Each side's broker
+Cases have none, a thousand and ten thousand partitions, with a record in each; the last one's are
+tiered. Each side's broker
 is stopped and started, then killed and started, on its own files. A start lasts from the creation
 of the process to the answer of a Metadata request. Memory, open files and CPU-seconds are measured
 afterwards, while no client is connected.
@@ -30,14 +31,24 @@ IDLE_S = 5.0
 
 class Point(NamedTuple):
     partitions: int
+    is_tiered: bool = False
     is_quick: bool = False
     """Whether --quick measures it too.
 
     Then a first start does not count: it warms the machine's caches.
     """
 
+    @property
+    def case(self) -> str:
+        return f"{self.partitions:,} {'tiered ' if self.is_tiered else ''}partitions"
 
-POINTS = (Point(0, is_quick=True), Point(1_000), Point(10_000))
+
+POINTS = (
+    Point(0, is_quick=True),
+    Point(1_000),
+    Point(10_000),
+    Point(10_000, is_tiered=True),
+)
 
 QUESTION = Question("partitions", "What do many idle partitions cost?", lambda scale: ())
 
@@ -69,7 +80,8 @@ def _idle(server: Server) -> Metrics:
 
 
 def run_point(point: Point, names: Sequence[str], directory: Path) -> dict[str, Any]:
-    case = f"{point.partitions:,} partitions"
+    case = point.case
+    config = {"remote.storage.enable": "true"} if point.is_tiered else {}
     measured: dict[str, list[Metrics]] = {name: [] for name in names}
     servers = []
     with contextlib.ExitStack() as stack:
@@ -79,7 +91,7 @@ def run_point(point: Point, names: Sequence[str], directory: Path) -> dict[str, 
             stack.callback(server.stop)
             server.start()
             if point.partitions:
-                fill_partitions(server, count=point.partitions)
+                fill_partitions(server, count=point.partitions, config=config)
             servers.append(server)
         for server in servers if point.is_quick else ():
             stop(server)
@@ -108,7 +120,7 @@ def main() -> None:
     document = describe(QUESTION, 1)
     document["results"] = []
     for point in POINTS:
-        is_wanted = options.case is None or options.case in f"{point.partitions:,} partitions"
+        is_wanted = options.case is None or options.case in point.case
         if is_wanted and (point.is_quick or not options.quick):
             with tempfile.TemporaryDirectory(prefix="isotherm-bench-") as directory:
                 document["results"].append(run_point(point, names, Path(directory)))

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -96,11 +96,17 @@ def _fill_segments(server: Server, *, count: int) -> None:
     _produce(server, topic="segments", size=count * SEGMENT_BYTES)
 
 
-def fill_partitions(server: Server, *, count: int) -> None:
-    """Create ten topics or more with `count` partitions in all, and write a record to each."""
+def fill_partitions(server: Server, *, count: int, config: Mapping[str, str] | None = None) -> None:
+    """Create ten topics or more with `count` partitions in all, and write a record to each.
+    `config` is that of the topics."""
     topics_count = max(10, count // PARTITIONS_OF_A_TOPIC_MAX)
     for number in range(topics_count):
-        create_topic(server.bootstrap_server, f"partitions-{number}", count // topics_count, {})
+        create_topic(
+            server.bootstrap_server,
+            f"partitions-{number}",
+            count // topics_count,
+            dict(config or {}),
+        )
     producer = Producer({"bootstrap.servers": server.bootstrap_server})
     for number in range(topics_count):
         for partition in range(count // topics_count):
