@@ -81,13 +81,14 @@ class ScheduledTask:
         self._pool.schedule(self._partition, self.tick)
 
     def wake(self) -> None:
-        """Run the task in one interval at the latest. A failing one keeps its backoff: its next run
-        looks at everything anyway."""
+        """Run the task in one interval at the latest. One that has failed keeps its backoff: its
+        next run looks at everything anyway."""
         if not self._is_failing:
             self._pool.wake(self._partition, self._interval_s)
 
     def tick(self) -> float:
-        # First, so that a change during the run is told.
+        # First, so that a change during the run is told, and wakes the next one.
+        self._is_failing = False
         self._log.watch()
         backoff_s = self._retried.run(self._task.run)
         self._is_failing = backoff_s is not None

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from isotherm.errors import RemoteStorageError
 from isotherm.remote.remote_log_manager import RemoteLogManager
 from isotherm.remote.tasks.copy import CopyTask
 from isotherm.remote.tasks.expiration import ExpirationTask
@@ -100,6 +101,25 @@ def test_segment_that_is_rolled_is_copied_within_an_interval(
         assert runs.after(INTERVAL_S + 1)["CopyTask"] >= 1
         assert all_copied(partition)
         partition.append(b"one more")
+
+
+def test_change_during_the_run_after_a_failure_brings_another_run(
+    idle: RemoteLogManager, runs: Runs, partition: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+
+    def run(task: CopyTask) -> None:
+        ran.append(len(ran))
+        if len(ran) == 1:
+            raise RemoteStorageError("the first run")
+        if len(ran) == 2:
+            partition.append(b"a change in the middle of a run")
+
+    monkeypatch.setattr(CopyTask, "run", run)
+    monkeypatch.setattr(CopyTask, "due_ms", None)
+    partition.log.roll()
+    runs.after(10 * INTERVAL_S)
+    assert len(ran) == 3
 
 
 def test_busy_partition_is_looked_at_once_an_interval(
