@@ -11,6 +11,7 @@ Source: Kafka FetchSessionHandler, FetchMetadata.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -63,17 +64,22 @@ class FetchSessionClient:
 
     def request(self, partitions: RequestedPartitions) -> SessionRequest:
         """The next request. It makes `partitions` the partitions of the session."""
+        earlier = self._partitions
+        forgotten = list[TopicIdPartition]()
         if self._epoch == _FULL:
-            changed, forgotten = partitions, list[TopicIdPartition]()
+            changed = partitions
         else:
             changed = {
                 place: partition
                 for place, partition in partitions.items()
-                if self._partitions.get(place) != partition
+                # By identity first: the request of an idle partition is the same object.
+                if earlier.get(place) is not partition and earlier.get(place) != partition
             }
-            # A partition that backs off is not in `partitions`. It leaves the session, so that the
-            # leader sends nothing for it meanwhile, as in Kafka.
-            forgotten = [place for place in self._partitions if place not in partitions]
+            new_count = sum(place not in earlier for place in changed)
+            if len(partitions) - new_count < len(earlier):
+                # A partition that backs off is not in `partitions`. It leaves the session, so that
+                # the leader sends nothing for it meanwhile, as in Kafka.
+                forgotten = [place for place in earlier if place not in partitions]
         self._partitions = dict(partitions)
         return SessionRequest(
             self._session_id, self._epoch, _topics(changed), _forgotten(forgotten), self._partitions
@@ -94,7 +100,12 @@ class FetchSessionClient:
             for topic in response.topics
             for partition in topic.partitions
         }
-        requested = {(place.topic_id, place.partition) for place in self._partitions}
+        # The usual answer to an incremental request has no partition.
+        requested = (
+            {(place.topic_id, place.partition) for place in self._partitions}
+            if answered or self._epoch == _FULL
+            else set[tuple[uuid.UUID | None, int]]()
+        )
         fault = "" if answered <= requested else "it has partitions that were not requested"
         if self._epoch == _FULL and not fault and answered != requested:
             fault = "it lacks partitions of a full request"

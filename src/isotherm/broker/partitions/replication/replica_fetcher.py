@@ -119,12 +119,13 @@ class FetcherContext(NamedTuple):
 @dataclass(slots=True)
 class _Followed:
     """A followed partition. `state` is None before the first fetch in this leader epoch. `request`
-    is None if the last fetch left the partition out."""
+    is None if the last fetch left the partition out; it was made of `requested_state`."""
 
     partition: FollowedPartition
     leader_epoch: LeaderEpoch
     state: FetchState | None = None
     request: FetchPartition | None = None
+    requested_state: FetchState | None = None
 
     @property
     def place(self) -> TopicIdPartition:
@@ -318,12 +319,24 @@ class ReplicaFetcher:
         requests = {}
         # A copy: `_attempt` removes partitions that fail.
         for followed in list(self._followed.values()):
+            state, request = followed.state, followed.request
+            # An idle partition's request is used again: a fetcher may have ten thousand. A state
+            # in sync was ready at the request before, and nothing holds it back.
+            if (
+                request is not None
+                and state is followed.requested_state
+                and request.log_start_offset == followed.partition.log.log_start_offset
+                and (self._quota is None or (state is not None and state.is_in_sync))
+            ):
+                requests[followed.place] = request
+                continue
             followed.request = None
             if followed.state is None:
                 self._attempt(followed, lambda each=followed: self._begin(each))  # type: ignore[misc]
             state, place = followed.state, followed.place
             if state is None or not state.is_ready(now_ms) or self._is_held_back(followed, state):
                 continue
+            followed.requested_state = state
             requests[place] = followed.request = state.request(
                 place.partition,
                 log_start_offset=followed.partition.log.log_start_offset,

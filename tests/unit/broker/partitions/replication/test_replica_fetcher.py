@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.partitions.replica_metrics import FetcherMetrics
 from isotherm.broker.partitions.replica_roles import NoFetchers, ReplicaFetchers
+from isotherm.broker.partitions.replication.follower_fetch import FetchState
 from isotherm.broker.partitions.replication.replica_fetcher import FetcherContext, ReplicaFetcher
 from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
 from isotherm.config.broker import BrokerConfig
@@ -171,6 +172,32 @@ def test_partition_that_got_records_is_asked_last(setup: Setup) -> None:
     setup.follow(A, B)
     setup.fetch(2)
     assert [each.partition for each in setup.asked()] == [1, 0]
+
+
+def test_requests_of_idle_partitions_are_made_once(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    make = FetchState.request
+
+    def counted(state: FetchState, partition: int, **more: int) -> FetchPartition:
+        made.append(partition)
+        return make(state, partition, **more)
+
+    setup.append(A, 3)
+    setup.follow(A, B)
+    setup.fetch(4)
+    # The answers of a model leader, which names each partition, keep the states as they are.
+    monkeypatch.setattr(setup.fetcher, "_process", lambda key, answer: None)
+    monkeypatch.setattr(FetchState, "request", counted)
+    setup.fetch(5)
+    assert len(made) <= 2, "the states that the last answers have left"
+    made.clear()
+    log = setup.followed[A].log
+    log.maybe_increment_log_start_offset(2)
+    setup.fetch(3)
+    assert made == [A.partition]
+    assert [each.log_start_offset for each in setup.asked() if each.fetch_offset == 3] == [2]
 
 
 def test_nothing_is_asked_without_partitions(setup: Setup) -> None:
