@@ -277,7 +277,7 @@ class ErasureStory:
         """Let the broker do what is due."""
         self.finisher().run()
 
-    def finisher(self) -> RewriteFinisher:
+    def finisher(self, abandoned_after_ms: int = 10**12) -> RewriteFinisher:
         partition = self.partition
         local = LocalCopies(
             BROKER_ID,
@@ -290,7 +290,7 @@ class ErasureStory:
             self.journals,
             self.storage,
             TierReplacementTarget(partition.tier, partition.metadata, lambda _: self.leads, local),
-            abandoned_after_ms=10**12,
+            abandoned_after_ms=abandoned_after_ms,
             is_alone=True,
             clock=partition.clock,
             metrics=Metrics(),

@@ -297,7 +297,9 @@ class RewriteFinisher:
     def _give_up(self, listed: ListedRun, run: FoundRun) -> None:
         if self._is_alone:
             _logger.warning("abandoned run is undone run=%s", run.run)
-            undo_run(self._storage, self._journals, run)
+            # None should be live. But a run whose journal is lost does not say how far it came.
+            live = [each for _, each in run.staged if self._target.segment(each) is not None]
+            undo_run(self._storage, self._journals, run, live=live)
         elif listed not in self._reported:
             self._reported.add(listed)
             _logger.warning(

@@ -167,8 +167,11 @@ class RewriteJournals:
 
     def list_runs(self) -> list[ListedRun]:
         """Every unfinished run, by one listing."""
+        return self._list(self._root)
+
+    def _list(self, prefix: str) -> list[ListedRun]:
         folders: dict[tuple[TopicIdPartition, str], list[tuple[str, TimestampMs]]] = {}
-        for stored in self._client.list_objects(self._root):
+        for stored in self._client.list_objects(prefix):
             place = self._parse(stored.key)
             if place is not None:
                 partition, run, name = place
@@ -176,8 +179,8 @@ class RewriteJournals:
         return [_listed(*place, names) for place, names in sorted(folders.items())]
 
     def read(self, listed: ListedRun) -> FoundRun:
-        """Read the run's journal, with one more request. Raises CorruptMetadataError for an
-        unreadable one."""
+        """Read the run's journal, with one more request, and another listing once the staging is
+        over. Raises CorruptMetadataError for an unreadable one."""
         journal = None
         if listed.has_journal:
             key = self._folder(listed.partition, listed.run) + _JOURNAL
@@ -185,6 +188,12 @@ class RewriteJournals:
                 journal = decode_journal(self._client.get(key, JOURNAL_SIZE_MAX))
             except UnreadableDataError as error:
                 raise type(error)(f"{error} object={key}") from error
+        if journal is not None and journal.state is not JournalState.STAGING:
+            # The staging may have ended since the listing, which then lacks announcements. One that
+            # is left when the journal is gone looks like that of a run without a journal, and its
+            # segment, which may be live, would be deleted with it.
+            again = self._list(self._folder(listed.partition, listed.run))
+            listed = again[0] if again else listed
         return FoundRun(
             listed.partition,
             listed.run,

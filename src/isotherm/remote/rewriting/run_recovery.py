@@ -23,10 +23,15 @@ def command_of(run: FoundRun) -> str:
 
 
 def undo_run(
-    storage: ObjectStoreRemoteStorageManager, journals: RewriteJournals, run: FoundRun
+    storage: ObjectStoreRemoteStorageManager,
+    journals: RewriteJournals,
+    run: FoundRun,
+    *,
+    live: Collection[RemoteLogSegmentId] = (),
 ) -> None:
-    """Delete the staged segments of a failed run, and its journal. Idempotent."""
-    delete_staged(storage, run, kept=())
+    """Delete the staged segments of a failed run except `live` ones, and its journal.
+    Idempotent."""
+    delete_staged(storage, run, kept=live)
     journals.forget(run)
 
 

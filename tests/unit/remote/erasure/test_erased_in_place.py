@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from isotherm.remote.rewriting.journal import JournalState, RunKind
 from isotherm.remote.rewriting.run_recovery import undo_run
-from tests.support.erasure_story import ErasureStory
+from tests.support.erasure_story import KEEP_OLD_MS, ErasureStory
 from tests.support.mortal_store import CutOffError
 from tests.support.tiered_partition import BROKER_ID
 
@@ -45,6 +46,43 @@ def test_journal_waits_for_each_replica(tmp_path: Path) -> None:
     assert not story.selected & dict(story.all_contents()).keys()
     story.journals.note_dropped(found, 7)
     story.look()
+    story.check_done()
+
+
+def test_staging_that_ends_behind_the_brokers_listing_leaves_no_announcement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An announcement without a journal is that of an abandoned run, whose objects are deleted."""
+    story = ErasureStory(tmp_path / "story", 1)
+    listings = []
+    announce = story.journals.announce
+
+    def announced(*arguments: Any) -> None:
+        announce(*arguments)
+        listings.append(story.journals.list_runs())
+
+    monkeypatch.setattr(story.journals, "announce", announced)
+    story.stage("one")
+    assert len(listings) > 1
+    finisher = story.finisher()
+    with monkeypatch.context() as patch:
+        patch.setattr(story.journals, "list_runs", lambda: listings[0])
+        finisher.run()
+        story.partition.clock.advance(KEEP_OLD_MS)
+        finisher.run()
+    story.finish()
+    story.check_done()
+
+
+def test_live_segment_outlives_an_announcement_without_a_journal(tmp_path: Path) -> None:
+    story = ErasureStory(tmp_path / "story", 1)
+    story.stage("one")
+    story.finish()
+    segment = story.partition.segments()[0]
+    story.journals.announce("lost", segment.segment_id, segment.start_offset)
+    # The objects in the folder have the time of the machine's clock, which is not the story's.
+    story.partition.clock.advance(10**13)
+    story.finisher(abandoned_after_ms=0).run()
     story.check_done()
 
 
