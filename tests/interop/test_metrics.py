@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from isotherm.broker.cluster.upstream_cluster import PARTITIONS, STATE_AGE
+from isotherm.broker.cluster.replica_cluster import PARTITIONS, STATE_AGE
 from isotherm.errors import ConfigError
 from isotherm.remote.remote_tier_metrics import LOCAL_RETENTION_SIZE, RETENTION_SIZE
 from isotherm.testing.embedded_broker import EmbeddedBroker

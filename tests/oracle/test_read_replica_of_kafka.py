@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from isotherm.broker.cluster.replica_cluster import PARTITIONS, STATE_AGE
 from isotherm.broker.cluster.replica_settings import Tail
-from isotherm.broker.cluster.upstream_cluster import PARTITIONS, STATE_AGE
 from isotherm.client.node_address import NodeAddress
 from isotherm.errors import ConfigError
 from isotherm.testing.local_servers import free_ports

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from isotherm.broker.cluster.replica_settings import ReplicaSettings, Tail
+from isotherm.broker.cluster.replica_settings import LIST_INTERVAL_S, ReplicaSettings, Tail
 from isotherm.broker.node import BrokerNode
 from isotherm.broker.read_replica import ReplicaNode
 from isotherm.cli.replica import NODE_ID, replica_config
@@ -29,6 +29,7 @@ class EmbeddedReplica(EmbeddedBroker):
         acls: str | None = None,
         listener: str = "PLAINTEXT://127.0.0.1:0",
         peers: Mapping[BrokerId, NodeAddress] | None = None,
+        list_interval_s: float = LIST_INTERVAL_S,
     ) -> None:
         self.directory = directory
         self.fs = None
@@ -39,6 +40,7 @@ class EmbeddedReplica(EmbeddedBroker):
             tail=tail,
             acls=acls,
             peers=peers or {},
+            list_interval_s=list_interval_s,
         )
         self.config = replica_config(
             str(path),

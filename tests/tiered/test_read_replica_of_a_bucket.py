@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from isotherm.broker.cluster.replica_cluster import STATE_AGE
 from isotherm.errors import ConfigError, UnsupportedVersionError
 from isotherm.remote.storage.layout.names import LOCAL_TIERED_STORAGE
 from oracle.consumed_records import ConsumedRecord, consume_all
@@ -198,3 +200,88 @@ def test_kafkas_console_consumer_reads_all(
     )  # fmt: skip
     lines = sorted(line for line in printed.splitlines() if line.encode() in expected)
     assert lines == sorted(value.decode() for value in expected if value is not None)
+
+
+def histories(replica: EmbeddedReplica) -> dict[tuple[str, int], tuple[int, int]]:
+    """The log start and the end of each partition of a topic."""
+    return {
+        (topic.name, number): (partition.log.log_start_offset, partition.log.log_end_offset)
+        for topic in replica.node.services.replica_manager.topics()
+        if not topic.name.startswith("__")
+        for number, partition in topic.partitions.items()
+    }
+
+
+def records_of(replica: EmbeddedReplica, topic: str, partition: int) -> list[bytes | None]:
+    start, end = histories(replica)[topic, partition]
+    consumer = Consumer({"bootstrap.servers": replica.bootstrap_servers, "group.id": "x"})
+    consumer.assign([TopicPartition(topic, partition, start)])
+    messages = [consumer.poll(TIMEOUT_S) for _ in range(start, end)]
+    consumer.close()
+    assert [each and each.offset() for each in messages] == list(range(start, end))
+    return [each and each.value() for each in messages]
+
+
+def test_what_a_bucket_gains_and_loses_is_seen_without_a_restart(
+    tiers: Any, tmp_path: Path
+) -> None:
+    def write(topic: str, *values: bytes, partition: int = 0) -> None:
+        tiers.produce(topic, *((b"k", value) for value in values), partition=partition)
+
+    tiers.create_topic("kept")
+    write("kept", b"0", b"1", b"2", b"3")
+    tiers.expect_remote_ends("kept", 0, 1, 2)
+    with EmbeddedReplica(
+        tmp_path / "scratch", tiers.directory / "bucket", list_interval_s=0.01
+    ) as replica:
+
+        def expect(**ends: tuple[int, int]) -> None:
+            expected = {(name[:-2], int(name[-1])): each for name, each in ends.items()}
+            wait_until(lambda: histories(replica) == expected, lambda: str(histories(replica)))
+
+        expect(kept_0=(0, 3))
+        consumer = Consumer({"bootstrap.servers": replica.bootstrap_servers, "group.id": "tail"})
+        consumer.assign([TopicPartition("kept", 0, 3)])
+        write("kept", b"4", b"5")
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None
+        assert (message.offset(), message.value()) == (3, b"3")
+        consumer.close()
+        # Partitions and topics that are new. Partition 1 has no record yet.
+        tiers.expand("kept", 3)
+        write("kept", b"0", b"1", partition=2)
+        tiers.create_topic("anew")
+        write("anew", b"0", b"1", b"2")
+        expect(kept_0=(0, 5), kept_1=(0, 0), kept_2=(0, 1), anew_0=(0, 2))
+        write("kept", b"0", b"1", partition=1)
+        expect(kept_0=(0, 5), kept_1=(0, 1), kept_2=(0, 1), anew_0=(0, 2))
+        assert records_of(replica, "kept", 0) == [b"0", b"1", b"2", b"3", b"4"]
+        assert records_of(replica, "kept", 1) == [b"0"]
+        assert records_of(replica, "anew", 0) == [b"0", b"1"]
+        # What retention and deletion take away.
+        tiers.delete_records("kept", 2)
+        expect(kept_0=(2, 5), kept_1=(0, 1), kept_2=(0, 1), anew_0=(0, 2))
+        assert records_of(replica, "kept", 0) == [b"2", b"3", b"4"]
+        tiers.delete_topic("anew")
+        expect(kept_0=(2, 5), kept_1=(0, 1), kept_2=(0, 1))
+        tiers.create_topic("anew")
+        write("anew", b"again-0", b"again-1")
+        expect(kept_0=(2, 5), kept_1=(0, 1), kept_2=(0, 1), anew_0=(0, 1))
+        assert records_of(replica, "anew", 0) == [b"again-0"]
+
+
+def test_a_store_that_is_away_leaves_what_was_known(
+    left: Left, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with EmbeddedReplica(tmp_path / "scratch", left.bucket, list_interval_s=0.01) as replica:
+        left.bucket.rename(tmp_path / "away")
+        wait_until(lambda: "background task failed" in caplog.text, "a failed listing")
+        before_s = replica.node.metrics.value(STATE_AGE)
+        admin = AdminClient({"bootstrap.servers": replica.bootstrap_servers})
+        assert set(admin.list_topics(TOPIC, timeout=TIMEOUT_S).topics[TOPIC].partitions) == {0, 1}
+        assert replica.node.metrics.value(STATE_AGE) >= before_s
+        (tmp_path / "away").rename(left.bucket)
+        wait_until(lambda: "background task works again" in caplog.text, "the next listing")
+        got = consume_all(replica.bootstrap_servers, TOPIC, isolation_level=READ_COMMITTED)
+        assert got == left.expected[READ_COMMITTED]

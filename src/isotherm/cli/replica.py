@@ -28,6 +28,8 @@ from isotherm.config.server_properties import parse_broker_config
 # Above the ids that operators give to brokers, and that Kafka generates.
 NODE_ID = 1_000_000
 LISTENER = "PLAINTEXT://localhost:9192"
+# Of ReplicaSettings, which the help does not load.
+LIST_INTERVAL_S = 60.0
 
 
 def replica(
@@ -86,6 +88,15 @@ def replica(
             " line. Needed for a listener that other machines reach.",
         ),
     ] = None,
+    list_interval_s: Annotated[
+        float | None,
+        typer.Option(
+            "--list-interval-s",
+            min=1,
+            help="Without --upstream, the seconds between two listings of the bucket, which show"
+            f" new segments. [default: {LIST_INTERVAL_S:g}]",
+        ),
+    ] = None,
     config: ConfigFile = None,
     override: Overrides = None,
     client_property: ClientProperties = None,
@@ -106,6 +117,10 @@ def replica(
     """
     if tail not in ("proxy", "leader", "none"):
         raise typer.BadParameter("proxy, leader or none", param_hint="--tail")
+    if upstream and list_interval_s is not None:
+        raise typer.BadParameter(
+            "the cluster of --upstream tells of new segments", param_hint="--list-interval-s"
+        )
     lines = start_logging(log_level, LINES_PER_S)
     close_to_others()
     # As in `isotherm serve`.
@@ -133,6 +148,7 @@ def replica(
         tail=Tail(tail),
         acls=acls,
         peers=parse_peers(peers) if peers else {},
+        list_interval_s=list_interval_s or LIST_INTERVAL_S,
     )
 
     def make_node(config: BrokerConfig) -> ReplicaNode:

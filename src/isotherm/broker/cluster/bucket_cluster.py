@@ -1,5 +1,8 @@
 """The cluster of a read replica without a cluster: the bucket's manifests are the metadata.
 
+The bucket is listed again and again: whatever writes to it may still be there. What is new is
+served, and what is gone is no longer offered (docs/decisions/0288).
+
 Groups are kept in the scratch folder: consumers can share partitions and commit, until the replica
 stops. See ReplicaCluster.
 """
@@ -14,17 +17,23 @@ from concurrent.futures import ThreadPoolExecutor
 from isotherm.broker.cluster.replica_cluster import (
     HISTORY_SETTINGS,
     ReplicaCluster,
-    begin_history,
 )
+from isotherm.broker.cluster.replica_settings import ReplicaSettings
 from isotherm.broker.coordinators.coordinator_elections import offsets_topic
 from isotherm.broker.metadata.image import NO_LEADER, PartitionImage, TopicImage
-from isotherm.broker.partitions.replica_manager import ReplicaManager
+from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.tier.tiered_history import TieredHistory, last_segment, read_history
-from isotherm.errors import ConfigError, CorruptDataError, RemoteResourceNotFoundError
+from isotherm.config.broker import BrokerConfig
+from isotherm.errors import (
+    ConfigError,
+    CorruptDataError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
 from isotherm.remote.metadata.manifest_metadata import (
     ManifestMetadataManager,
-    newest_topics,
-    read_manifests,
+    ManifestReader,
+    TopicOfId,
 )
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
@@ -43,48 +52,97 @@ HISTORY_READ_THREADS = 16
 
 
 class BucketCluster(ReplicaCluster):
+    def __init__(
+        self, config: BrokerConfig, surroundings: Surroundings, settings: ReplicaSettings
+    ) -> None:
+        super().__init__(config, surroundings, settings)
+        self.pass_interval_s = settings.list_interval_s
+        self._metadata = ManifestMetadataManager()
+        self.tier_metadata = self._metadata
+        self._offsets_topic = self._offsets_topic_image()
+        self._reader: ManifestReader
+        self._left_out: set[TopicOfId] = set()
+        # Partitions whose segments differ from what their histories were read from.
+        self._changed: set[TopicIdPartition] = set()
+
     def open_tier(self) -> None:
         settings = ObjectStoreSettings.from_config(self._config.remote.rsm_config)
         check_store(settings, writes=False)
         # First: it refuses a folder that does not exist, where the storage manager makes one.
-        segments = newest_topics(read_manifests(settings, _is_served))
-        if not segments:
+        self._reader = ManifestReader(settings, _is_served)
+        self.storage = ObjectStoreRemoteStorageManager(settings)
+        self.cluster_id = uuid_to_text(random_uuid(self._surroundings.rng))
+        self.look()
+        if not self._metadata.partitions:
             raise ConfigError(
                 f"no segment of a topic is in the bucket url={settings.url}"
                 f" layout={settings.layout} key.prefix={settings.key_prefix or ''}"
                 " hint='check the path, key.prefix and layout'"
             )
-        self.tier_metadata = ManifestMetadataManager(segments)
-        self.storage = ObjectStoreRemoteStorageManager(settings)
-        self.cluster_id = uuid_to_text(random_uuid(self._surroundings.rng))
-        self._histories = self._read_histories(self.tier_metadata)
-        topics = [*_topic_images(self._histories, self._config.node_id), self._offsets_topic()]
-        offsets = offsets_topic(self._config)
-        configs = {topic.name: HISTORY_SETTINGS for topic in topics}
-        self.publish(topics=topics, configs={**configs, offsets.name: offsets.configs})
 
-    def _read_histories(
-        self, metadata: ManifestMetadataManager
-    ) -> dict[TopicIdPartition, TieredHistory]:
-        def read(partition: TopicIdPartition) -> TieredHistory | None:
-            last = last_segment(metadata.list_remote_log_segments(partition))
-            try:
-                return (
-                    None if last is None else read_history(partition, last, metadata, self.storage)
-                )
-            except (CorruptDataError, RemoteResourceNotFoundError) as error:
-                _logger.error(  # noqa: TRY400 - one line: the error names the place
-                    "partition is left out, its last segment is damaged partition=%s reason='%s'",
-                    partition,
-                    error,
-                )
-                return None
-
+    def look(self) -> None:
+        content = self._reader.read(self._metadata.segments)
+        if self._metadata.segments and not content.segments:
+            # A folder that is not mounted lists as an empty one.
+            raise RemoteStorageError(
+                "the bucket has no segment any more, and what was known is served"
+                f" known={len(self._metadata.segments)}"
+            )
+        self._changed |= self._metadata.take_over(content)
+        topics = self._metadata.newest_topics()
+        self._tell_left_out(topics)
+        # Of a topic that still has segments no partition goes, even without any: its log is empty.
+        self._histories = {e: h for e, h in self._histories.items() if _topic_of(e) in topics}
+        served = [place for place in self._changed if _topic_of(place) in topics]
         with ThreadPoolExecutor(HISTORY_READ_THREADS, "isotherm-histories") as pool:
-            histories = zip(metadata.partitions, pool.map(read, metadata.partitions), strict=True)
-            return {partition: history for partition, history in histories if history is not None}
+            for place, history in zip(served, pool.map(self._read_history, served), strict=True):
+                if history is not None:
+                    self._histories[place] = history
+        # Those of topics that are left out are read if they become the newest ones.
+        self._changed.difference_update(served)
+        self._looked_s = self._surroundings.clock.monotonic_s()
 
-    def _offsets_topic(self) -> TopicImage:
+    def _read_history(self, place: TopicIdPartition) -> TieredHistory | None:
+        """The history as it is now; None if it stays as it was. Raises RemoteStorageError if the
+        store does not answer."""
+        before = self._histories.get(place)
+        if not self._metadata.is_ready(place):
+            # Its last segment was deleted.
+            return before and before._replace(log_start_offset=before.end_offset)
+        last = last_segment(self._metadata.list_remote_log_segments(place))
+        assert last is not None, "a partition without segments is not ready"
+        try:
+            return read_history(place, last, self._metadata, self.storage)
+        except (CorruptDataError, RemoteResourceNotFoundError) as error:
+            _logger.error(  # noqa: TRY400 - one line: the error names the place
+                "partition is left as it was, its last segment is damaged partition=%s reason='%s'",
+                place,
+                error,
+            )
+            return None
+
+    def _tell_left_out(self, newest: set[TopicOfId]) -> None:
+        topics = {_topic_of(place) for place in self._metadata.partitions}
+        for topic, topic_id in topics - newest - self._left_out:
+            _logger.warning(
+                "an earlier topic of this name is left out topic=%s topic_id=%s", topic, topic_id
+            )
+        self._left_out = topics - newest
+
+    def publish_led(self, led: Mapping[TopicIdPartition, object]) -> None:
+        own = self._own_broker()
+        histories = {place: self._histories[place] for place in led}
+        topics = _topic_images(histories, self._config.node_id)
+        offsets = offsets_topic(self._config)
+        self.publish(
+            topics=[*topics, self._offsets_topic],
+            # Before its topic: a log that is made has to know that it is tiered.
+            configs={place.topic: HISTORY_SETTINGS for place in self._histories}
+            | {offsets.name: offsets.configs},
+            brokers={own.broker_id: own},
+        )
+
+    def _offsets_topic_image(self) -> TopicImage:
         topic, own = offsets_topic(self._config), (self._config.node_id,)
         return TopicImage(
             topic.name,
@@ -92,14 +150,9 @@ class BucketCluster(ReplicaCluster):
             tuple(PartitionImage(n, own, own, own[0], 0, 0) for n in range(topic.partitions)),
         )
 
-    def begin_histories(
-        self, replica_manager: ReplicaManager, control_executor: ThreadPoolExecutor
-    ) -> None:
-        for place, history in self._histories.items():
-            begin_history(
-                replica_manager.find_partition(place.topic, None, place.partition), history
-            )
-        _logger.info("history is served partitions=%d", len(self._histories))
+
+def _topic_of(place: TopicIdPartition) -> TopicOfId:
+    return place.topic, place.topic_id
 
 
 def _is_served(topic: str) -> bool:

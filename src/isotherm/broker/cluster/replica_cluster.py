@@ -11,6 +11,7 @@ at each start (docs/decisions/0272).
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,7 @@ from isotherm.broker.peers.tail_reader import TailReader
 from isotherm.broker.server.requests.context import TopicCreationRequests
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.surroundings import Surroundings
+from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.remote_tier import OwnMetadata
 from isotherm.broker.tier.tiered_history import TieredHistory
 from isotherm.clock import Clock
@@ -57,6 +59,10 @@ from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.remote.tasks.tier import RemoteTierAccess
 from isotherm.types import BrokerId, ProducerId, TopicIdPartition
 
+_logger = logging.getLogger(__name__)
+
+STATE_AGE = "isotherm_replica_state_age_seconds"
+PARTITIONS = "isotherm_replica_partitions"
 # Settings of each topic with a history. The replica deletes nothing of it.
 HISTORY_SETTINGS: Mapping[str, str] = {
     "remote.storage.enable": "true",
@@ -67,6 +73,9 @@ HISTORY_SETTINGS: Mapping[str, str] = {
 
 class ReplicaCluster:
     """Implements ClusterSide. A subclass has the metadata and, in `open_tier`, the tier."""
+
+    pass_interval_s: float
+    """Between the end of a look at what there is and the next one."""
 
     embedded_controller = None
     inter_broker_listener = ""
@@ -83,6 +92,12 @@ class ReplicaCluster:
         self._config = config
         self._settings = settings
         self._surroundings = surroundings
+        self._endpoints: tuple[Endpoint, ...] = ()
+        self._task: PeriodicTask | None = None
+        self._looked_s = 0.0
+        # What there is, as `look` has seen it, and what the logs have begun with.
+        self._histories: dict[TopicIdPartition, TieredHistory] = {}
+        self._begun: dict[TopicIdPartition, TieredHistory] = {}
         self.metadata = QuorumMetadata(config, MetadataImage())
         self.log_manager = LogManager(
             config.log_dirs,
@@ -105,15 +120,74 @@ class ReplicaCluster:
             raise
 
     def open_tier(self) -> None:
-        """Set `cluster_id`, `storage` and `tier_metadata`, and publish the first image."""
+        """Set `cluster_id`, `storage` and `tier_metadata`, and look for the first time."""
         raise NotImplementedError
 
     def begin_histories(
         self, replica_manager: ReplicaManager, control_executor: ThreadPoolExecutor
     ) -> None:
-        """Give each partition its history. Later changes of the tier are followed from here on, on
-        the control thread."""
+        """Give each partition its history. Later changes of the tier are followed from here on:
+        each `pass_interval_s` a thread looks, and the control thread applies what it has seen."""
+        self._apply(replica_manager)
+        _logger.info("history is served partitions=%d", len(self._begun))
+        metrics, clock = self._surroundings.metrics, self._surroundings.clock
+        metrics.computed_gauge(
+            STATE_AGE,
+            "Seconds since the replica read what it serves: the state of the cluster and its"
+            " metadata topic, or a listing of the bucket.",
+            lambda: clock.monotonic_s() - self._looked_s,
+        )
+        metrics.computed_gauge(
+            PARTITIONS, "Partitions that the replica serves.", lambda: float(len(self._begun))
+        )
+
+        def go_on() -> None:
+            self.look()
+            control_executor.submit(self._apply, replica_manager).result()
+
+        self._task = PeriodicTask(
+            "isotherm-replica",
+            go_on,
+            clock,
+            initial_delay_s=self.pass_interval_s,
+            interval_s=self.pass_interval_s,
+        )
+        self._task.start()
+
+    def look(self) -> None:
+        """Read what there is now into `_histories`. Raises IsothermError; what was known then
+        stays."""
         raise NotImplementedError
+
+    def publish_led(self, led: Mapping[TopicIdPartition, object]) -> None:
+        """Publish an image in which this replica has the partitions `led`. Control thread only,
+        once requests are served."""
+        raise NotImplementedError
+
+    def _apply(self, replica_manager: ReplicaManager) -> None:
+        # First what was led before under the same topic id. A new topic of an old name needs the
+        # log of the old one gone.
+        self.publish_led({e: h for e, h in self._histories.items() if e in self._begun})
+        self._begun = {e: h for e, h in self._begun.items() if e in self._histories}
+        for place in self._histories.keys() - self._begun.keys():
+            # The log has its history before a request can find it: an empty log would answer that
+            # each offset is out of range.
+            history = self._histories[place]
+            log = self.log_manager.create_log(
+                place.topic_partition, place.topic_id, self.metadata.topic_config(place.topic)
+            )
+            begin_log(log, history)
+            self._begun[place] = history
+        self.publish_led(self._histories)
+        for place, history in self._histories.items():
+            partition = replica_manager.find_partition(place.topic, None, place.partition)
+            before = self._begun[place]
+            partition.goes_on_at = self.goes_on_at(place)
+            if history._replace(log_start_offset=0) != before._replace(log_start_offset=0):
+                begin_history(partition, history)
+            elif history.log_start_offset > before.log_start_offset:
+                partition.log.maybe_increment_log_start_offset(history.log_start_offset)
+            self._begun[place] = history
 
     def tail_reader(self) -> TailReader | None:
         """What reads behind the tier for clients; None if nothing does. The caller closes it."""
@@ -123,9 +197,8 @@ class ReplicaCluster:
         """Do nothing: each wait of the start has a time-out."""
 
     def register(self, endpoints: Sequence[Endpoint]) -> None:
-        own = self._own_broker(endpoints)
-        image = self.metadata.image
-        self.publish(brokers={**image.brokers, own.broker_id: own})
+        self._endpoints = tuple(endpoints)
+        self.publish_led({})
 
     def publish(
         self,
@@ -143,14 +216,14 @@ class ReplicaCluster:
             )
         )
 
-    def _own_broker(self, endpoints: Sequence[Endpoint]) -> BrokerImage:
+    def _own_broker(self) -> BrokerImage:
         return BrokerImage(
             self._config.node_id,
             0,
             None,
             self._config.broker_rack,
             fenced=False,
-            endpoints=tuple(endpoints),
+            endpoints=self._endpoints,
         )
 
     def view(self) -> ClusterView:
@@ -221,11 +294,15 @@ class ReplicaCluster:
 
     def end_changes(self) -> None:
         """After the return no listener of the metadata is called."""
+        if self._task is not None:
+            self._task.stop()
 
     def note_log_dir_failure(self, path: Path) -> None:
         """Do nothing: the scratch folder is the only one, and the node fails without it."""
 
     def close(self) -> None:
+        if self._task is not None:
+            self._task.stop()
         self.log_manager.shutdown()
 
 

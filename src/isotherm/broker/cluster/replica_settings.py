@@ -15,6 +15,7 @@ from isotherm.errors import ConfigError
 from isotherm.types import BrokerId
 
 ACLS_OF_UPSTREAM = "upstream"
+LIST_INTERVAL_S = 60.0
 
 
 class Tail(enum.StrEnum):
@@ -35,12 +36,14 @@ class ReplicaSettings:
     """`upstream` are the client properties of the cluster in front of which the replica stands,
     with `bootstrap.servers`; None without a cluster. `acls` is a file of ACLs, or
     ACLS_OF_UPSTREAM; None if access is not checked. `peers` are the replicas that share the
-    partitions, this one among them or not."""
+    partitions, this one among them or not. Without a cluster, `list_interval_s` lies between two
+    listings of the bucket."""
 
     upstream: Mapping[str, Any] | None = None
     tail: Tail = Tail.PROXY
     acls: str | None = None
     peers: Mapping[BrokerId, NodeAddress] = field(default_factory=dict)
+    list_interval_s: float = LIST_INTERVAL_S
 
     @property
     def acl_file(self) -> Path | None:

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +25,6 @@ from isotherm.broker.cluster.replica_acls import Acls, read_upstream_acls
 from isotherm.broker.cluster.replica_cluster import (
     HISTORY_SETTINGS,
     ReplicaCluster,
-    begin_history,
-    begin_log,
 )
 from isotherm.broker.cluster.replica_peers import answering, owner_of
 from isotherm.broker.cluster.replica_settings import (
@@ -45,12 +42,10 @@ from isotherm.broker.cluster.upstream import (
 )
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import NO_LEADER, BrokerImage, PartitionImage, TopicImage
-from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.tail_reader import TailReader
 from isotherm.broker.peers.upstream_client import UpstreamClient
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.surroundings import Surroundings
-from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.tiered_history import TieredHistory, last_segment, read_history
 from isotherm.client.node_address import NodeAddress
 from isotherm.config.broker import BrokerConfig
@@ -81,13 +76,13 @@ PASS_INTERVAL_S = 0.5
 # Passes between two looks at the ACLs, and at which topics are tiered: few topics change it.
 PASSES_PER_CONFIGS = 20
 PASSES_PER_PROBE = 4
-STATE_AGE = "isotherm_replica_state_age_seconds"
-PARTITIONS = "isotherm_replica_partitions"
 # How long a start waits for the metadata topic.
 METADATA_TIMEOUT_S = 120.0
 
 
 class UpstreamCluster(ReplicaCluster):
+    pass_interval_s = PASS_INTERVAL_S
+
     def __init__(
         self,
         config: BrokerConfig,
@@ -106,19 +101,14 @@ class UpstreamCluster(ReplicaCluster):
         self._client: UpstreamClient | None = None
         self._topic: UpstreamMetadataTopic | None = None
         self._metadata: TopicBasedRemoteLogMetadataManager | None = None
-        self._task: PeriodicTask | None = None
         self._groups: UpstreamGroups | None = None
-        self._endpoints: tuple[Endpoint, ...] = ()
         self._state: UpstreamState
         self._passes = 0
-        self._looked_s = 0.0
         self._tiered: dict[str, bool] = {}
         self._leaders: Mapping[TopicPartition, BrokerId] = {}
         self._assigned: set[TopicIdPartition] = set()
-        # What ends the history of each partition, and the history.
+        # What ends the history of each partition.
         self._last: dict[TopicIdPartition, RemoteLogSegmentMetadata] = {}
-        self._histories: dict[TopicIdPartition, TieredHistory] = {}
-        self._begun: dict[TopicIdPartition, TieredHistory] = {}
 
     def tail_reader(self) -> TailReader | None:
         """What reads behind the tier for clients; the caller closes it."""
@@ -163,9 +153,9 @@ class UpstreamCluster(ReplicaCluster):
             len(self._state.brokers),
             count,
         )
-        self._look()
+        self.look()
         self._await_metadata()
-        self._look()
+        self.look()
         if self._last and not any(history.leader_epochs for history in self._histories.values()):
             raise ConfigError(
                 "no segment of the cluster is in the bucket, so it is that of another cluster"
@@ -182,44 +172,9 @@ class UpstreamCluster(ReplicaCluster):
                 )
             clock.wait(never, 0.05)
 
-    def register(self, endpoints: Sequence[Endpoint]) -> None:
-        self._endpoints = tuple(endpoints)
-        self._publish({})
-
-    def begin_histories(
-        self, replica_manager: ReplicaManager, control_executor: ThreadPoolExecutor
-    ) -> None:
-        self._apply(replica_manager)
-        _logger.info("history is served partitions=%d", len(self._begun))
-
-        metrics, clock = self._surroundings.metrics, self._surroundings.clock
-        metrics.computed_gauge(
-            STATE_AGE,
-            "Seconds since the state of the cluster and its metadata topic was read.",
-            lambda: clock.monotonic_s() - self._looked_s,
-        )
-        metrics.computed_gauge(
-            PARTITIONS, "Partitions that the replica serves.", lambda: float(len(self._begun))
-        )
-
-        def go_on() -> None:
-            self._look()
-            control_executor.submit(self._apply, replica_manager).result()
-
-        self._task = PeriodicTask(
-            "isotherm-replica",
-            go_on,
-            self._surroundings.clock,
-            initial_delay_s=PASS_INTERVAL_S,
-            interval_s=PASS_INTERVAL_S,
-        )
-        self._task.start()
-
     # ---- what there is
 
-    def _look(self) -> None:
-        """Read what the cluster and its metadata topic say now. Raises IsothermError; what was
-        known then stays."""
+    def look(self) -> None:
         self._state = state = self._read_state()
         names = [each.name for each in state.topics]
         if self._passes % PASSES_PER_CONFIGS:
@@ -324,31 +279,6 @@ class UpstreamCluster(ReplicaCluster):
 
     # ---- what clients see. Control thread.
 
-    def _apply(self, replica_manager: ReplicaManager) -> None:
-        # First what was led before under the same topic id. A new topic of an old name needs the
-        # log of the old one gone.
-        self._publish({e: h for e, h in self._histories.items() if e in self._begun})
-        self._begun = {e: h for e, h in self._begun.items() if e in self._histories}
-        for place in self._histories.keys() - self._begun.keys():
-            # The log has its history before a request can find it: an empty log would answer that
-            # each offset is out of range.
-            history = self._histories[place]
-            log = self.log_manager.create_log(
-                place.topic_partition, place.topic_id, self.metadata.topic_config(place.topic)
-            )
-            begin_log(log, history)
-            self._begun[place] = history
-        self._publish(self._histories)
-        for place, history in self._histories.items():
-            partition = replica_manager.find_partition(place.topic, None, place.partition)
-            before = self._begun[place]
-            partition.goes_on_at = self.goes_on_at(place)
-            if history._replace(log_start_offset=0) != before._replace(log_start_offset=0):
-                begin_history(partition, history)
-            elif history.log_start_offset > before.log_start_offset:
-                partition.log.maybe_increment_log_start_offset(history.log_start_offset)
-            self._begun[place] = history
-
     @property
     def passes_tail_on(self) -> bool:
         return self._tail is Tail.PROXY
@@ -358,8 +288,8 @@ class UpstreamCluster(ReplicaCluster):
             return None
         return self._leaders.get(place.topic_partition, NO_LEADER)
 
-    def _publish(self, led: Mapping[TopicIdPartition, object]) -> None:
-        own = self._own_broker(self._endpoints)
+    def publish_led(self, led: Mapping[TopicIdPartition, object]) -> None:
+        own = self._own_broker()
         brokers = {own.broker_id: own}
         topics = [self._topic_image(topic, led) for topic in self._state.topics]
         if self._tail is Tail.LEADER:
@@ -413,10 +343,6 @@ class UpstreamCluster(ReplicaCluster):
             return served
         self._groups = UpstreamGroups(self.client)
         return self._groups.apis(served)
-
-    def end_changes(self) -> None:
-        if self._task is not None:
-            self._task.stop()
 
     def close(self) -> None:
         if self._task is not None:

@@ -1,17 +1,21 @@
 """A RemoteLogMetadataManager over the manifests of a bucket, for readers without a cluster.
 
-It lists the bucket once and never writes. A segment whose manifest cannot be read, or whose log is
-not whole, is left out with a warning: reads of its offsets then end with the error for a hole.
+    ManifestReader ──► BucketContent ──► ManifestMetadataManager
+
+Each listing of the bucket shows what is new and what is gone. A segment whose manifest cannot be
+read, or whose log is not whole, is left out with a warning: reads of its offsets then end with the
+error for a hole.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+import uuid
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from isotherm.errors import (
     PolicyViolationError,
@@ -21,6 +25,7 @@ from isotherm.errors import (
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.state.cached_reads import CachedReads
 from isotherm.remote.segment_metadata import (
+    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -35,24 +40,77 @@ from isotherm.remote.storage.inventory import (
     read_segment,
 )
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.types import TopicIdPartition
+from isotherm.types import BrokerId, TimestampMs, TopicIdPartition
 
 _logger = logging.getLogger(__name__)
+
+PENDING_MANIFESTS_MAX = 256
+"""Segments that are listed and wait for the read of their manifests: some 2 KiB each."""
+TopicOfId = tuple[str, uuid.UUID]
+_NO_BROKER: BrokerId = -1
+
+
+class BucketContent(NamedTuple):
+    """What a listing of the bucket shows: all finished segments that are whole, and the metadata
+    of those that were not known before."""
+
+    segments: frozenset[uuid.UUID]
+    new: tuple[RemoteLogSegmentMetadata, ...]
 
 
 class ManifestMetadataManager(CachedReads):
     """See `isotherm.remote.metadata.api.RemoteLogMetadataManager`. Every partition of the bucket is
-    assigned from the start, and stays so. The writers raise PolicyViolationError."""
+    assigned. The writers raise PolicyViolationError.
 
-    def __init__(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
-        """`segments` are finished, in any order."""
-        owned: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
-        for segment in segments:
-            owned[segment.topic_id_partition].append(segment)
-        self._caches = {owner: _filled(owner, each) for owner, each in owned.items()}
+    One thread calls `take_over`, and what is for its caller alone; any thread reads."""
+
+    def __init__(self) -> None:
+        self._caches: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
+        self._owners: dict[uuid.UUID, TopicIdPartition] = {}
+        self._newest_ms: dict[TopicOfId, TimestampMs] = {}
+
+    @property
+    def segments(self) -> Collection[uuid.UUID]:
+        """The ids of all segments. For the caller of `take_over`."""
+        return self._owners.keys()
+
+    def take_over(self, content: BucketContent) -> set[TopicIdPartition]:
+        """Add the new segments, and drop those that the bucket no longer has. Returns the
+        partitions that differ."""
+        added: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
+        for segment in content.new:
+            added[segment.topic_id_partition].append(segment)
+        dropped: dict[TopicIdPartition, list[uuid.UUID]] = defaultdict(list)
+        for segment_id in self._owners.keys() - content.segments:
+            dropped[self._owners.pop(segment_id)].append(segment_id)
+        for owner, segment_ids in dropped.items():
+            _drop(self._caches[owner], segment_ids)
+        for owner, segments in added.items():
+            if owner not in self._caches:
+                self._caches[owner] = RemoteLogMetadataCache(owner)
+            _add(self._caches[owner], segments)
+            self._owners.update((each.segment_id.id, owner) for each in segments)
+            topic = (owner.topic, owner.topic_id)
+            newest_ms = max(each.event_timestamp_ms for each in segments)
+            self._newest_ms[topic] = max(newest_ms, self._newest_ms.get(topic, newest_ms))
+        for owner in dropped:
+            if not len(self._caches[owner]):
+                del self._caches[owner]
+        return added.keys() | dropped.keys()
+
+    def newest_topics(self) -> set[TopicOfId]:
+        """The newest topic of each name: a topic that was deleted and created again has another id,
+        and what is left of the first one may still be in the bucket. The topic with the newest
+        segment counts. For the caller of `take_over`."""
+        held = {(owner.topic, owner.topic_id) for owner in self._caches}
+        newest: dict[str, TopicOfId] = {}
+        for topic in sorted(held, key=lambda each: (self._newest_ms[each], str(each[1]))):
+            newest[topic[0]] = topic
+        return set(newest.values())
 
     @property
     def partitions(self) -> tuple[TopicIdPartition, ...]:
+        """The partitions with a segment. For the caller of `take_over`."""
         return tuple(self._caches)
 
     def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> Future[None]:
@@ -77,13 +135,13 @@ class ManifestMetadataManager(CachedReads):
         """Do nothing: every partition is assigned."""
 
     def on_stop_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Do nothing: every partition stays assigned."""
+        """Do nothing: every partition is assigned."""
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
         return partition in self._caches
 
     def close(self) -> None:
-        """Do nothing: the bucket was read by the constructor's caller."""
+        """Do nothing: a ManifestReader reads the bucket."""
 
     def _cache(self, partition: TopicIdPartition) -> RemoteLogMetadataCache:
         cache = self._caches.get(partition)
@@ -92,81 +150,80 @@ class ManifestMetadataManager(CachedReads):
         return cache
 
 
-def read_manifests(
-    settings: ObjectStoreSettings, selects_topic: Callable[[str], bool] = lambda topic: True
-) -> list[RemoteLogSegmentMetadata]:
-    """The finished segments that the bucket's manifests describe.
+class ManifestReader:
+    """Reads the manifests of a bucket, each once. For one thread."""
 
-    Raises ConfigError if a local folder does not exist, and UnsupportedVersionError for a layout
-    without manifests, whose segments only the metadata topic of their cluster describes.
-    """
-    layout = settings.create_layout(settings.create_transforms())
-    suffix = layout.commit_suffix
-    if suffix is None:
-        raise UnsupportedVersionError(
-            f"a bucket in this layout has no manifests layout={settings.layout}"
-            " hint='only its cluster knows its segments'"
-        )
-    client = open_for_reading(settings)
-    committed = [
-        segment_object
-        for segment_object in list_segment_objects(client, layout, selects_topic)
-        if suffix in segment_object.objects
-    ]
-
-    def read(listed: SegmentObjects) -> RemoteLogSegmentMetadata | DamagedSegment | None:
-        return read_segment(client, layout, listed)
-
-    with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-manifests") as pool:
-        outcomes = list(pool.map(read, committed))
-    segments = []
-    for outcome in outcomes:
-        if isinstance(outcome, DamagedSegment):
-            objects = outcome.objects
-            _logger.warning(
-                "segment in the bucket is damaged and left out segment=%s start_offset=%d"
-                " reason='%s'",
-                objects.segment_id,
-                objects.start_offset,
-                outcome.error,
+    def __init__(
+        self,
+        settings: ObjectStoreSettings,
+        selects_topic: Callable[[str], bool] = lambda topic: True,
+    ) -> None:
+        """Raises ConfigError if a local folder does not exist, and UnsupportedVersionError for a
+        layout without manifests, whose segments only the metadata topic of their cluster
+        describes."""
+        self._layout = settings.create_layout(settings.create_transforms())
+        suffix = self._layout.commit_suffix
+        if suffix is None:
+            raise UnsupportedVersionError(
+                f"a bucket in this layout has no manifests layout={settings.layout}"
+                " hint='only its cluster knows its segments'"
             )
-        elif outcome is not None:
-            segments.append(outcome)
-    return segments
+        self._commit_suffix = suffix
+        self._client = open_for_reading(settings)
+        self._selects_topic = selects_topic
+        # Each is told once, and read again when its objects differ.
+        self._damaged: dict[uuid.UUID, SegmentObjects] = {}
+
+    def read(self, known: Collection[uuid.UUID]) -> BucketContent:
+        """List the bucket, and read the manifests of segments that are not `known`.
+
+        At most MANIFEST_READ_THREADS manifests are read at once, and PENDING_MANIFESTS_MAX wait.
+        Raises RemoteStorageError if the store does not answer.
+        """
+        segments: set[uuid.UUID] = set()
+        new: list[RemoteLogSegmentMetadata] = []
+        damaged: dict[uuid.UUID, SegmentObjects] = {}
+        pending: deque[Future[RemoteLogSegmentMetadata | DamagedSegment | None]] = deque()
+
+        def take_first() -> None:
+            outcome = pending.popleft().result()
+            if isinstance(outcome, DamagedSegment):
+                damaged[outcome.objects.segment_id.id] = outcome.objects
+                _warn(outcome)
+            elif outcome is not None:
+                segments.add(outcome.segment_id.id)
+                new.append(outcome)
+
+        with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-manifests") as pool:
+            for listed in list_segment_objects(self._client, self._layout, self._selects_topic):
+                segment_id = listed.segment_id.id
+                if self._commit_suffix not in listed.objects:
+                    continue
+                if segment_id in known:
+                    segments.add(segment_id)
+                elif self._damaged.get(segment_id) == listed:
+                    damaged[segment_id] = listed
+                else:
+                    pending.append(pool.submit(read_segment, self._client, self._layout, listed))
+                    if len(pending) > PENDING_MANIFESTS_MAX:
+                        take_first()
+            while pending:
+                take_first()
+        self._damaged = damaged
+        return BucketContent(frozenset(segments), tuple(new))
 
 
-def newest_topics(
-    segments: Iterable[RemoteLogSegmentMetadata],
-) -> list[RemoteLogSegmentMetadata]:
-    """The segments of the newest topic of each name.
-
-    A topic that was deleted and created again has another id, and what is left of the first one may
-    still be in the bucket. The topic with the newest segment counts; the others are logged.
-    """
-    by_topic: dict[tuple[str, object], list[RemoteLogSegmentMetadata]] = defaultdict(list)
-    for segment in segments:
-        owner = segment.topic_id_partition
-        by_topic[owner.topic, owner.topic_id].append(segment)
-    newest: dict[str, tuple[str, object]] = {}
-    times: Mapping[tuple[str, object], int] = {
-        topic: max(segment.event_timestamp_ms for segment in held)
-        for topic, held in by_topic.items()
-    }
-    for topic in sorted(by_topic, key=lambda topic: (times[topic], str(topic[1]))):
-        other = newest.get(topic[0])
-        if other is not None:
-            _logger.warning(
-                "an earlier topic of this name is left out topic=%s topic_id=%s", *other
-            )
-        newest[topic[0]] = topic
-    return [segment for topic in newest.values() for segment in by_topic[topic]]
+def _warn(damaged: DamagedSegment) -> None:
+    _logger.warning(
+        "segment in the bucket is damaged and left out segment=%s start_offset=%d reason='%s'",
+        damaged.objects.segment_id,
+        damaged.objects.start_offset,
+        damaged.error,
+    )
 
 
-def _filled(
-    owner: TopicIdPartition, segments: Iterable[RemoteLogSegmentMetadata]
-) -> RemoteLogMetadataCache:
-    """A cache after the events of these copies, in the order in which they were made."""
-    cache = RemoteLogMetadataCache(owner)
+def _add(cache: RemoteLogMetadataCache, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
+    """Apply the events of these copies, in the order in which they were made."""
     for segment in sorted(
         segments, key=lambda each: (each.event_timestamp_ms, each.end_offset_inclusive)
     ):
@@ -182,7 +239,22 @@ def _filled(
             )
         )
     cache.mark_initialized()
-    return cache
+
+
+def _drop(cache: RemoteLogMetadataCache, segment_ids: Iterable[uuid.UUID]) -> None:
+    for segment_id in segment_ids:
+        for state in (
+            RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+            RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+        ):
+            cache.apply_update(
+                RemoteLogSegmentMetadataUpdate(
+                    segment_id=RemoteLogSegmentId(cache.partition, segment_id),
+                    event_timestamp_ms=0,
+                    state=state,
+                    broker_id=_NO_BROKER,
+                )
+            )
 
 
 def _refuse() -> NoReturn:
