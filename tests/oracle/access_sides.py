@@ -196,7 +196,8 @@ SETTINGS = {
 }
 
 
-def _kafka_settings(ports: Sequence[int], login: str) -> dict[str, str]:
+def kafka_settings(ports: Sequence[int], login: str) -> dict[str, str]:
+    """Of a broker with listeners for ANONYMOUS, for logins, and for the controller."""
     client, admin, controller = (f"127.0.0.1:{port}" for port in ports)
     return {
         **SETTINGS,
@@ -231,7 +232,7 @@ def running_sides(
         **settings,
         "listener.name.admin.plain.sasl.jaas.config": login,
     }
-    of_kafka = {**_kafka_settings(ports, login), **settings}
+    of_kafka = {**kafka_settings(ports, login), **settings}
     for name in ("kafka", "isotherm"):
         (directory / name).mkdir()
     with (

@@ -56,7 +56,6 @@ from isotherm.broker.server.dispatch.dispatch import Dispatcher
 from isotherm.broker.server.net.metrics_endpoint import MetricsEndpoint
 from isotherm.broker.server.net.server import NewGate, Server, listener_texts
 from isotherm.broker.server.requests.context import BrokerServices
-from isotherm.broker.server.requests.guarding import guarded_apis
 from isotherm.broker.server.requests.quotas import ClientQuotaManager
 from isotherm.broker.startup.local_tier import open_local_tier
 from isotherm.broker.surroundings import Surroundings
@@ -221,8 +220,8 @@ class BrokerNode:
         started.push_async_callback(self._drain, server, purgatory)
         quotas = self._open_quotas(metadata, server)
         self._is_serving = True
-        apis = guarded_apis(APIS, self.services.authorizer)
-        dispatcher = Dispatcher(self.services, cluster.apis(apis), quotas=quotas)
+        apis = cluster.apis(APIS, self.services.authorizer)
+        dispatcher = Dispatcher(self.services, apis, quotas=quotas)
         self.metrics.registry.register(dispatcher.metrics)
         self.metrics.registry.register(server.loop_watch)
         await self._serve_metrics(started)

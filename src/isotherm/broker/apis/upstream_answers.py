@@ -1,6 +1,7 @@
 """The answers of a read replica that only the cluster in front of it can give.
 
-    ListOffsets            what lies behind the tier: -1, -3, -4, -6, later times
+    ListOffsets            what lies behind the tier: -1, -3, -4, -6, later times, and all of a
+                           partition without a history
     OffsetForLeaderEpoch   the epochs from the last one of the tier on
     DescribeConfigs        topics
     FindCoordinator        all
@@ -65,8 +66,11 @@ def _list_offsets(handle: Handler, client: UpstreamClient) -> Handler:
 
         def is_of_the_tail(place: TopicPartition, part: Any) -> bool:
             timestamp = timestamps[place]
-            if part.error_code is not ErrorCode.none or timestamp in _IN_THE_TIER:
+            if part.error_code is not ErrorCode.none:
                 return False
+            if timestamp in _IN_THE_TIER:
+                log = _partition(context, place).log
+                return log.log_start_offset == log.log_end_offset
             return bool(timestamp < 0 or part.offset == UNKNOWN_OFFSET)
 
         return await _completed(

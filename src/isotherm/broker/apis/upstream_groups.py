@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.peers.upstream_client import UpstreamClient, UpstreamPool
+from isotherm.broker.server.requests.authorized_operations import group_operations
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api, Handler
 from isotherm.client.cluster_client import ClusterClient
@@ -148,7 +149,16 @@ class UpstreamGroups:
             answers.append(await _answered(self._requests, _passing(address, part)))
         if not answers:
             return context.response({several.in_response: ()})
-        joined = _joined(getattr(answer, several.in_response) for answer in answers)
+        found = {
+            str(each.group_id): each
+            for answer in answers
+            for each in getattr(answer, several.in_response)
+        }
+        # In the order of the request: the checks around this handler rely on it.
+        names = dict.fromkeys(map(several.name_of, getattr(request, several.in_request)))
+        joined = tuple(found[name] for name in names if name in found)
+        if getattr(request, "include_authorized_operations", False):
+            joined = tuple(_with_operations(context, each) for each in joined)
         return dataclasses.replace(answers[0], **{several.in_response: joined})
 
     async def _coordinator(self, group: str) -> NodeAddress:
@@ -186,5 +196,11 @@ def _passing(address: NodeAddress, request: Any) -> Callable[[ClusterClient], An
     return lambda client: client.pass_on(address, request)
 
 
-def _joined(parts: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
-    return tuple(each for part in parts for each in part)
+def _with_operations(context: RequestContext, group: Any) -> Any:
+    """What the client may do with a described group. The cluster has told what the replica may."""
+    if group.error_code is not ErrorCode.none:
+        return group
+    operations = group_operations(context, str(group.group_id))
+    return dataclasses.replace(
+        group, authorized_operations=type(group.authorized_operations)(operations)
+    )

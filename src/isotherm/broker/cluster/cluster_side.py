@@ -19,6 +19,7 @@ from typing import Protocol
 
 from isotherm.broker.coordinators.coordinator_elections import TransactionPeers
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.controller.controller import Controller
@@ -87,8 +88,9 @@ class ClusterSide(Protocol):
     def transaction_peers(self, markers: TransactionMarkers) -> TransactionPeers:
         """Event loop thread only. The caller stops it."""
 
-    def apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
-        """`apis`, in which requests for the controller are forwarded if it is another process."""
+    def apis(self, apis: Mapping[int, Api], authorizer: Authorizer | None) -> Mapping[int, Api]:
+        """`apis` as they are served here: with their checks, if there is an authorizer, and with
+        what another process answers passed on to it."""
 
     def auto_creation(self) -> TopicCreationRequests | None: ...
 

@@ -13,6 +13,7 @@ from isotherm.broker.coordinators.coordinator_elections import (
     no_transaction_peers,
 )
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
 from isotherm.broker.metadata.controller.controller import Controller
 from isotherm.broker.metadata.endpoint import Endpoint
@@ -20,6 +21,7 @@ from isotherm.broker.metadata.internal_topics import TopicCreator
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.partitions.replica_roles import NoFetchers
 from isotherm.broker.partitions.replication.cluster_view import ClusterView
+from isotherm.broker.server.requests.guarding import guarded_apis
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.startup.local_tier import LocalTier
 from isotherm.broker.surroundings import Surroundings
@@ -87,8 +89,8 @@ class EmbeddedCluster:
     def transaction_peers(self, markers: TransactionMarkers) -> TransactionPeers:
         return no_transaction_peers(self._controller, markers)
 
-    def apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
-        return apis
+    def apis(self, apis: Mapping[int, Api], authorizer: Authorizer | None) -> Mapping[int, Api]:
+        return guarded_apis(apis, authorizer)
 
     def auto_creation(self) -> None:
         """None: topics are created while the client waits."""

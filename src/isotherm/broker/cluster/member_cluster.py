@@ -23,6 +23,7 @@ from isotherm.broker.coordinators.coordinator_elections import (
     open_transaction_peers,
 )
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
 from isotherm.broker.metadata.cluster_metadata_topic import METADATA_LOG_CONFIG, METADATA_TOPIC_ID
@@ -61,6 +62,7 @@ from isotherm.broker.partitions.replication.tier_follower import TierHistoryFoll
 from isotherm.broker.server.authentication.unknown_users import recording_request
 from isotherm.broker.server.dispatch.auto_creation import TopicAutoCreation
 from isotherm.broker.server.dispatch.forwarding import Forward, Forwarder, forwarding_apis
+from isotherm.broker.server.requests.guarding import guarded_apis
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.startup.identity import read_identity
 from isotherm.broker.startup.local_tier import check_tiered_topics
@@ -294,7 +296,8 @@ class MemberCluster:
             self._config, self.metadata, markers, self.inter_broker_listener, self._clock
         )
 
-    def apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
+    def apis(self, apis: Mapping[int, Api], authorizer: Authorizer | None) -> Mapping[int, Api]:
+        apis = guarded_apis(apis, authorizer)
         forward = self._forwarder.forward
         local: dict[int, Forward] = {
             ApiKey.ALTER_CONFIGS: checked_forwarding(

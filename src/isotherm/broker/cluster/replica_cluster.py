@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from isotherm.broker.apis.read_only import read_only_apis
+from isotherm.broker.apis.read_only import READING, read_only_apis
 from isotherm.broker.cluster.replica_acls import Acls, read_acl_file
 from isotherm.broker.cluster.replica_settings import ReplicaSettings
 from isotherm.broker.coordinators.coordinator_elections import (
@@ -26,6 +26,7 @@ from isotherm.broker.coordinators.coordinator_elections import (
     no_transaction_peers,
 )
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
+from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import (
@@ -44,6 +45,7 @@ from isotherm.broker.partitions.replication.cluster_view import ClusterView
 from isotherm.broker.partitions.replication.replica_fetcher_manager import LeaderToFetch
 from isotherm.broker.peers.tail_reader import TailReader
 from isotherm.broker.server.requests.context import TopicCreationRequests
+from isotherm.broker.server.requests.guarding import guarded_apis
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
@@ -275,8 +277,16 @@ class ReplicaCluster:
     def transaction_peers(self, markers: TransactionMarkers) -> TransactionPeers:
         return no_transaction_peers(self.metadata, markers)
 
-    def apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
-        return read_only_apis(apis)
+    def apis(self, apis: Mapping[int, Api], authorizer: Authorizer | None) -> Mapping[int, Api]:
+        served = self.answering_apis(read_only_apis(apis))
+        # Around what is passed on, too: the cluster would check the replica's rights. What is
+        # refused is refused for everyone.
+        reading = {key: api for key, api in served.items() if key in READING}
+        return {**served, **guarded_apis(reading, authorizer)}
+
+    def answering_apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
+        """`apis`, without their checks, in which the cluster answers what only it can."""
+        return apis
 
     def auto_creation(self) -> TopicCreationRequests | None:
         return None

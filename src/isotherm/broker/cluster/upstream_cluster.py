@@ -335,10 +335,8 @@ class UpstreamCluster(ReplicaCluster):
 
     # ---- the rest of ClusterSide
 
-    def apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
-        served = upstream_apis(
-            super().apis(apis), self.client, ends_at_the_tier=self._tail is Tail.NONE
-        )
+    def answering_apis(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
+        served = upstream_apis(apis, self.client, ends_at_the_tier=self._tail is Tail.NONE)
         if self._tail is Tail.LEADER:
             return served
         self._groups = UpstreamGroups(self.client)
