@@ -58,7 +58,8 @@ from isotherm.types import BrokerId, LeaderEpoch, ProducerId
 # Kafka: socket.connection.setup.timeout.ms and request.timeout.ms.
 CONNECT_TIMEOUT_S = 30.0
 REQUEST_TIMEOUT_S = 30.0
-# The response to a full request of markers or questions takes some tens of kilobytes.
+# The response to a full request of markers or questions takes some tens of kilobytes. One of
+# states of share partitions is bounded by BATCHES_TOGETHER_MAX.
 RESPONSE_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -306,7 +307,7 @@ def open_transaction_peers(
     security = inter_broker_security(config)
     to_leaders = PeerBatches(
         "txn-marker-sender",
-        _connector(f"broker-{config.node_id}-txn-marker-sender", security),
+        connector(f"broker-{config.node_id}-txn-marker-sender", security),
         send_markers,
         clock,
         queued_max=QUEUED_MARKERS_MAX,
@@ -314,7 +315,7 @@ def open_transaction_peers(
     )
     to_coordinators = PeerBatches(
         "add-partitions-to-txn",
-        _connector(f"broker-{config.node_id}-add-partitions-to-txn", security),
+        connector(f"broker-{config.node_id}-add-partitions-to-txn", security),
         ask_coordinator,
         clock,
         queued_max=QUEUED_QUESTIONS_MAX,
@@ -328,7 +329,9 @@ def open_transaction_peers(
     )
 
 
-def _connector(client_id: str, security: NodeSecurity) -> Callable[[NodeAddress], NodeConnection]:
+def connector(client_id: str, security: NodeSecurity) -> Callable[[NodeAddress], NodeConnection]:
+    """Makes connections to other brokers, for `PeerBatches`."""
+
     def connect(address: NodeAddress) -> NodeConnection:
         return NodeConnection(
             address,

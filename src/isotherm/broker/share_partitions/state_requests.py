@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
 from isotherm.broker.coordinators.shares.share_shard import ShareShard
-from isotherm.broker.coordinators.shares.share_state import UNKNOWN_COUNT, StateWrite
+from isotherm.broker.coordinators.shares.share_state import (
+    BATCHES_MAX,
+    UNKNOWN_COUNT,
+    StateWrite,
+)
 from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
 from isotherm.broker.coordinators.shares.state_batches import NO_START_OFFSET, StateBatch
 from isotherm.protocol.api_keys import ApiKey, request_class
@@ -43,9 +48,11 @@ class StateSummary(NamedTuple):
 StateResult: TypeAlias = "ReadState | StateSummary | None"
 
 
-class InitializeState(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class InitializeState:
     api_key: ClassVar[ApiKey] = ApiKey.INITIALIZE_SHARE_GROUP_STATE
     version: ClassVar[int] = 0
+    batch_count: ClassVar[int] = 0
     key: SharePartitionKey
     state_epoch: int
     start_offset: Offset
@@ -66,11 +73,17 @@ class InitializeState(NamedTuple):
         return None
 
 
-class WriteState(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WriteState:
     api_key: ClassVar[ApiKey] = ApiKey.WRITE_SHARE_GROUP_STATE
     version: ClassVar[int] = 1
     key: SharePartitionKey
     write: StateWrite
+
+    @property
+    def batch_count(self) -> int:
+        """State batches in the request and its answer, at most."""
+        return len(self.write.batches)
 
     def call(self, coordinator: ShareCoordinator) -> tuple[ShareShard, StateResult]:
         """As `InitializeState.call`."""
@@ -100,9 +113,11 @@ class WriteState(NamedTuple):
         return None
 
 
-class ReadByLeader(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ReadByLeader:
     api_key: ClassVar[ApiKey] = ApiKey.READ_SHARE_GROUP_STATE
     version: ClassVar[int] = 0
+    batch_count: ClassVar[int] = BATCHES_MAX
     key: SharePartitionKey
     leader_epoch: LeaderEpoch
 
@@ -126,9 +141,11 @@ class ReadByLeader(NamedTuple):
         return ReadState(answer.state_epoch, answer.start_offset, batches)
 
 
-class ReadSummary(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ReadSummary:
     api_key: ClassVar[ApiKey] = ApiKey.READ_SHARE_GROUP_STATE_SUMMARY
     version: ClassVar[int] = 1
+    batch_count: ClassVar[int] = 0
     key: SharePartitionKey
 
     def call(self, coordinator: ShareCoordinator) -> tuple[ShareShard, StateResult]:
@@ -154,9 +171,11 @@ class ReadSummary(NamedTuple):
         )
 
 
-class DeleteState(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DeleteState:
     api_key: ClassVar[ApiKey] = ApiKey.DELETE_SHARE_GROUP_STATE
     version: ClassVar[int] = 0
+    batch_count: ClassVar[int] = 0
     key: SharePartitionKey
 
     def call(self, coordinator: ShareCoordinator) -> tuple[ShareShard, StateResult]:
