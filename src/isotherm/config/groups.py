@@ -18,12 +18,13 @@ from isotherm.config.definition import (
     one_of,
     parse_fields,
 )
-from isotherm.config.unsupported_groups import UnsupportedGroupConfig, UnsupportedGroupLevelConfig
+from isotherm.config.group_keys import check_bounds, defaults_of
+from isotherm.config.share_groups import ShareGroupConfig, ShareGroupLevelConfig
 from isotherm.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig(UnsupportedGroupConfig):
+class GroupConfig(ShareGroupConfig):
     """Broker-level keys of the group coordinator."""
 
     offsets_topic_num_partitions: int = key(
@@ -137,10 +138,11 @@ class GroupConfig(UnsupportedGroupConfig):
                 f" interval={self.group_consumer_heartbeat_interval_ms}"
                 f" timeout={self.group_consumer_session_timeout_ms}"
             )
+        self.check_share()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLevelConfig(UnsupportedGroupLevelConfig):
+class GroupLevelConfig(ShareGroupLevelConfig):
     """The keys that can be set for one group (GroupConfig in Kafka)."""
 
     consumer_session_timeout_ms: int = key(
@@ -167,7 +169,7 @@ class GroupLevelConfig(UnsupportedGroupLevelConfig):
         fields = {
             "consumer_session_timeout_ms": broker.group_consumer_session_timeout_ms,
             "consumer_heartbeat_interval_ms": broker.group_consumer_heartbeat_interval_ms,
-            **broker.unsupported_defaults(),
+            **defaults_of(ShareGroupLevelConfig, broker),
         }
         return cls(**{**fields, **parse_fields(cls, texts)})
 
@@ -201,4 +203,10 @@ class GroupLevelConfig(UnsupportedGroupLevelConfig):
             raise ConfigError(
                 "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms"
             )
-        self.check_unsupported(broker, texts)
+        check_bounds(self, broker, texts)
+        for kind in ("share", "streams"):
+            session = getattr(self, f"{kind}_session_timeout_ms")
+            if session <= getattr(self, f"{kind}_heartbeat_interval_ms"):
+                raise ConfigError(
+                    f"{kind}.session.timeout.ms must be greater than {kind}.heartbeat.interval.ms"
+                )

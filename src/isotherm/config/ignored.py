@@ -9,7 +9,6 @@ from __future__ import annotations
 from isotherm.config.inert import (
     EVENT_LOOP,
     METRICS,
-    NO_SHARE_GROUPS,
     NO_STREAMS_GROUPS,
     OPENSSL,
     OWN_LOGIN,
@@ -93,8 +92,10 @@ _IGNORED_PREFIXES: dict[str, str] = {
         "the rate of moves between log directories is measured as replication.quota.window.* say"
     ),
     "add.partitions.to.txn.": _ONE_PROCESS,
-    "share.": NO_SHARE_GROUPS,
-    "group.share.": NO_SHARE_GROUPS,
+    "share.fetch.purgatory.": EVENT_LOOP,
+    "group.share.assignor": "share groups are assigned as by Kafka's one assignor",
+    "group.share.initialize.": "states that were not begun are begun again after 30 seconds",
+    "group.share.persister.": "states of share groups are in __share_group_state",
     "group.streams.": NO_STREAMS_GROUPS,
     "delegation.token.": "there are no delegation tokens",
     "sasl.login.retry.": OWN_LOGIN,

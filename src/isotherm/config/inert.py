@@ -26,7 +26,6 @@ EVENT_LOOP = "one event loop serves the network"
 OPENSSL = "TLS is OpenSSL's, not Java's"
 TICKETS = "the system's Kerberos keeps tickets"
 OWN_LOGIN = "a broker's own login has no such setting"
-NO_SHARE_GROUPS = "share groups are not supported"
 NO_STREAMS_GROUPS = "streams groups are not supported"
 METRICS = "prometheus.listener serves the metrics"
 
@@ -100,7 +99,7 @@ class InertConfig:
         "Size of the buffers that the share coordinator keeps.",
         check=at_least(_BUFFER_MIN),
         dynamic=True,
-        no_effect=NO_SHARE_GROUPS,
+        no_effect=EVENT_LOOP,
     )
     principal_builder_class: str | None = key(
         optional(CLASS),

@@ -46,8 +46,6 @@ from isotherm.types import LeaderEpoch, TimestampMs, TopicPartition
 
 # Kafka: group.share.initialize.retry.interval.ms, which is internal.
 INITIALIZE_RETRY_INTERVAL_MS = 30_000
-# The default of group.share.max.size.
-SHARE_GROUP_MEMBERS_MAX = 200
 
 
 class GroupShards:
@@ -99,7 +97,7 @@ class GroupShards:
             config.share_heartbeat_interval_ms,
             assignment_interval_ms,
             INITIALIZE_RETRY_INTERVAL_MS,
-            SHARE_GROUP_MEMBERS_MAX,
+            self._config.group_share_max_size,
         )
 
     @property

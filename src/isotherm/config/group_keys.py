@@ -1,0 +1,92 @@
+"""Keys that a group may set within the bounds of the broker's.
+
+`share.session.timeout.ms` of a group has the default `group.share.session.timeout.ms`, and the
+bounds `group.share.min.session.timeout.ms` and `group.share.max.session.timeout.ms`.
+
+Source: Kafka GroupConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from isotherm.config.definition import INT, Check, config_keys, key
+from isotherm.errors import ConfigError
+
+_ASSIGNMENT_INTERVAL = ".assignment.interval.ms"
+# The one bound whose name does not follow from that of the key.
+_BOUNDS = {"group.streams.max.num.standby.replicas": "group.streams.max.standby.replicas"}
+
+
+def upper_bound(documentation: str) -> str:
+    """The documentation of the upper bound of a key."""
+    return f"Upper bound of a group's value: {documentation[0].lower()}{documentation[1:]}"
+
+
+def lower_bound(documentation: str) -> str:
+    """The documentation of the lower bound of a key."""
+    return f"Lower bound of a group's value: {documentation[0].lower()}{documentation[1:]}"
+
+
+def of_one_group(broker_class: type[Any], name: str, check: Check) -> int:
+    """The key of one group whose value is that of the broker's key `name` unless it is set."""
+    broker = config_keys(broker_class)[name][1]
+    return key(
+        INT,
+        int(broker.default),
+        broker.documentation,
+        check=check,
+        synonyms=[name],
+        no_effect=broker.no_effect,
+    )
+
+
+def defaults_of(level_class: type[Any], broker: object) -> dict[str, Any]:
+    """The values of a group that sets none, by field. As in Kafka, its assignment interval is shown
+    as Kafka's default."""
+    return {
+        field_name: getattr(broker, _field_name(broker_name))
+        for name, field_name, broker_name in _bounded_keys(level_class)
+        if not name.endswith(_ASSIGNMENT_INTERVAL)
+    }
+
+
+def check_bounds(level: object, broker: object, texts: Mapping[str, str]) -> None:
+    """Raise ConfigError, with Kafka's message, for a value of a group outside the broker's limits.
+    `texts` are those that the group sets."""
+    for name, field_name, broker_name in _bounded_keys(type(level)):
+        if name.endswith(_ASSIGNMENT_INTERVAL) and name not in texts:
+            continue
+        _check(name, getattr(level, field_name), broker_name, broker)
+
+
+def check_between(name: str, low: int, value: int, high: int) -> None:
+    """Raise ConfigError for a broker's key outside the bounds that it sets for groups."""
+    if not low <= value <= high:
+        group, kind, rest = name.split(".", 2)
+        raise ConfigError(
+            f"{name} must be between {group}.{kind}.min.{rest} and {group}.{kind}.max.{rest}"
+            f" value={value} min={low} max={high}"
+        )
+
+
+def _bounded_keys(level_class: type[Any]) -> Iterator[tuple[str, str, str]]:
+    """The group's key, its field, and the broker's key."""
+    for name, (field_name, declared) in config_keys(level_class).items():
+        for synonym in declared.synonyms:
+            yield name, field_name, synonym.name
+
+
+def _check(name: str, value: int, broker_name: str, broker: object) -> None:
+    group, kind, rest = broker_name.split(".", 2)
+    for bound, words in (("min", "greater"), ("max", "less")):
+        bound_name = f"{group}.{kind}.{bound}.{rest}"
+        bound_name = _BOUNDS.get(bound_name, bound_name)
+        limit = getattr(broker, _field_name(bound_name), None)
+        if limit is not None and (value < limit if bound == "min" else value > limit):
+            raise ConfigError(f"{name} must be {words} than or equal to {bound_name}")
+
+
+def _field_name(name: str) -> str:
+    return name.replace(".", "_")

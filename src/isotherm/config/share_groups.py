@@ -1,0 +1,192 @@
+"""Configuration of share groups.
+
+Source: Kafka GroupCoordinatorConfig, ShareGroupConfig, GroupConfig.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from isotherm.config.definition import (
+    BOOLEAN,
+    INT,
+    STRING,
+    Check,
+    at_least,
+    between,
+    key,
+    one_of,
+)
+from isotherm.config.group_keys import check_between, lower_bound, of_one_group, upper_bound
+from isotherm.config.unsupported_groups import UnsupportedGroupConfig, UnsupportedGroupLevelConfig
+from isotherm.errors import ConfigError
+
+# The form that Java's Duration.parse takes, without negative parts.
+_DURATION = re.compile(
+    r"by_duration:\+?P(?=[0-9T+])(?:\+?[0-9]+D)?(?:T(?=[0-9+])(?:\+?[0-9]+H)?(?:\+?[0-9]+M)?"
+    r"(?:\+?[0-9]+(?:[.,][0-9]{0,9})?S)?)?",
+    re.IGNORECASE,
+)
+
+
+def _is_offset_reset(value: str) -> bool:
+    is_duration = value.startswith("by_duration:") and _DURATION.fullmatch(value) is not None
+    return value in ("earliest", "latest") or is_duration
+
+
+_OFFSET_RESET = Check(
+    _is_offset_reset,
+    "earliest, latest or by_duration:PnDTnHnMn.nS",
+    lambda value: (
+        f"Invalid value `{value}` for configuration share.auto.offset.reset. The value must be"
+        " either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
+    ),
+)
+
+
+_ASSIGN = "Time between two assignments of a group."
+_DELIVERIES = "How often a record is delivered."
+_HEARTBEAT = "How often members are to send heartbeats."
+_LOCK = "How long a member holds a record."
+_LOCKS = "Records of a partition that members may hold."
+_SESSION = "Time after which a member that sends no heartbeat is removed."
+
+
+def _share(default: int, check: Check, documentation: str, *, dynamic: bool = False) -> int:
+    return key(INT, default, documentation, check=check, dynamic=dynamic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupConfig(UnsupportedGroupConfig):
+    """Keys of the broker: bounds of all share groups, and the defaults and bounds of the keys of a
+    group."""
+
+    group_share_assignment_interval_ms: int = _share(1000, at_least(0), _ASSIGN, dynamic=True)
+    group_share_delivery_count_limit: int = _share(5, between(2, 10), _DELIVERIES)
+    group_share_heartbeat_interval_ms: int = _share(5000, at_least(1), _HEARTBEAT)
+    group_share_max_assignment_interval_ms: int = _share(15000, at_least(0), upper_bound(_ASSIGN))
+    group_share_max_delivery_count_limit: int = _share(10, between(5, 25), upper_bound(_DELIVERIES))
+    group_share_max_heartbeat_interval_ms: int = _share(15000, at_least(1), upper_bound(_HEARTBEAT))
+    group_share_max_partition_max_record_locks: int = _share(
+        4000, between(2000, 10000), upper_bound(_LOCKS)
+    )
+    group_share_max_record_lock_duration_ms: int = _share(
+        60000, between(30000, 3600000), upper_bound(_LOCK)
+    )
+    group_share_max_session_timeout_ms: int = _share(60000, at_least(1), upper_bound(_SESSION))
+    group_share_min_assignment_interval_ms: int = _share(0, at_least(0), lower_bound(_ASSIGN))
+    group_share_min_delivery_count_limit: int = _share(2, between(2, 5), lower_bound(_DELIVERIES))
+    group_share_min_heartbeat_interval_ms: int = _share(5000, at_least(1), lower_bound(_HEARTBEAT))
+    group_share_min_partition_max_record_locks: int = _share(
+        100, between(100, 2000), lower_bound(_LOCKS)
+    )
+    group_share_min_record_lock_duration_ms: int = _share(
+        15000, between(1000, 30000), lower_bound(_LOCK)
+    )
+    group_share_min_session_timeout_ms: int = _share(45000, at_least(1), lower_bound(_SESSION))
+    group_share_partition_max_record_locks: int = _share(2000, between(100, 10000), _LOCKS)
+    group_share_record_lock_duration_ms: int = _share(30000, between(1000, 3600000), _LOCK)
+    group_share_session_timeout_ms: int = _share(45000, at_least(1), _SESSION)
+    group_share_max_size: int = _share(
+        200, between(1, 1000), "Members that a share group may have."
+    )
+    group_share_max_share_sessions: int = _share(
+        2000, at_least(1), "Share sessions that a broker keeps."
+    )
+
+    def check_share(self) -> None:
+        """Raise ConfigError for keys of the broker that do not fit together."""
+        for rest, low, value, high in (
+            (
+                "heartbeat.interval.ms",
+                self.group_share_min_heartbeat_interval_ms,
+                self.group_share_heartbeat_interval_ms,
+                self.group_share_max_heartbeat_interval_ms,
+            ),
+            (
+                "session.timeout.ms",
+                self.group_share_min_session_timeout_ms,
+                self.group_share_session_timeout_ms,
+                self.group_share_max_session_timeout_ms,
+            ),
+            (
+                "assignment.interval.ms",
+                self.group_share_min_assignment_interval_ms,
+                self.group_share_assignment_interval_ms,
+                self.group_share_max_assignment_interval_ms,
+            ),
+            (
+                "delivery.count.limit",
+                self.group_share_min_delivery_count_limit,
+                self.group_share_delivery_count_limit,
+                self.group_share_max_delivery_count_limit,
+            ),
+            (
+                "partition.max.record.locks",
+                self.group_share_min_partition_max_record_locks,
+                self.group_share_partition_max_record_locks,
+                self.group_share_max_partition_max_record_locks,
+            ),
+            (
+                "record.lock.duration.ms",
+                self.group_share_min_record_lock_duration_ms,
+                self.group_share_record_lock_duration_ms,
+                self.group_share_max_record_lock_duration_ms,
+            ),
+        ):
+            check_between(f"group.share.{rest}", low, value, high)
+        session_ms = self.group_share_session_timeout_ms
+        interval_ms = self.group_share_heartbeat_interval_ms
+        if session_ms <= interval_ms:
+            raise ConfigError(
+                "group.share.heartbeat.interval.ms must be less than"
+                f" group.share.session.timeout.ms interval={interval_ms} timeout={session_ms}"
+            )
+        sessions, size = self.group_share_max_share_sessions, self.group_share_max_size
+        if sessions < size:
+            raise ConfigError(
+                "group.share.max.share.sessions must be greater than or equal to"
+                f" group.share.max.size sessions={sessions} size={size}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupLevelConfig(UnsupportedGroupLevelConfig):
+    """Keys of one group."""
+
+    share_assignment_interval_ms: int = of_one_group(
+        ShareGroupConfig, "group.share.assignment.interval.ms", at_least(0)
+    )
+    share_auto_offset_reset: str = key(
+        STRING,
+        "latest",
+        "Where a share group begins.",
+        check=_OFFSET_RESET,
+    )
+    share_delivery_count_limit: int = of_one_group(
+        ShareGroupConfig, "group.share.delivery.count.limit", at_least(2)
+    )
+    share_heartbeat_interval_ms: int = of_one_group(
+        ShareGroupConfig, "group.share.heartbeat.interval.ms", at_least(1)
+    )
+    share_isolation_level: str = key(
+        STRING,
+        "read_uncommitted",
+        "Whether records of aborted transactions are delivered.",
+        check=one_of("read_committed", "read_uncommitted"),
+    )
+    share_partition_max_record_locks: int = of_one_group(
+        ShareGroupConfig, "group.share.partition.max.record.locks", at_least(100)
+    )
+    share_record_lock_duration_ms: int = of_one_group(
+        ShareGroupConfig, "group.share.record.lock.duration.ms", at_least(1000)
+    )
+    share_renew_acknowledge_enable: bool = key(
+        BOOLEAN,
+        True,
+        "Whether members may renew their hold of a record.",
+    )
+    share_session_timeout_ms: int = of_one_group(
+        ShareGroupConfig, "group.share.session.timeout.ms", at_least(1)
+    )
