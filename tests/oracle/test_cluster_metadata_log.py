@@ -106,11 +106,12 @@ def test_kafka_reads_the_fields_that_were_written(written) -> None:
     controller, dump = written
     data = [payload["data"] for payload in payloads(dump)]
     topic_id = uuid_to_text(controller.image.topics_by_name["kept"].topic_id)
-    assert [data.pop(0) for _ in range(5)] == [
+    assert [data.pop(0) for _ in range(6)] == [
         {"name": "metadata.version", "featureLevel": 30},
         {"name": "group.version", "featureLevel": 1},
         {"name": "transaction.version", "featureLevel": 2},
         {"name": "eligible.leader.replicas.version", "featureLevel": 1},
+        {"name": "share.version", "featureLevel": 1},
         {"name": "remote.log.metadata.compaction", "featureLevel": 1},
     ]
     assert data[0] == {

@@ -57,6 +57,8 @@ from isotherm.broker.server.net.metrics_endpoint import MetricsEndpoint
 from isotherm.broker.server.net.server import NewGate, Server, listener_texts
 from isotherm.broker.server.requests.context import BrokerServices
 from isotherm.broker.server.requests.quotas import ClientQuotaManager
+from isotherm.broker.share_partitions.share_group_states import ShareGroupStates
+from isotherm.broker.share_partitions.share_peers import SharePeers
 from isotherm.broker.startup.local_tier import open_local_tier
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import start_log_tasks
@@ -123,6 +125,8 @@ class BrokerNode:
         self._metrics_endpoint: MetricsEndpoint | None = None
         self._kernels: KernelWarmUp
         self._transaction_peers: TransactionPeers
+        self._share_peers: SharePeers
+        self._share_group_states: ShareGroupStates
         self._is_serving = False
         self._is_given_up = False
         self._cluster: ClusterSide | None = None
@@ -306,6 +310,10 @@ class BrokerNode:
         share_coordinator = open_share_coordinator(
             self._config, cluster.metadata, replica_manager, create_topic, self._clock
         )
+        self._share_peers = cluster.share_peers(share_coordinator, replica_manager)
+        self._share_group_states = ShareGroupStates(
+            group_coordinator, self._share_peers, cluster.metadata
+        )
         self.metrics.registry.register(
             CoordinatorMetrics(group_coordinator.shards, transaction_coordinator, share_coordinator)
         )
@@ -327,6 +335,8 @@ class BrokerNode:
             group_coordinator=group_coordinator,
             transaction_coordinator=transaction_coordinator,
             share_coordinator=share_coordinator,
+            persister=self._share_peers.persister,
+            share_group_states=self._share_group_states,
             transaction_markers=transaction_markers,
             remote_admission=self._transaction_peers.admission,
             remote_log_manager=remote_log_manager,
@@ -492,6 +502,8 @@ class BrokerNode:
         purgatory.expire_all()
         await self.services.transaction_coordinator.stop()
         await self.services.group_coordinator.stop()
+        await self._share_group_states.stop()
+        await self._share_peers.stop()
         await self.services.share_coordinator.stop()
         await self._transaction_peers.stop()
         await server.stop(DRAIN_TIMEOUT_S)

@@ -122,6 +122,8 @@ class Parts:
                 group_coordinator=cast("Any", None),
                 transaction_coordinator=cast("Any", None),
                 share_coordinator=cast("Any", None),
+                persister=cast("Any", None),
+                share_group_states=cast("Any", None),
                 transaction_markers=cast("Any", None),
                 remote_log_manager=cast("Any", SimpleNamespace(readers=self.remote)),
                 control_executor=self.control,

@@ -10,13 +10,11 @@ KIPs      848 · 1099 member type
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.groups.assignors.assignor import Assignment
+from isotherm.broker.apis.described_assignments import assignment_fields, handle_visible
 from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup
 from isotherm.broker.coordinators.groups.consumer_member import NOTHING
 from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
@@ -26,8 +24,6 @@ from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.server.requests.access_checks import Check, Denial
 from isotherm.broker.server.requests.authorized_operations import group_operations
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.guarding import handle_items
-from isotherm.broker.server.requests.item_refusal import then
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import IsothermError
@@ -78,26 +74,9 @@ def _member_fields(context: RequestContext, group: ConsumerGroup, member_id: str
         "client_host": member.client_host,
         "subscribed_topic_names": tuple(sorted(member.topic_names)),
         "subscribed_topic_regex": member.topic_regex or "",
-        "assignment": _assignment_fields(context, member.held),
-        "target_assignment": _assignment_fields(context, group.target.get(member_id, NOTHING)),
+        "assignment": assignment_fields(context, member.held),
+        "target_assignment": assignment_fields(context, group.target.get(member_id, NOTHING)),
         "member_type": CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
-    }
-
-
-def _assignment_fields(context: RequestContext, assigned: Assignment) -> dict[str, Any]:
-    image = context.services.metadata.image
-    return {
-        "topic_partitions": [
-            {
-                "topic_id": topic_id,
-                "topic_name": topic.name,
-                "partitions": tuple(index for _, index in partitions),
-            }
-            for topic_id, partitions in itertools.groupby(
-                sorted(assigned), key=lambda each: each[0]
-            )
-            if (topic := image.topic(topic_id)) is not None
-        ]
     }
 
 
@@ -125,40 +104,10 @@ _TOPICS = Check(
         for field in ("topic_name", "topic_id")
     ],
 )
-_TOPICS_NOT_SHOWN = (
-    "The group has described topic(s) that the client is not authorized to describe."
-)
 
 
 def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
-    """Hide a group completely if a member has a topic that the client may not describe."""
-
-    def hidden(group: Any) -> Any:
-        of_group = dataclasses.replace(request, group_ids=(group.group_id,))
-        code = ErrorCode.topic_authorization_failed
-        (refused,) = api.refuse_items(context, of_group, code, _TOPICS_NOT_SHOWN).groups
-        return refused
-
-    def visible(response: Any) -> Any:
-        topics = {each: _assigned_topics(each) for each in response.groups}
-        allowed = authorizer.allowed(
-            context, _TOPICS.operation, ResourceType.TOPIC, set[str]().union(*topics.values())
-        )
-        groups = tuple(
-            each if topics[each] <= allowed else hidden(each) for each in response.groups
-        )
-        return dataclasses.replace(response, groups=groups)
-
-    return then(handle_items(authorizer, api, context, request, _GROUPS), visible)
-
-
-def _assigned_topics(group: Any) -> set[str]:
-    return {
-        partition.topic_name
-        for member in group.members
-        for assignment in (member.assignment, member.target_assignment)
-        for partition in assignment.topic_partitions
-    }
+    return handle_visible(authorizer, api, context, request, _GROUPS, _TOPICS)
 
 
 API = Api(

@@ -100,8 +100,6 @@ APIS: Sequence[Api] = (
     _no_tokens(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3),
     _one_voter(ApiKey.ADD_RAFT_VOTER, 1),
     _one_voter(ApiKey.REMOVE_RAFT_VOTER, 0),
-    _no_share_groups(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1),
-    _no_share_groups(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, _GROUP_IDS, authorized_operations=0),
     _no_share_groups(ApiKey.SHARE_FETCH, 1, 2),
     _no_share_groups(ApiKey.SHARE_ACKNOWLEDGE, 1, 2),
     _no_share_groups(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, _GROUPS),

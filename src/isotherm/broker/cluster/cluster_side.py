@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from isotherm.broker.coordinators.coordinator_elections import TransactionPeers
+from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
@@ -30,6 +31,7 @@ from isotherm.broker.partitions.replica_roles import ReplicaFetchers
 from isotherm.broker.partitions.replication.cluster_view import ClusterView
 from isotherm.broker.server.requests.context import TopicCreationRequests
 from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.share_partitions.share_peers import SharePeers
 from isotherm.broker.tier.remote_tier import OwnMetadata
 from isotherm.log.log_manager import LogManager
 from isotherm.remote.tasks.tier import RemoteTierAccess
@@ -86,6 +88,9 @@ class ClusterSide(Protocol):
     ) -> Callable[[], Awaitable[ProducerId]]: ...
 
     def transaction_peers(self, markers: TransactionMarkers) -> TransactionPeers:
+        """Event loop thread only. The caller stops it."""
+
+    def share_peers(self, shares: ShareCoordinator, replica_manager: ReplicaManager) -> SharePeers:
         """Event loop thread only. The caller stops it."""
 
     def apis(self, apis: Mapping[int, Api], authorizer: Authorizer | None) -> Mapping[int, Api]:

@@ -12,6 +12,7 @@ from isotherm.broker.coordinators.coordinator_elections import (
     embedded_topic_creator,
     no_transaction_peers,
 )
+from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
@@ -23,6 +24,7 @@ from isotherm.broker.partitions.replica_roles import NoFetchers
 from isotherm.broker.partitions.replication.cluster_view import ClusterView
 from isotherm.broker.server.requests.guarding import guarded_apis
 from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.share_partitions.share_peers import SharePeers, no_share_peers
 from isotherm.broker.startup.local_tier import LocalTier
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.tier.remote_tier import OwnMetadata, embedded_metadata
@@ -88,6 +90,9 @@ class EmbeddedCluster:
 
     def transaction_peers(self, markers: TransactionMarkers) -> TransactionPeers:
         return no_transaction_peers(self._controller, markers)
+
+    def share_peers(self, shares: ShareCoordinator, replica_manager: ReplicaManager) -> SharePeers:
+        return no_share_peers(self._controller, shares, replica_manager)
 
     def apis(self, apis: Mapping[int, Api], authorizer: Authorizer | None) -> Mapping[int, Api]:
         return guarded_apis(apis, authorizer)

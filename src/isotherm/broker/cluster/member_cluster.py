@@ -22,6 +22,7 @@ from isotherm.broker.coordinators.coordinator_elections import (
     TransactionPeers,
     open_transaction_peers,
 )
+from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
@@ -64,6 +65,7 @@ from isotherm.broker.server.dispatch.auto_creation import TopicAutoCreation
 from isotherm.broker.server.dispatch.forwarding import Forward, Forwarder, forwarding_apis
 from isotherm.broker.server.requests.guarding import guarded_apis
 from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.share_partitions.share_peers import SharePeers, open_share_peers
 from isotherm.broker.startup.identity import read_identity
 from isotherm.broker.startup.local_tier import check_tiered_topics
 from isotherm.broker.surroundings import Surroundings
@@ -294,6 +296,16 @@ class MemberCluster:
     def transaction_peers(self, markers: TransactionMarkers) -> TransactionPeers:
         return open_transaction_peers(
             self._config, self.metadata, markers, self.inter_broker_listener, self._clock
+        )
+
+    def share_peers(self, shares: ShareCoordinator, replica_manager: ReplicaManager) -> SharePeers:
+        return open_share_peers(
+            self._config,
+            self.metadata,
+            shares,
+            replica_manager,
+            self.inter_broker_listener,
+            self._clock,
         )
 
     def apis(self, apis: Mapping[int, Api], authorizer: Authorizer | None) -> Mapping[int, Api]:

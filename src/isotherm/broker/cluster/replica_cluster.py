@@ -25,6 +25,7 @@ from isotherm.broker.coordinators.coordinator_elections import (
     TransactionPeers,
     no_transaction_peers,
 )
+from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
 from isotherm.broker.coordinators.transactions.transaction_markers import TransactionMarkers
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.metadata.access.scram_changes import Refused, ScramUpsertion
@@ -47,6 +48,7 @@ from isotherm.broker.peers.tail_reader import TailReader
 from isotherm.broker.server.requests.context import TopicCreationRequests
 from isotherm.broker.server.requests.guarding import guarded_apis
 from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.share_partitions.share_peers import SharePeers, no_share_peers
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import PeriodicTask
 from isotherm.broker.tier.remote_tier import OwnMetadata
@@ -276,6 +278,9 @@ class ReplicaCluster:
 
     def transaction_peers(self, markers: TransactionMarkers) -> TransactionPeers:
         return no_transaction_peers(self.metadata, markers)
+
+    def share_peers(self, shares: ShareCoordinator, replica_manager: ReplicaManager) -> SharePeers:
+        return no_share_peers(self.metadata, shares, replica_manager)
 
     def apis(self, apis: Mapping[int, Api], authorizer: Authorizer | None) -> Mapping[int, Api]:
         served = self.answering_apis(read_only_apis(apis))

@@ -19,6 +19,7 @@ GROUP_VERSION_FEATURE = "group.version"  # 1: the consumer protocol (KIP-848)
 TRANSACTION_VERSION_FEATURE = "transaction.version"  # 2: an epoch per transaction (KIP-890)
 # 1: eligible leader replicas (KIP-966). min.insync.replicas is one setting of the cluster then.
 ELIGIBLE_LEADER_REPLICAS_FEATURE = "eligible.leader.replicas.version"
+SHARE_VERSION_FEATURE = "share.version"  # 1: share groups (KIP-932)
 METADATA_COMPACTION_FEATURE = "remote.log.metadata.compaction"  # 1: keyed, compacted (KIP-1266)
 
 
@@ -34,6 +35,7 @@ SUPPORTED_FEATURES: Mapping[str, SupportedLevels] = {
     GROUP_VERSION_FEATURE: SupportedLevels(0, 1),
     TRANSACTION_VERSION_FEATURE: SupportedLevels(0, 2),
     ELIGIBLE_LEADER_REPLICAS_FEATURE: SupportedLevels(0, 1),
+    SHARE_VERSION_FEATURE: SupportedLevels(0, 1),
     METADATA_COMPACTION_FEATURE: SupportedLevels(0, 1),
 }
 

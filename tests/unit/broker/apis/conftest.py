@@ -112,6 +112,8 @@ class Broker:
             group_coordinator=cast("Any", None),
             transaction_coordinator=cast("Any", NoTransactions(self.controller)),
             share_coordinator=cast("Any", None),
+            persister=cast("Any", None),
+            share_group_states=cast("Any", None),
             transaction_markers=cast("Any", None),
             remote_log_manager=None,
             control_executor=self._executor,

@@ -37,6 +37,7 @@ def test_features_are_those_of_the_metadata_log(broker):
         "group.version": 1,
         "transaction.version": 2,
         "eligible.leader.replicas.version": 1,
+        "share.version": 1,
         "remote.log.metadata.compaction": 1,
     }
     assert response.finalized_features_epoch == broker.controller.image.end_offset - 1
@@ -53,6 +54,7 @@ def test_features_with_a_level_0_are_shown_from_version_4_on(broker):
         "group.version": (0, 1),
         "transaction.version": (0, 2),
         "eligible.leader.replicas.version": (0, 1),
+        "share.version": (0, 1),
         "remote.log.metadata.compaction": (0, 1),
     }
 

@@ -11,6 +11,7 @@ UPGRADE, SAFE, UNSAFE = 1, 2, 3
 FEATURES = {
     "metadata.version": 30,
     "group.version": 1,
+    "share.version": 1,
     "transaction.version": 2,
     "eligible.leader.replicas.version": 1,
     "remote.log.metadata.compaction": 1,

@@ -42,6 +42,7 @@ from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import OffsetsTopic, Producer
 from isotherm.broker.coordinators.groups.shards import GroupShards
 from isotherm.broker.coordinators.groups.share_group import ShareGroup
+from isotherm.broker.coordinators.groups.share_group_coordinator import ShareGroupCoordinator
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.image import TopicImage
@@ -88,6 +89,7 @@ class GroupCoordinator:
         self.offsets = OffsetCoordinator(config, shards, self._forget_group)
         policy = MigrationPolicy(config.group_consumer_migration_policy)
         self.consumer = ConsumerGroupCoordinator(shards, policy, self, metadata, rng, loop)
+        self.share = ShareGroupCoordinator(shards, metadata, loop)
         self._config = config
         self._rng = rng
         self._loop = loop
@@ -111,6 +113,7 @@ class GroupCoordinator:
         for group in shard.groups.values():
             self._schedule(shard, group)
         self.consumer.resume(shard)
+        self.share.resume(shard)
 
     async def wait_until_loaded(self) -> None:
         """Return when no shard is being loaded."""
@@ -121,6 +124,7 @@ class GroupCoordinator:
         if self._expiry is not None:
             self._expiry.cancel()
         self.consumer.close()
+        self.share.close()
         await self.shards.stop()
 
     def uncommitted(self, group_id: str) -> Awaitable[None] | None:
@@ -137,7 +141,7 @@ class GroupCoordinator:
         return shard.wait_committed(self._commit_timeout_s)
 
     def topics_deleted(self, topics: Collection[TopicImage]) -> None:
-        """Delete the topics' offsets."""
+        """Delete the topics' offsets, and what share groups have of the topics."""
         ids_by_name: dict[str, set[uuid.UUID]] = {}
         for topic in topics:
             ids_by_name.setdefault(topic.name, set()).add(topic.topic_id)
@@ -151,6 +155,7 @@ class GroupCoordinator:
                 log_failure(
                     logger, error, f"offsets are not deleted topics={names} partition={shard.index}"
                 )
+        self.share.topics_deleted({topic.topic_id for topic in topics})
 
     def offsets_partition(self, group_id: str) -> int:
         """See `GroupShards.index_of`."""

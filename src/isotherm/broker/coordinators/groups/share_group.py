@@ -408,7 +408,7 @@ class ShareGroup:
 
         Raises MemberRejectedError (NON_EMPTY_GROUP).
         """
-        self._check_empty()
+        self.check_empty()
         altered = {
             topic.topic_id: TopicPartitions(
                 name, frozenset(each for each in of_topic if each < len(topic.partitions))
@@ -430,7 +430,7 @@ class ShareGroup:
 
         Raises MemberRejectedError (NON_EMPTY_GROUP).
         """
-        self._check_empty()
+        self.check_empty()
         states = self.states
         if states is None:
             return {}, []
@@ -471,7 +471,7 @@ class ShareGroup:
 
         Raises MemberRejectedError (NON_EMPTY_GROUP).
         """
-        self._check_empty()
+        self.check_empty()
         states = self.states
         if states is None:
             return {}, []
@@ -486,7 +486,7 @@ class ShareGroup:
         self._emit(share_records.state_record(self.group_id, {}, {}, names), now_ms, records)
         return {topic_id: topic.partitions for topic_id, topic in gone.items()}, records
 
-    def _check_empty(self) -> None:
+    def check_empty(self) -> None:
         """Raise MemberRejectedError (NON_EMPTY_GROUP) if the group has members."""
         if self.members:
             raise MemberRejectedError(

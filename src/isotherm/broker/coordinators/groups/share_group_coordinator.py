@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.groups import group_log
+from isotherm.broker.coordinators.groups import group_log, share_records
 from isotherm.broker.coordinators.groups.consumer_group import LOOP_STEP_THINGS_MAX
 from isotherm.broker.coordinators.groups.consumer_member import JOIN_EPOCH
 from isotherm.broker.coordinators.groups.group_records import (
@@ -35,7 +35,11 @@ from isotherm.broker.coordinators.groups.group_shard import GroupShard
 from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.coordinators.groups.shards import GroupShards
 from isotherm.broker.coordinators.groups.share_group import ShareGroup
-from isotherm.broker.coordinators.groups.share_member import ShareHeartbeat, ShareHeartbeatResult
+from isotherm.broker.coordinators.groups.share_member import (
+    ShareHeartbeat,
+    ShareHeartbeatResult,
+    TopicPartitions,
+)
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.shared_futures import shared_result
@@ -154,8 +158,12 @@ class ShareGroupCoordinator:
     def _new_group(self, shard: GroupShard, group_id: str, beat: ShareHeartbeat) -> ShareGroup:
         """A new group for a joining member. As in Kafka, it replaces no group of another type, not
         even an empty one."""
-        is_used = shard.find(group_id) is not None or shard.is_taken(group_id)
-        if beat.epoch != JOIN_EPOCH or is_used:
+        if beat.epoch != JOIN_EPOCH:
+            raise _no_such_group(group_id)
+        return self._empty_group(shard, group_id)
+
+    def _empty_group(self, shard: GroupShard, group_id: str) -> ShareGroup:
+        if shard.find(group_id) is not None or shard.is_taken(group_id):
             raise _no_such_group(group_id)
         self._shards.check_room(group_id)
         return ShareGroup(group_id, self._shards.share_settings(group_id))
@@ -188,6 +196,91 @@ class ShareGroupCoordinator:
         changed = group.copy()
         records = changed.uninitialized(partitions, self._current_catalog(), self._shards.now_ms())
         self._apply(group, changed, records)
+
+    def begin_alteration(
+        self, group_id: str, partitions: Mapping[str, Collection[int]]
+    ) -> tuple[int, dict[uuid.UUID, TopicPartitions]]:
+        """Begin to move the start offsets of partitions, by topic; a missing group is created.
+
+        Returns the group's epoch and the partitions that exist. The caller has their states begun
+        anew with that epoch once the records are committed, and then calls `note_initialized`.
+        Raises MemberRejectedError for a group with members and for one of another type, and what
+        `of_group` and `check_room` raise.
+        """
+        shard = self._shards.of_group(group_id)
+        group = shard.share_groups.get(group_id) or self._empty_group(shard, group_id)
+        changed = group.copy()
+        catalog, now_ms = self._current_catalog(), self._shards.now_ms()
+        altered, records = changed.begin_alteration(partitions, catalog, now_ms)
+        if records:
+            self._apply(group, changed, records)
+        return changed.group_epoch, altered
+
+    def begin_offset_deletion(
+        self, group_id: str, names: Collection[str]
+    ) -> dict[uuid.UUID, frozenset[int]]:
+        """Begin to delete the states of topics. The caller has the states of the returned
+        partitions deleted, and then calls `end_offset_deletion`.
+
+        Raises MemberRejectedError if there is no such group or it has members, and what `of_group`
+        raises.
+        """
+        group = self.find(group_id)
+        changed = group.copy()
+        catalog, now_ms = self._current_catalog(), self._shards.now_ms()
+        partitions, records = changed.begin_offset_deletion(names, catalog, now_ms)
+        if records:
+            self._apply(group, changed, records)
+        return partitions
+
+    def end_offset_deletion(self, group_id: str, topic_ids: Collection[uuid.UUID]) -> None:
+        """The states of these topics are deleted. Raises as `note_initialized`."""
+        group = self.find(group_id)
+        changed = group.copy()
+        catalog, now_ms = self._current_catalog(), self._shards.now_ms()
+        records = changed.end_offset_deletion(topic_ids, catalog, now_ms)
+        self._apply(group, changed, records)
+
+    def begin_deletion(self, group_id: str) -> dict[uuid.UUID, frozenset[int]]:
+        """Begin to delete a group. The caller has the states of the returned partitions deleted,
+        and then calls `delete`. Raises as `begin_offset_deletion`."""
+        group = self.find(group_id)
+        changed = group.copy()
+        partitions, records = changed.begin_deletion(self._current_catalog(), self._shards.now_ms())
+        if records:
+            self._apply(group, changed, records)
+        return partitions
+
+    def delete(self, group_id: str) -> None:
+        """Delete a group without members.
+
+        Raises MemberRejectedError (NON_EMPTY_GROUP) if a member has joined since `begin_deletion`,
+        and as `note_initialized`.
+        """
+        group = self.find(group_id)
+        group.check_empty()
+        shard = self._shards.of_group(group_id)
+        self._shards.append(shard, share_records.group_tombstones(group_id))
+        del shard.share_groups[group_id]
+
+    def topics_deleted(self, topic_ids: Collection[uuid.UUID]) -> None:
+        """Forget the states of deleted topics."""
+        for shard in self._shards.loaded():
+            for group in tuple(shard.share_groups.values()):
+                changed = group.copy()
+                catalog, now_ms = self._current_catalog(), self._shards.now_ms()
+                records = changed.topics_deleted(topic_ids, catalog, now_ms)
+                if not records:
+                    continue
+                try:
+                    self._apply(group, changed, records)
+                except IsothermError as error:
+                    # The states are gone. A group that keeps their topics assigns none of them.
+                    log_failure(
+                        logger,
+                        error,
+                        f"states of deleted topics are not forgotten group_id={group.group_id}",
+                    )
 
     # ---- changes: in the log first
 

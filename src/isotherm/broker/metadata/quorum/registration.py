@@ -1,7 +1,7 @@
 """The registration of this broker with the active controller. Pure.
 
-A broker must declare every feature that the cluster has finalized, even those of groups that it
-does not serve (share groups, streams groups). A broker of Kafka 4.3 declares the same ranges.
+A broker must declare every feature that the cluster has finalized, even that of groups that it does
+not serve (streams groups). A broker of Kafka 4.3 declares the same ranges.
 Source: KIP-631, KIP-866, KIP-966; Kafka BrokerLifecycleManager,
 ClusterControlManager.registerBroker.
 """
@@ -20,6 +20,7 @@ from isotherm.broker.metadata.features import (
     METADATA_COMPACTION_FEATURE,
     METADATA_VERSION,
     METADATA_VERSION_MIN,
+    SHARE_VERSION_FEATURE,
     SUPPORTED_FEATURES,
     TRANSACTION_VERSION_FEATURE,
     SupportedLevels,
@@ -42,7 +43,7 @@ DECLARED_FEATURES: Mapping[str, SupportedLevels] = {
     GROUP_VERSION_FEATURE: SupportedLevels(0, 1),
     TRANSACTION_VERSION_FEATURE: SupportedLevels(0, 2),
     "eligible.leader.replicas.version": SupportedLevels(0, 1),
-    "share.version": SupportedLevels(0, 1),
+    SHARE_VERSION_FEATURE: SupportedLevels(0, 1),
     "streams.version": SupportedLevels(0, 1),
 }
 

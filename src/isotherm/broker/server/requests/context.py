@@ -35,6 +35,8 @@ from isotherm.broker.partitions.replication.replication_quota import Replication
 from isotherm.broker.partitions.volumes import Volumes
 from isotherm.broker.peers.tail_reader import TailReader
 from isotherm.broker.server.net.answer_memory import AnswerMemory
+from isotherm.broker.share_partitions.persister import Persister
+from isotherm.broker.share_partitions.share_group_states import ShareGroupStates
 from isotherm.broker.threads.kernel_warm_up import KernelWarmUp
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
@@ -98,6 +100,8 @@ class BrokerServices:
     group_coordinator: GroupCoordinator
     transaction_coordinator: TransactionCoordinator
     share_coordinator: ShareCoordinator
+    persister: Persister
+    share_group_states: ShareGroupStates
     transaction_markers: TransactionMarkers
     remote_admission: RemoteAdmission | None = None
     remote_log_manager: RemoteLogManager | None

@@ -88,6 +88,7 @@ class Shares:
         coordinator = ShareGroupCoordinator(groups.shards, stands_in, stands_in)
         made: Any = coordinator
         made._executor = self.thread
+        groups.share = coordinator
         return coordinator
 
     def call_later(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> Timer:
@@ -256,11 +257,10 @@ def test_sessions_go_on_at_the_broker_that_loads_the_group() -> None:
         shares.cluster.partition.replicate()
         shares.cluster.move(1, kept=shares.cluster.partition.end_offset)
         await shares.cluster.coordinators[1].wait_until_loaded()
-        (before,) = shares.timers
+        before, after = shares.timers
         assert before.is_cancelled
-        shares[1].resume(shares.cluster.coordinators[1].shards.of_group("g"))
         shares.cluster.clock.advance(SESSION_MS)
-        shares.timers[1].fire()
+        after.fire()
         assert shares[1].find("g").is_empty
 
     run(scenario)

@@ -175,6 +175,8 @@ class Broker:
             group_coordinator=cast("Any", self.groups),
             transaction_coordinator=self.coordinator,
             share_coordinator=cast("Any", None),
+            persister=cast("Any", None),
+            share_group_states=cast("Any", None),
             transaction_markers=self.markers,
             remote_log_manager=None,
             control_executor=executor,

@@ -48,6 +48,7 @@ from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 FEATURES = {
     "metadata.version": 30,
     "group.version": 1,
+    "share.version": 1,
     "transaction.version": 2,
     "eligible.leader.replicas.version": 1,
     "remote.log.metadata.compaction": 1,
@@ -489,7 +490,7 @@ def test_log_that_cannot_be_understood_stops_the_start(cluster_metadata, value):
 def test_damaged_record_is_named_by_its_offset(cluster_metadata):
     cluster_metadata.start()
     append_raw(cluster_metadata, b"\x01\x63\x00\x00")
-    with pytest.raises(CorruptMetadataError, match=f"{METADATA_TOPIC_PARTITION} offset=7"):
+    with pytest.raises(CorruptMetadataError, match=f"{METADATA_TOPIC_PARTITION} offset=8"):
         cluster_metadata.replayed()
 
 
