@@ -1,9 +1,10 @@
 """DeleteGroups (key 42).
 
 Versions  0-2. 1 as 0 · 2 flexible
-Behaviour Deletes groups without members, with their offsets. Other groups get NON_EMPTY_GROUP.
+Behaviour Deletes groups without members, with their offsets, or with the states of a share group's
+          partitions. Other groups get NON_EMPTY_GROUP.
 Not done  -
-KIPs      229
+KIPs      229 · 932 share groups
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.server.requests.access_checks import Check, Denial
@@ -32,9 +34,13 @@ async def handle(context: RequestContext, request: Any) -> Any:
 async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
     coordinator = context.services.group_coordinator
     try:
+        if coordinator.is_share_group(group_id):
+            return await context.services.share_group_states.delete_group(group_id)
         code = coordinator.delete_group(group_id)
         if (waiting := coordinator.uncommitted(group_id)) is not None:
             await waiting
+    except MemberRejectedError as error:
+        return error.code
     except IsothermError as error:
         return code_of(error)
     return code

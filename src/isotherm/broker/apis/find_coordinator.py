@@ -6,11 +6,11 @@ Behaviour The coordinator of a group or transactional id is the leader of its pa
           `__consumer_offsets` or `__transaction_state`. It is returned with its endpoint on the
           request's listener; without one the answer is COORDINATOR_NOT_AVAILABLE. In a cluster a
           missing topic is then created, and the client retries. With the embedded controller this
-          broker is the coordinator of everything, even before the topic exists. An unknown key
-          type, and share groups (2), get INVALID_REQUEST. librdkafka turns lz4 off if this API is
-          missing.
-Not done  Share groups (KIP-932).
-KIPs      98 · 699 batched keys
+          broker is the coordinator of everything, even before the topic exists. Brokers ask for the
+          coordinators of share partitions (key type 2, group:topic id:partition). An unknown key
+          type gets INVALID_REQUEST. librdkafka turns lz4 off if this API is missing.
+Not done  -
+KIPs      98 · 699 batched keys · 932 share partitions
 """
 
 from __future__ import annotations

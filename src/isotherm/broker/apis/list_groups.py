@@ -3,8 +3,7 @@
 Versions  0-5. 1 throttle time · 3 flexible · 4 states, and a filter by them · 5 types, with a
           filter too
 Behaviour Filters ignore case. While groups are being loaded the answer is
-          COORDINATOR_LOAD_IN_PROGRESS, so that no list lacks a group. Share groups are listed,
-          although their members' requests are refused.
+          COORDINATOR_LOAD_IN_PROGRESS, so that no list lacks a group.
 Not done  -
 KIPs      518 states · 848 types · 932 share groups
 """

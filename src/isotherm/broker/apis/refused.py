@@ -2,8 +2,8 @@
 
 Versions  SaslHandshake (17) 0-1 · SaslAuthenticate (36) 0-2 · CreateDelegationToken (38) 1-3 ·
           RenewDelegationToken (39), ExpireDelegationToken (40) 1-2 · DescribeDelegationToken (41)
-          1-3 · AddRaftVoter (80) 0-1 · RemoveRaftVoter (81) 0 · share groups (76-79, 90-92)
-          and streams groups (88, 89) in Kafka's versions
+          1-3 · AddRaftVoter (80) 0-1 · RemoveRaftVoter (81) 0 · ShareFetch (78), ShareAcknowledge
+          (79) 1-2 · streams groups (88, 89) in Kafka's versions
 Behaviour Refused with the error code of a Kafka broker that has the feature turned off: no SASL and
           no delegation tokens on a PLAINTEXT listener, share.version=0, streams.version=0,
           kraft.version=0. They are served so that a client gets the reason, and so that a client
@@ -89,7 +89,6 @@ def _no_streams_groups(key: ApiKey, items: Sequence[Items] = (), **fixed: Any) -
 
 
 _GROUP_IDS = (Items(("group_ids",), ("groups",), named="group_id"),)
-_GROUPS = (Items(("groups",), ("groups",)),)
 
 APIS: Sequence[Api] = (
     _no_sasl(ApiKey.SASL_HANDSHAKE, 1),
@@ -102,9 +101,6 @@ APIS: Sequence[Api] = (
     _one_voter(ApiKey.REMOVE_RAFT_VOTER, 0),
     _no_share_groups(ApiKey.SHARE_FETCH, 1, 2),
     _no_share_groups(ApiKey.SHARE_ACKNOWLEDGE, 1, 2),
-    _no_share_groups(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, _GROUPS),
-    _no_share_groups(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0),
-    _no_share_groups(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0),
     _no_streams_groups(ApiKey.STREAMS_GROUP_HEARTBEAT),
     _no_streams_groups(ApiKey.STREAMS_GROUP_DESCRIBE, _GROUP_IDS, authorized_operations=0),
 )

@@ -300,6 +300,10 @@ class GroupCoordinator:
         """The classic group of that id, if there is one."""
         return self.shards.of_group(group_id).groups.get(group_id)
 
+    def is_share_group(self, group_id: str) -> bool:
+        """Whether there is a share group of that id. Raises what `of_group` raises."""
+        return group_id in self.shards.of_group(group_id).share_groups
+
     def all_groups(self) -> Iterator[AnyGroup | ShareGroup]:
         """All groups. Raises CoordinatorLoadInProgressError while shards are being loaded."""
         self.shards.check_loaded()

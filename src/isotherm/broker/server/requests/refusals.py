@@ -28,6 +28,7 @@ _NAMES = frozenset(
         "resource_type",
         "topic",
         "topic_id",
+        "topic_name",
     }
 )
 

@@ -1,0 +1,173 @@
+"""DescribeShareGroupOffsets (key 90).
+
+Versions  0-1. 1 lag
+Behaviour The start offsets of share partitions, of all that the group has states of or of those
+          that are named, with their lag: the records from the start offset on, without those whose
+          delivery is over. A partition without a state has start offset -1 and lag -1. As in Kafka
+          such an answer needs no group, and comes from any broker. Refused while share.version is
+          0.
+Not done  -
+KIPs      932 · 1226 lag
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.apis import share_version
+from isotherm.broker.error_mapping import error_code, error_message
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.access.authorizer import Authorizer
+from isotherm.broker.server.requests.access_checks import DENIAL_CODES, Check, Denial
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.guarding import handle_items
+from isotherm.broker.server.requests.item_refusal import then
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.share_partitions.share_group_states import DescribedOffset
+from isotherm.errors import IsothermError
+from isotherm.protocol.api_keys import ApiKey, VersionRange
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    refused = share_version.refusal(API, context, request)
+    if refused is not None:
+        return refused
+    groups = [await _group(context, group) for group in request.groups]
+    return context.response({"groups": groups})
+
+
+async def _group(context: RequestContext, group: Any) -> dict[str, Any]:
+    asked: dict[str, list[int]] | None = None
+    if group.topics is None:
+        await context.services.group_coordinator.ensure_topic()
+    else:
+        asked = {}
+        for topic in group.topics:
+            asked.setdefault(topic.topic_name, []).extend(topic.partitions)
+    try:
+        offsets = await context.services.share_group_states.describe(group.group_id, asked)
+    except IsothermError as error:
+        return _group_fields(group.group_id, (), error_code(error), error_message(error))
+    topics = [
+        {
+            "topic_name": name,
+            "topic_id": topic_id,
+            "partitions": [_partition_fields(offset) for offset in of_topic],
+        }
+        for (name, topic_id), of_topic in itertools.groupby(
+            offsets, key=lambda offset: (offset.topic, offset.topic_id)
+        )
+    ]
+    return _group_fields(group.group_id, topics)
+
+
+def _group_fields(
+    group_id: str, topics: Any, code: ErrorCode = ErrorCode.none, message: str | None = None
+) -> dict[str, Any]:
+    return {"group_id": group_id, "topics": topics, "error_code": code, "error_message": message}
+
+
+def _partition_fields(offset: DescribedOffset) -> dict[str, Any]:
+    error = offset.error
+    return {
+        "partition_index": offset.partition,
+        "start_offset": offset.start_offset,
+        "leader_epoch": offset.leader_epoch,
+        "lag": offset.lag,
+        "error_code": ErrorCode.none if error is None else error_code(error),
+        "error_message": None if error is None else error_message(error),
+    }
+
+
+_GROUPS = Check(Operation.DESCRIBE, ResourceType.GROUP, ["groups/group_id"], Denial.REFUSES_ITEM)
+_TOPICS = Check(
+    Operation.DESCRIBE,
+    ResourceType.TOPIC,
+    ["groups/topics/topic_name"],
+    Denial.REFUSES_ITEM,
+    shows=["groups/topics/topic_name", "groups/topics/topic_id"],
+)
+
+
+def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
+    """Topics that are named and denied have an error for each partition; those that are not named
+    are left out."""
+
+    def allowed(names: set[str]) -> set[str]:
+        return authorizer.allowed(context, _TOPICS.operation, ResourceType.TOPIC, names)
+
+    named = {topic.topic_name for group in request.groups for topic in group.topics or ()}
+    denied = named - allowed(named)
+    asked = {group.group_id: group for group in request.groups}
+    groups = tuple(
+        group
+        if group.topics is None
+        else dataclasses.replace(
+            group, topics=tuple(each for each in group.topics if each.topic_name not in denied)
+        )
+        for group in request.groups
+    )
+
+    def visible(response: Any) -> Any:
+        not_named = {
+            topic.topic_name
+            for group in response.groups
+            if asked[group.group_id].topics is None
+            for topic in group.topics
+        }
+        shown = allowed(not_named)
+        return dataclasses.replace(
+            response,
+            groups=tuple(
+                _visible(context, group, asked[group.group_id], denied, shown)
+                for group in response.groups
+            ),
+        )
+
+    request = dataclasses.replace(request, groups=groups)
+    return then(handle_items(authorizer, api, context, request, _GROUPS), visible)
+
+
+def _visible(
+    context: RequestContext, group: Any, asked: Any, denied: set[str], shown: set[str]
+) -> Any:
+    if group.error_code is not ErrorCode.none:
+        return group
+    if asked.topics is None:
+        topics = tuple(topic for topic in group.topics if topic.topic_name in shown)
+        return dataclasses.replace(group, topics=topics)
+    refused = [
+        {
+            "topic_name": topic.topic_name,
+            "topic_id": None,
+            "partitions": [
+                {
+                    "partition_index": partition,
+                    "start_offset": -1,
+                    "leader_epoch": 0,
+                    "lag": -1,
+                    "error_code": DENIAL_CODES[ResourceType.TOPIC],
+                    "error_message": "Topic authorization failed.",
+                }
+                for partition in topic.partitions
+            ],
+        }
+        for topic in asked.topics
+        if topic.topic_name in denied
+    ]
+    (of_group,) = context.response({"groups": [_group_fields(group.group_id, refused)]}).groups
+    return dataclasses.replace(group, topics=(*group.topics, *of_group.topics))
+
+
+API = Api(
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+    VersionRange(0, 1),
+    handle,
+    access=share_version.access([_GROUPS, _TOPICS], guard=_guard),
+    items=(Items(("groups",), ("groups",)),),
+)
