@@ -356,6 +356,26 @@ REQUESTS: Mapping[ApiKey, Sequence[Mapping[str, Any]]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: [
         {"group_ids": list(_GROUPS), "include_authorized_operations": True}
     ],
+    ApiKey.SHARE_GROUP_HEARTBEAT: [
+        {
+            "group_id": group,
+            "member_id": "m",
+            "member_epoch": 5,
+            "subscribed_topic_names": names,
+        }
+        for group in ("g", "h")
+        for names in (None, ["known"], ["known", "other"])
+    ],
+    ApiKey.SHARE_GROUP_DESCRIBE: [
+        {"group_ids": list(_GROUPS), "include_authorized_operations": True}
+    ],
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: [
+        {"groups": [{"group_id": group, "topics": topics} for group in _GROUPS]}
+        for topics in (
+            None,
+            [{"topic_name": name, "partitions": [0, 1]} for name in ("known", "other", "missing")],
+        )
+    ],
     ApiKey.LIST_CONFIG_RESOURCES: [{}],
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: [
         {"topics": [{"name": name} for name in _NAMES], "response_partition_limit": 100},
@@ -374,6 +394,27 @@ REQUESTS: Mapping[ApiKey, Sequence[Mapping[str, Any]]] = {
                 {"name": name, "partitions": [{"partition_index": 0}]}
                 for name in ("known", "other", "missing")
             ],
+        }
+        for group in _GROUPS
+    ],
+    # Of groups of another type, so that nothing changes.
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: [
+        {
+            "group_id": group,
+            "topics": [
+                {
+                    "topic_name": name,
+                    "partitions": [{"partition_index": 0, "start_offset": 0}],
+                }
+                for name in ("known", "other", "missing")
+            ],
+        }
+        for group in ("g", "group", "gc")
+    ],
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: [
+        {
+            "group_id": group,
+            "topics": [{"topic_name": name} for name in ("known", "other", "missing")],
         }
         for group in _GROUPS
     ],
@@ -398,8 +439,9 @@ NOT_ASKED = frozenset(
         ApiKey.SASL_AUTHENTICATE,
         ApiKey.SASL_HANDSHAKE,
         *(key for key in ApiKey if "DELEGATION_TOKEN" in key.name),
-        *(key for key in ApiKey if key.name.startswith(("SHARE_", "STREAMS_"))),
-        *(key for key in ApiKey if key.name.endswith("_SHARE_GROUP_OFFSETS")),
+        ApiKey.SHARE_ACKNOWLEDGE,
+        ApiKey.SHARE_FETCH,
+        *(key for key in ApiKey if key.name.startswith("STREAMS_")),
     }
 )
 

@@ -7,6 +7,7 @@ Source: Kafka NetworkPartitionMetadataClient.
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
@@ -114,6 +115,8 @@ def ask_end_offsets(
             {
                 "replica_id": -1,
                 "isolation_level": 0,
+                # The end is in memory; the leader's own time-out is for searches.
+                "timeout": datetime.timedelta(),
                 "topics": [
                     {
                         "name": name,
