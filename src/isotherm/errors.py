@@ -17,6 +17,8 @@
     │   ├── ConcurrentTransactionsError
     │   ├── LogCleaningAbortedError           another operation needs the log: clean it later
     │   ├── OffsetNotAvailableError           a new leader does not know yet what is committed
+    │   ├── ShareStateError                   a share partition's state cannot be read or written
+    │   ├── ShareSessionLimitReachedError
     │   └── NotLeaderOrFollowerError · NotControllerError
     ├── FencedError                       a newer epoch exists: stop
     │   ├── FencedLeaderEpochError · UnknownLeaderEpochError
@@ -46,7 +48,8 @@
     │   ├── SaslAuthenticationError · IllegalSaslStateError
     │   ├── UnsupportedVersionError
     │   │   └── UnknownObjectVersionError         an object's; UnreadableDataError too
-    │   └── InvalidUpdateVersionError · InvalidGroupIdError · InvalidRecordStateError
+    │   ├── InvalidUpdateVersionError · InvalidGroupIdError · InvalidRecordStateError
+    │   └── ShareSessionNotFoundError · InvalidShareSessionEpochError
     ├── UnreadableDataError               this piece of stored data cannot be used: report it, go on
     │   ├── RemoteResourceNotFoundError       the remote tier lacks this segment or index
     │   └── CorruptDataError                  stored data is damaged: quarantine or rebuild it
@@ -147,6 +150,14 @@ class CoordinatorLoadInProgressError(RetriableError):
 
 class CoordinatorNotAvailableError(RetriableError):
     """The coordinator's topic does not exist, or cannot be written."""
+
+
+class ShareStateError(RetriableError):
+    """The state of a share partition cannot be read or written, and its coordinator is not away."""
+
+
+class ShareSessionLimitReachedError(RetriableError):
+    """This broker has as many share sessions as it may."""
 
 
 class NotCoordinatorError(RetriableError):
@@ -280,6 +291,14 @@ class InvalidRequestError(RejectedError):
 
 class InvalidRecordStateError(RejectedError):
     """A member of a share group acknowledges records that it has not acquired."""
+
+
+class ShareSessionNotFoundError(RejectedError):
+    """The member has no share session here: it begins one."""
+
+
+class InvalidShareSessionEpochError(RejectedError):
+    """A request of a share session is out of step: the member begins a new session."""
 
 
 class CorruptMessageError(RejectedError):

@@ -30,6 +30,8 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.ConcurrentTransactionsError: ErrorCode.concurrent_transactions,
     errors.NotLeaderOrFollowerError: ErrorCode.not_leader_or_follower,
     errors.NotControllerError: ErrorCode.not_controller,
+    errors.ShareStateError: ErrorCode.unknown_server_error,
+    errors.ShareSessionLimitReachedError: ErrorCode.share_session_limit_reached,
     # Fenced.
     errors.FencedLeaderEpochError: ErrorCode.fenced_leader_epoch,
     errors.FencedStateEpochError: ErrorCode.fenced_state_epoch,
@@ -53,6 +55,8 @@ ERROR_CODES: dict[type[BaseException], ErrorCode] = {
     errors.NoReassignmentInProgressError: ErrorCode.no_reassignment_in_progress,
     errors.InvalidRequestError: ErrorCode.invalid_request,
     errors.InvalidRecordStateError: ErrorCode.invalid_record_state,
+    errors.ShareSessionNotFoundError: ErrorCode.share_session_not_found,
+    errors.InvalidShareSessionEpochError: ErrorCode.invalid_share_session_epoch,
     errors.ThrottlingQuotaExceededError: ErrorCode.throttling_quota_exceeded,
     errors.CorruptMessageError: ErrorCode.corrupt_message,
     errors.InvalidRecordError: ErrorCode.invalid_record,
