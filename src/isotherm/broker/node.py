@@ -58,7 +58,12 @@ from isotherm.broker.server.net.server import NewGate, Server, listener_texts
 from isotherm.broker.server.requests.context import BrokerServices
 from isotherm.broker.server.requests.quotas import ClientQuotaManager
 from isotherm.broker.share_partitions.share_group_states import ShareGroupStates
+from isotherm.broker.share_partitions.share_partition_manager import (
+    ResetLookUp,
+    SharePartitionManager,
+)
 from isotherm.broker.share_partitions.share_peers import SharePeers
+from isotherm.broker.share_partitions.share_sessions import ShareSessionCache
 from isotherm.broker.startup.local_tier import open_local_tier
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.threads.background import start_log_tasks
@@ -91,6 +96,9 @@ RENEWAL_TIMEOUT_S = 60.0
 # How many logs of a directory are flushed at the same time for waiting producers. A disk accepts
 # the next flush while it works on one.
 FLUSHES_PER_LOG_DIR = 2
+
+# Kafka: group.share.max.share.sessions.
+SHARE_SESSIONS_MAX = 2000
 
 # Threads that check and search batches that would hold up the event loop. Compiled loops and codecs
 # hold no interpreter lock, so one thread is enough for a core, and a second for a client that comes
@@ -317,6 +325,7 @@ class BrokerNode:
         self.metrics.registry.register(
             CoordinatorMetrics(group_coordinator.shards, transaction_coordinator, share_coordinator)
         )
+        batch_executor = ThreadPoolExecutor(BATCH_THREADS, thread_name_prefix="isotherm-batches")
         return BrokerServices(
             config=self._config,
             clock=self._clock,
@@ -337,11 +346,14 @@ class BrokerNode:
             share_coordinator=share_coordinator,
             persister=self._share_peers.persister,
             share_group_states=self._share_group_states,
+            share_partitions=self._open_share_partitions(
+                cluster.metadata, replica_manager, remote_log_manager, batch_executor
+            ),
             transaction_markers=transaction_markers,
             remote_admission=self._transaction_peers.admission,
             remote_log_manager=remote_log_manager,
             control_executor=control_executor,
-            batch_executor=ThreadPoolExecutor(BATCH_THREADS, thread_name_prefix="isotherm-batches"),
+            batch_executor=batch_executor,
             flush_executor=flush_executor,
             kernels=self._kernels,
             traffic=self._traffic,
@@ -351,6 +363,31 @@ class BrokerNode:
             auto_creation=cluster.auto_creation(),
             authorizer=configured_authorizer(self._config.security, cluster.metadata),
         )
+
+    def _open_share_partitions(
+        self,
+        metadata: ClusterMetadata,
+        replica_manager: ReplicaManager,
+        remote_log_manager: RemoteLogManager | None,
+        executor: ThreadPoolExecutor,
+    ) -> SharePartitionManager:
+        manager = SharePartitionManager(
+            replica_manager,
+            self._share_peers.persister,
+            metadata,
+            ShareSessionCache(
+                sessions_max=SHARE_SESSIONS_MAX,
+                partitions_max=self._config.incremental_fetch_session_cache_partitions_max,
+            ),
+            ResetLookUp(
+                None if remote_log_manager is None else remote_log_manager.readers,
+                executor,
+                self._config.remote.remote_list_offsets_request_timeout_ms / 1000,
+            ),
+            self._clock,
+        )
+        metadata.add_listener(manager.follow)
+        return manager
 
     def _start_cleaner(
         self,
@@ -502,6 +539,7 @@ class BrokerNode:
         purgatory.expire_all()
         await self.services.transaction_coordinator.stop()
         await self.services.group_coordinator.stop()
+        await self.services.share_partitions.stop()
         await self._share_group_states.stop()
         await self._share_peers.stop()
         await self.services.share_coordinator.stop()

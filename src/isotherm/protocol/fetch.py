@@ -142,6 +142,10 @@ class FetchResponse(NamedTuple):
     throttle_time_ms: int = 0
     node_endpoints: Sequence[NodeEndpoint] = ()
 
+    def without_records(self) -> FetchResponse:
+        """The response to a client that is over its quota."""
+        return FetchResponse((), session_id=self.session_id)
+
 
 def _dialect(version: int) -> Dialect:
     return COMPACT if version >= FIRST_FLEXIBLE_VERSION else LEGACY

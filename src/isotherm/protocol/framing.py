@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from isotherm.protocol import fetch, produce
+from isotherm.protocol import fetch, produce, share_fetch
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import MALFORMED, decoder, encoder, malformed
 from isotherm.protocol.errors import ProtocolError
@@ -38,6 +38,8 @@ CONTROL_REQUEST_SIZE_MAX = 16 * 1024 * 1024
 REQUEST_ELEMENTS_MAX = 20_000
 # Lower for Produce requests, since the event loop decodes them itself.
 PRODUCE_ELEMENTS_MAX = 10_000
+# An acknowledgement may have a type for each record. The largest window of a partition has 10,000.
+ACKNOWLEDGE_ELEMENTS_MAX = 200_000
 HEADER_TAGS_MAX = 100
 
 FRAME_SIZE_BYTES = 4
@@ -156,6 +158,10 @@ def version_codec(api_key: int, api_version: int) -> VersionCodec:
     else:
         read = decoder(request_type)
         write = _response_writer(head, encoder(response_type))
+        if api_key in (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE):
+            elements_max = ACKNOWLEDGE_ELEMENTS_MAX
+        if api_key == ApiKey.SHARE_FETCH:
+            write = _fetch_response_writer(head, share_fetch.write_response)
 
     def read_request(body: memoryview) -> Any:
         if len(body) > size_max:
@@ -189,7 +195,7 @@ def _response_writer(
 
 
 def _fetch_response_writer(
-    head: bytes, encode: Callable[[fetch.FetchResponse, bytearray], ResponseBuffers]
+    head: bytes, encode: Callable[[Any, bytearray], ResponseBuffers]
 ) -> Callable[[int, Any], ResponseBuffers]:
     def write(correlation_id: int, response: Any) -> ResponseBuffers:
         out = bytearray(head)

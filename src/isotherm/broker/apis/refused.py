@@ -2,14 +2,14 @@
 
 Versions  SaslHandshake (17) 0-1 · SaslAuthenticate (36) 0-2 · CreateDelegationToken (38) 1-3 ·
           RenewDelegationToken (39), ExpireDelegationToken (40) 1-2 · DescribeDelegationToken (41)
-          1-3 · AddRaftVoter (80) 0-1 · RemoveRaftVoter (81) 0 · ShareFetch (78), ShareAcknowledge
-          (79) 1-2 · streams groups (88, 89) in Kafka's versions
+          1-3 · AddRaftVoter (80) 0-1 · RemoveRaftVoter (81) 0 · streams groups (88, 89) in Kafka's
+          versions
 Behaviour Refused with the error code of a Kafka broker that has the feature turned off: no SASL and
-          no delegation tokens on a PLAINTEXT listener, share.version=0, streams.version=0,
+          no delegation tokens on a PLAINTEXT listener, streams.version=0,
           kraft.version=0. They are served so that a client gets the reason, and so that a client
           that derives the Kafka version from the list of APIs is right.
 Not done  All of it.
-KIPs      43, 48, 853, 932, 1071
+KIPs      43, 48, 853, 1071
 """
 
 from __future__ import annotations
@@ -76,13 +76,6 @@ def _one_voter(key: ApiKey, last: int) -> Api:
     )
 
 
-def _no_share_groups(
-    key: ApiKey, first: int, last: int, items: Sequence[Items] = (), **fixed: Any
-) -> Api:
-    versions, message = VersionRange(first, last), "share groups are not supported"
-    return _refused(key, versions, ErrorCode.unsupported_version, message, items, fixed)
-
-
 def _no_streams_groups(key: ApiKey, items: Sequence[Items] = (), **fixed: Any) -> Api:
     versions, message = VersionRange(0, 0), "streams groups are not supported"
     return _refused(key, versions, ErrorCode.unsupported_version, message, items, fixed)
@@ -99,8 +92,6 @@ APIS: Sequence[Api] = (
     _no_tokens(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3),
     _one_voter(ApiKey.ADD_RAFT_VOTER, 1),
     _one_voter(ApiKey.REMOVE_RAFT_VOTER, 0),
-    _no_share_groups(ApiKey.SHARE_FETCH, 1, 2),
-    _no_share_groups(ApiKey.SHARE_ACKNOWLEDGE, 1, 2),
     _no_streams_groups(ApiKey.STREAMS_GROUP_HEARTBEAT),
     _no_streams_groups(ApiKey.STREAMS_GROUP_DESCRIBE, _GROUP_IDS, authorized_operations=0),
 )

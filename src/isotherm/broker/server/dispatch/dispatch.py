@@ -120,6 +120,7 @@ class Dispatcher:
             connection.listener_name,
             self._services.clock.monotonic_s(),
             principal=connection.principal,
+            connection=connection,
         )
         # A broker without quotas makes no meter: a request has a budget of
         # calls (docs/decisions/0136).

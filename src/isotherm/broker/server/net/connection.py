@@ -197,6 +197,7 @@ class Connection(asyncio.BufferedProtocol):
         "_unsent_size",
         "_waiting",
         "_waits_for_turn",
+        "_when_closed",
         "_write_is_paused",
         "active_at",
         "answered_size",
@@ -249,6 +250,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_draining = False
         self._is_closed = False
         self._unmuting: asyncio.TimerHandle | None = None
+        # None until there is one: an empty set takes 200 bytes.
+        self._when_closed: set[Callable[[Any], None]] | None = None
 
     @property
     def certificate(self) -> bytes | None:
@@ -291,6 +294,8 @@ class Connection(asyncio.BufferedProtocol):
         self.request_memory.release(self._reserved)
         self._reserved = 0
         self._owner.forget(self)
+        for callback in self._when_closed or ():
+            callback(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
@@ -400,6 +405,12 @@ class Connection(asyncio.BufferedProtocol):
         self._work()
         # Not before: a turn is one request at the least.
         turns.left_s -= checked_s
+
+    def when_closed(self, callback: Callable[[Any], None]) -> None:
+        """Call `callback` when the connection is closed; once, if it is added twice."""
+        if self._when_closed is None:
+            self._when_closed = set()
+        self._when_closed.add(callback)
 
     def drain(self) -> None:
         """Stop reading, answer the requests in progress, then close the connection."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -37,6 +37,7 @@ from isotherm.broker.peers.tail_reader import TailReader
 from isotherm.broker.server.net.answer_memory import AnswerMemory
 from isotherm.broker.share_partitions.persister import Persister
 from isotherm.broker.share_partitions.share_group_states import ShareGroupStates
+from isotherm.broker.share_partitions.share_partition_manager import SharePartitionManager
 from isotherm.broker.threads.kernel_warm_up import KernelWarmUp
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
@@ -56,6 +57,13 @@ class TopicCreationRequests(Protocol):
     """Creates topics on demand in a member of a cluster."""
 
     def ask(self, context: RequestContext, names: Iterable[str]) -> None: ...
+
+
+class ClientConnection(Hashable, Protocol):
+    """The connection of a request."""
+
+    def when_closed(self, callback: Callable[[Any], None]) -> None:
+        """Call `callback` when the connection is closed; once, if it is added twice."""
 
 
 class HangUpError(IsothermError):
@@ -102,6 +110,7 @@ class BrokerServices:
     share_coordinator: ShareCoordinator
     persister: Persister
     share_group_states: ShareGroupStates
+    share_partitions: SharePartitionManager
     transaction_markers: TransactionMarkers
     remote_admission: RemoteAdmission | None = None
     remote_log_manager: RemoteLogManager | None
@@ -143,7 +152,7 @@ class RequestContext(NamedTuple):
     `listener_name` is the listener of its connection. `arrived_s` is the monotonic time at which
     the request had arrived completely. An `is_large` request may name thousands of items. `charge`
     is called with the number of partitions before they are created or deleted, and may raise
-    ThrottlingQuotaExceededError.
+    ThrottlingQuotaExceededError. `connection` is None for a request of this broker itself.
     """
 
     services: BrokerServices
@@ -154,6 +163,7 @@ class RequestContext(NamedTuple):
     is_large: bool = False
     charge: Callable[[int], None] = no_charge
     principal: Principal = ANONYMOUS
+    connection: ClientConnection | None = None
 
     @property
     def response_type(self) -> type[Any]:

@@ -12,8 +12,9 @@ from isotherm.broker.server.net.connection import Connection
 from isotherm.broker.server.requests.mutation_quota import MutationQuota
 from isotherm.broker.server.requests.quotas import Client, ClientQuotaManager
 from isotherm.broker.server.requests.served_api import Api, Charge
-from isotherm.protocol.fetch import FetchResponse
+from isotherm.protocol.fetch import CONSUMER_REPLICA_ID, FetchRequest, FetchResponse
 from isotherm.protocol.framing import RequestHeader
+from isotherm.protocol.share_fetch import ShareFetchResponse
 
 
 class RequestMeter:
@@ -52,14 +53,17 @@ class RequestMeter:
         """
         if self._charge is not Charge.FETCHED_BYTES:
             return request
-        if request.replica_id >= 0:
+        if getattr(request, "replica_id", CONSUMER_REPLICA_ID) >= 0:
             self._is_exempt = True
             return request
         size_max = self._quotas.fetch_size_max(self._client)
         if size_max is None or size_max >= request.max_bytes:
             return request
         # `min_bytes` too, or the fetch would wait for more bytes than it may get.
-        return request._replace(max_bytes=size_max, min_bytes=min(request.min_bytes, size_max))
+        bounds = {"max_bytes": size_max, "min_bytes": min(request.min_bytes, size_max)}
+        if isinstance(request, FetchRequest):
+            return request._replace(**bounds)
+        return dataclasses.replace(request, **bounds)
 
     def timed(self, work: Callable[[], Any]) -> Any:
         """Call `work` and measure its time. Time that is awaited between calls does not count."""
@@ -85,7 +89,7 @@ class RequestMeter:
             if throttle_ms > 0:
                 # The records are not sent, so they must not count.
                 self._quotas.record_fetch(self._client, -size)
-                response = FetchResponse((), session_id=response.session_id)
+                response = response.without_records()
         elif self.mutations is not None:
             throttle_ms = max(throttle_ms, self.mutations.throttle_ms)
         if throttle_ms == 0:
@@ -94,7 +98,7 @@ class RequestMeter:
         return _with_throttle_time(response, throttle_ms)
 
 
-def _records_size(response: FetchResponse) -> int:
+def _records_size(response: FetchResponse | ShareFetchResponse) -> int:
     return sum(
         len(records)
         for topic in response.topics

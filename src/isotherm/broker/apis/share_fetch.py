@@ -1,0 +1,269 @@
+"""ShareFetch (key 78).
+
+Versions  1-2. 2 acquisition of an exact number of records, renewals of locks
+Behaviour Acquires records for a member of a share group, and acknowledges others. A share session
+          has the partitions (isotherm.broker.share_partitions.share_sessions); membership is not
+          checked, as in Kafka. Waits for min.bytes, at most for max.wait. One member reads a
+          partition at a time. Partitions come first in turn. Records that are only in the remote
+          tier are read as for Fetch. A request with renewals fetches nothing. As in Kafka a request
+          that begins a session which has no room waits for max.wait before it is refused.
+Not done  -
+KIPs      932 · 1206 record limit · 1222 renewals
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.apis.share_requests import (
+    FIRST_RENEWAL_VERSION,
+    AcknowledgeAnswer,
+    Acknowledging,
+    begin_acknowledgements,
+    checked_member,
+    key_of,
+    leader_hints,
+    readable_topics,
+    share_access,
+    topic_name,
+    why_unknown,
+)
+from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
+from isotherm.broker.error_mapping import error_code
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api, Charge
+from isotherm.broker.share_partitions.share_fetch import (
+    FetchBounds,
+    FetchedPartition,
+    RemoteTierReads,
+    ShareFetch,
+)
+from isotherm.broker.share_partitions.share_partition import Member
+from isotherm.broker.share_partitions.share_sessions import (
+    FINAL_EPOCH,
+    MemberKey,
+    ShareFetchContext,
+)
+from isotherm.errors import (
+    InvalidRequestError,
+    InvalidShareSessionEpochError,
+    IsothermError,
+    ShareSessionLimitReachedError,
+)
+from isotherm.protocol.api_keys import ApiKey, VersionRange
+from isotherm.protocol.share_fetch import (
+    NO_CURRENT_LEADER,
+    ShareFetchPartitionResponse,
+    ShareFetchResponse,
+    ShareFetchTopicResponse,
+)
+
+BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
+
+_ONE_MS = datetime.timedelta(milliseconds=1)
+_NOTHING = Acknowledging({}, {})
+_NO_ANSWER = FetchedPartition()
+
+
+async def handle(context: RequestContext, request: Any) -> ShareFetchResponse:
+    member = checked_member(context, request)
+    is_renewal = context.header.api_version >= FIRST_RENEWAL_VERSION and request.is_renew_ack
+    if is_renewal:
+        _check_fetches_nothing(request)
+    if _acquire_mode(context, request) not in (BATCH_OPTIMIZED, RECORD_LIMIT):
+        raise InvalidRequestError(
+            f"there is no such acquire mode share_acquire_mode={request.share_acquire_mode}"
+        )
+    has_acknowledgements = any(
+        entry.acknowledgement_batches for topic in request.topics for entry in topic.partitions
+    )
+    try:
+        fetch = _session_fetch(context, member, request, has_acknowledgements=has_acknowledgements)
+    except ShareSessionLimitReachedError:
+        await asyncio.sleep(_wait_s(request))  # noqa: TID251 - the client would ask again at once
+        raise
+    named = {topic_name(context, topic.topic_id) for topic in request.topics if topic.topic_id}
+    names = {name for name in (*fetch.partitions.values(), *named) if name is not None}
+    readable = readable_topics(context, names)
+    acknowledging = _NOTHING
+    if has_acknowledgements:
+        acknowledging = begin_acknowledgements(context, member, request, readable)
+    answers = {} if is_renewal else await _fetched(context, member, request, fetch, readable)
+    acknowledged = await acknowledging.finished()
+    response = _response(context, member, fetch, answers, acknowledged)
+    if request.share_session_epoch == FINAL_EPOCH:
+        context.services.share_partitions.end_session(member)
+    return response
+
+
+def _check_fetches_nothing(request: Any) -> None:
+    """Raise InvalidRequestError: the locks could end while the request waits for records."""
+    bounds = {
+        "maxBytes": request.max_bytes,
+        "minBytes": request.min_bytes,
+        "maxRecords": request.max_records,
+        "maxWaitMs": request.max_wait // _ONE_MS,
+    }
+    set_bounds = [name for name, value in bounds.items() if value]
+    if set_bounds:
+        raise InvalidRequestError(f"renewals fetch nothing, so {', '.join(set_bounds)} must be 0")
+
+
+def _acquire_mode(context: RequestContext, request: Any) -> int:
+    if context.header.api_version < FIRST_RENEWAL_VERSION:
+        return BATCH_OPTIMIZED
+    return int(request.share_acquire_mode)
+
+
+def _wait_s(request: Any) -> float:
+    return max(0.0, float(request.max_wait.total_seconds()))
+
+
+def _session_fetch(
+    context: RequestContext, member: MemberKey, request: Any, *, has_acknowledgements: bool
+) -> ShareFetchContext:
+    manager = context.services.share_partitions
+    added = {
+        key_of(member.group_id, topic.topic_id, entry.partition_index): (
+            None if topic.topic_id is None else topic_name(context, topic.topic_id)
+        )
+        for topic in request.topics
+        for entry in topic.partitions
+    }
+    forgotten = [
+        key_of(member.group_id, topic.topic_id, partition)
+        for topic in request.forgotten_topics_data
+        for partition in topic.partitions
+    ]
+    connection = context.connection
+    fetch = manager.sessions.fetch(
+        member,
+        request.share_session_epoch,
+        added,
+        forgotten,
+        connection,
+        has_acknowledgements=has_acknowledgements,
+    )
+    if connection is not None and manager.sessions.of_connection(connection):
+        connection.when_closed(manager.connection_closed)
+    return fetch
+
+
+async def _fetched(
+    context: RequestContext,
+    member: MemberKey,
+    request: Any,
+    fetch: ShareFetchContext,
+    readable: Any,
+) -> dict[SharePartitionKey, FetchedPartition]:
+    """The answers of the session's partitions."""
+    services = context.services
+    manager = services.share_partitions
+    answers: dict[SharePartitionKey, FetchedPartition] = {}
+    share_partitions = []
+    max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
+    # As in Kafka nothing begins for a member that takes no records.
+    fetches_records = max_bytes > 0 and request.max_records > 0
+    for key in fetch.rotated():
+        code = why_unknown(context, key, fetch.partitions[key], readable)
+        if code is not None:
+            answers[key] = FetchedPartition(code)
+        elif fetches_records:
+            try:
+                share_partitions.append(manager.get_or_begin(key))
+            except IsothermError as error:
+                answers[key] = FetchedPartition(error_code(error))
+    if not share_partitions:
+        return answers
+    max_bytes = services.answers.room(max_bytes)
+    share_fetch = ShareFetch(
+        Member(
+            member.member_id,
+            max(1, request.batch_size),
+            _acquire_mode(context, request) == RECORD_LIMIT,
+        ),
+        share_partitions,
+        FetchBounds(
+            max_bytes, min(request.min_bytes, max_bytes), _wait_s(request), request.max_records
+        ),
+        manager.settings_of(member.group_id),
+        services.replica_manager.purgatory,
+        _remote_reads(context),
+    )
+    return {**answers, **await share_fetch.run()}
+
+
+def _remote_reads(context: RequestContext) -> RemoteTierReads | None:
+    services = context.services
+    if services.remote_log_manager is None:
+        return None
+    return RemoteTierReads(
+        services.remote_log_manager.readers,
+        services.config.remote.remote_fetch_max_wait_ms / 1000,
+    )
+
+
+def _response(
+    context: RequestContext,
+    member: MemberKey,
+    fetch: ShareFetchContext,
+    answers: Mapping[SharePartitionKey, FetchedPartition],
+    acknowledged: Mapping[SharePartitionKey, AcknowledgeAnswer],
+) -> ShareFetchResponse:
+    settings = context.services.share_partitions.settings_of(member.group_id)
+    code = ErrorCode.none
+    try:
+        sent = fetch.answered(answers)
+    except InvalidShareSessionEpochError as error:
+        sent, code = {}, error_code(error)
+    hints = leader_hints(context, {key: answer.error_code for key, answer in sent.items()})
+    topics: dict[uuid.UUID, list[ShareFetchPartitionResponse]] = {}
+    for key in (*sent, *(each for each in acknowledged if each not in sent)):
+        answer, acknowledgement = sent.get(key, _NO_ANSWER), acknowledged.get(key)
+        partition = ShareFetchPartitionResponse(
+            key.partition,
+            answer.error_code,
+            records=answer.records,
+            acquired=answer.acquired,
+            current_leader=hints.leaders.get(key, NO_CURRENT_LEADER),
+        )
+        if acknowledgement is not None:
+            partition = partition._replace(
+                acknowledge_error_code=acknowledgement.error_code,
+                acknowledge_error_message=acknowledgement.error_message,
+            )
+        topics.setdefault(key.topic_id, []).append(partition)
+        _count_bytes(context, key, answer)
+    return ShareFetchResponse(
+        [ShareFetchTopicResponse(topic_id, partitions) for topic_id, partitions in topics.items()],
+        code,
+        settings.record_lock_duration_ms,
+        node_endpoints=hints.endpoints,
+    )
+
+
+def _count_bytes(context: RequestContext, key: SharePartitionKey, answer: FetchedPartition) -> None:
+    if answer.records and (name := topic_name(context, key.topic_id)) is not None:
+        context.services.traffic.topics[name].bytes_out += sum(map(len, answer.records))
+
+
+def _refuse(context: RequestContext, request: Any, code: ErrorCode) -> ShareFetchResponse:
+    return ShareFetchResponse((), code)
+
+
+API = Api(
+    ApiKey.SHARE_FETCH,
+    VersionRange(1, 2),
+    handle,
+    access=share_access(
+        topics=["topics/topic_id", "forgotten_topics_data/topic_id"], shows=["responses/topic_id"]
+    ),
+    charge=Charge.FETCHED_BYTES,
+    refuse_by=_refuse,
+)

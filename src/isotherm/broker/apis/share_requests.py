@@ -1,0 +1,205 @@
+"""What ShareFetch and ShareAcknowledge have in common: their checks, and acknowledgements.
+
+Source: Kafka KafkaApis.handleAcknowledgements, validateAcknowledgementBatches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from isotherm.broker.coordinators.shares.share_state_records import NO_TOPIC_ID, SharePartitionKey
+from isotherm.broker.error_mapping import error_code, error_message
+from isotherm.broker.metadata.access.acls import Operation, ResourceType
+from isotherm.broker.metadata.features import SHARE_VERSION_FEATURE
+from isotherm.broker.server.requests.access_checks import on_group, on_topics
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.current_leader import LEADER_ERRORS, current_leader
+from isotherm.broker.server.requests.guarding import refusal_of_request
+from isotherm.broker.server.requests.served_api import Access
+from isotherm.broker.share_partitions.acknowledgement import Acknowledgement, AcknowledgeType
+from isotherm.broker.share_partitions.share_sessions import MemberKey
+from isotherm.broker.shared_futures import shared_result
+from isotherm.errors import InvalidRequestError, IsothermError, UnsupportedVersionError
+from isotherm.protocol.leader_hints import LeaderIdAndEpoch, NodeEndpoint
+
+FIRST_RENEWAL_VERSION = 2
+# As long as a UUID in text.
+MEMBER_ID_SIZE_MAX = 36
+
+_GROUP = on_group(Operation.READ)
+
+
+def _guard(authorizer: Any, api: Any, context: RequestContext, request: Any) -> Any:
+    """The group is checked before the handler; the handler checks the topics, since a request of a
+    session does not name all that it fetches."""
+    if request.group_id is not None:
+        code = refusal_of_request(authorizer, context, request, _GROUP)
+        if code is not None:
+            return api.refuse(context, request, code)
+    return api.handle(context, request)
+
+
+def share_access(*, topics: Sequence[str], shows: Sequence[str]) -> Access:
+    return Access([_GROUP, on_topics(Operation.READ, topics, shows=shows)], guard=_guard)
+
+
+def checked_member(context: RequestContext, request: Any) -> MemberKey:
+    """Who asks. Raises UnsupportedVersionError without `share.version`, and InvalidRequestError."""
+    if not context.services.metadata.image.features.get(SHARE_VERSION_FEATURE):
+        raise UnsupportedVersionError(f"share groups are off feature={SHARE_VERSION_FEATURE}")
+    if request.group_id is None:
+        raise InvalidRequestError("the request has no group id")
+    if not request.member_id or len(request.member_id) > MEMBER_ID_SIZE_MAX:
+        raise InvalidRequestError(
+            f"a member id has 1 to {MEMBER_ID_SIZE_MAX} characters group_id={request.group_id}"
+        )
+    return MemberKey(request.group_id, request.member_id)
+
+
+def topic_name(context: RequestContext, topic_id: uuid.UUID) -> str | None:
+    topic = context.services.metadata.image.topics_by_id.get(topic_id)
+    return None if topic is None else topic.name
+
+
+def key_of(group_id: str, topic_id: uuid.UUID | None, partition: int) -> SharePartitionKey:
+    return SharePartitionKey(group_id, topic_id or NO_TOPIC_ID, partition)
+
+
+def readable_topics(context: RequestContext, names: Collection[str]) -> Collection[str]:
+    """The topics that the client may read."""
+    authorizer = context.services.authorizer
+    if authorizer is None or not names:
+        return names
+    return authorizer.allowed(context, Operation.READ, ResourceType.TOPIC, names)
+
+
+def why_unknown(
+    context: RequestContext, key: SharePartitionKey, name: str | None, readable: Collection[str]
+) -> ErrorCode | None:
+    """The error of a partition that is unknown or may not be read; None for another one. `name` is
+    that under which the request or the session knows the topic."""
+    if name is None:
+        return ErrorCode.unknown_topic_id
+    if name not in readable:
+        return ErrorCode.topic_authorization_failed
+    topic = context.services.metadata.image.topic(name)
+    if topic is None or not 0 <= key.partition < len(topic.partitions):
+        return ErrorCode.unknown_topic_or_partition
+    return None
+
+
+class AcknowledgeAnswer(NamedTuple):
+    error_code: int = 0
+    error_message: str | None = None
+
+
+_SUCCESS = AcknowledgeAnswer()
+
+
+class Acknowledging(NamedTuple):
+    """Acknowledgements that are begun: their answers, and those that wait for a write."""
+
+    answers: dict[SharePartitionKey, AcknowledgeAnswer]
+    writes: dict[SharePartitionKey, asyncio.Future[None]]
+
+    async def finished(self) -> dict[SharePartitionKey, AcknowledgeAnswer]:
+        for key, write in self.writes.items():
+            try:
+                await shared_result(write)
+            except IsothermError as error:
+                self.answers[key] = _failure(error)
+            else:
+                self.answers[key] = _SUCCESS
+        return self.answers
+
+
+def _failure(error: IsothermError) -> AcknowledgeAnswer:
+    return AcknowledgeAnswer(error_code(error), error_message(error))
+
+
+def begin_acknowledgements(
+    context: RequestContext, member: MemberKey, request: Any, readable: Collection[str]
+) -> Acknowledging:
+    """Acknowledge the records that `request` names. Their state is changed at once, and written
+    meanwhile."""
+    manager = context.services.share_partitions
+    version = context.header.api_version
+    is_renewal = version >= FIRST_RENEWAL_VERSION and request.is_renew_ack
+    type_max = AcknowledgeType.RENEW if version >= FIRST_RENEWAL_VERSION else AcknowledgeType.REJECT
+    begun = Acknowledging({}, {})
+    without_batches: list[SharePartitionKey] = []
+    for key, entry in _entries(request):
+        name = topic_name(context, key.topic_id)
+        if name is None:
+            begun.answers[key] = AcknowledgeAnswer(ErrorCode.unknown_topic_id)
+        elif not _is_valid(entry.acknowledgement_batches, type_max, is_renewal=is_renewal):
+            begun.answers[key] = AcknowledgeAnswer(ErrorCode.invalid_request)
+        elif (code := why_unknown(context, key, name, readable)) is not None:
+            begun.answers[key] = AcknowledgeAnswer(code)
+        elif not entry.acknowledgement_batches:
+            without_batches.append(key)
+        else:
+            acknowledgements = [
+                Acknowledgement(each.first_offset, each.last_offset, each.acknowledge_types)
+                for each in entry.acknowledgement_batches
+            ]
+            try:
+                begun.writes[key] = manager.acknowledge(member, key, acknowledgements)
+            except IsothermError as error:
+                begun.answers[key] = _failure(error)
+    has_acknowledged = begun.writes or len(begun.answers) > 0
+    if has_acknowledged:
+        begun.answers.update(dict.fromkeys(without_batches, _SUCCESS))
+    return begun
+
+
+def _entries(request: Any) -> list[tuple[SharePartitionKey, Any]]:
+    """The partitions of a request. If one occurs twice, the last entry counts."""
+    entries = {
+        key_of(request.group_id, topic.topic_id, entry.partition_index): entry
+        for topic in request.topics
+        for entry in topic.partitions
+    }
+    return list(entries.items())
+
+
+def _is_valid(batches: Sequence[Any], type_max: int, *, is_renewal: bool) -> bool:
+    end = -1
+    for batch in batches:
+        types = batch.acknowledge_types
+        size = batch.last_offset - batch.first_offset + 1
+        if size < 1 or batch.first_offset < end or not types:
+            return False
+        if len(types) > 1 and len(types) != size:
+            return False
+        if min(types) < 0 or max(types) > type_max:
+            return False
+        if AcknowledgeType.RENEW in types and not is_renewal:
+            return False
+        end = batch.last_offset
+    return True
+
+
+class LeaderHints(NamedTuple):
+    """Where clients go on, by partition (KIP-951)."""
+
+    leaders: Mapping[SharePartitionKey, LeaderIdAndEpoch]
+    endpoints: Sequence[NodeEndpoint]
+
+
+def leader_hints(context: RequestContext, codes: Mapping[SharePartitionKey, int]) -> LeaderHints:
+    """The leaders of the partitions that another broker leads, from the partitions' errors."""
+    leaders, endpoints = {}, {}
+    for key, code in codes.items():
+        if code in LEADER_ERRORS:
+            name = topic_name(context, key.topic_id)
+            hint = current_leader(context, name, key.topic_id, key.partition)
+            leaders[key] = hint.leader
+            if hint.endpoint is not None:
+                endpoints[hint.endpoint.node_id] = hint.endpoint
+    return LeaderHints(leaders, tuple(endpoints.values()))
