@@ -17,7 +17,6 @@
     │   ├── ConcurrentTransactionsError
     │   ├── LogCleaningAbortedError           another operation needs the log: clean it later
     │   ├── OffsetNotAvailableError           a new leader does not know yet what is committed
-    │   ├── ShareStateError                   a share partition's state cannot be read or written
     │   ├── ShareSessionLimitReachedError
     │   └── NotLeaderOrFollowerError · NotControllerError
     ├── FencedError                       a newer epoch exists: stop
@@ -52,6 +51,7 @@
     │   └── ShareSessionNotFoundError · InvalidShareSessionEpochError
     ├── UnreadableDataError               this piece of stored data cannot be used: report it, go on
     │   ├── RemoteResourceNotFoundError       the remote tier lacks this segment or index
+    │   ├── ShareStateError                   the coordinator refuses a share partition's state
     │   └── CorruptDataError                  stored data is damaged: quarantine or rebuild it
     │       ├── CorruptRecordError                a batch on disk or in the bucket
     │       │   └── DecompressedSizeError            larger than allowed when decompressed
@@ -150,10 +150,6 @@ class CoordinatorLoadInProgressError(RetriableError):
 
 class CoordinatorNotAvailableError(RetriableError):
     """The coordinator's topic does not exist, or cannot be written."""
-
-
-class ShareStateError(RetriableError):
-    """The state of a share partition cannot be read or written, and its coordinator is not away."""
 
 
 class ShareSessionLimitReachedError(RetriableError):
@@ -420,6 +416,10 @@ class InvalidGroupIdError(RejectedError):
 class UnreadableDataError(IsothermError):
     """A piece of stored data cannot be used. What one object of a bucket contains, or its absence,
     raises nothing else: a job reports it and goes on with the other objects."""
+
+
+class ShareStateError(UnreadableDataError):
+    """The state of a share partition cannot be read or written: its coordinator refuses it."""
 
 
 class RemoteResourceNotFoundError(UnreadableDataError):

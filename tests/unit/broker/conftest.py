@@ -124,6 +124,7 @@ class Parts:
                 share_coordinator=cast("Any", None),
                 persister=cast("Any", None),
                 share_group_states=cast("Any", None),
+                share_partitions=cast("Any", None),
                 transaction_markers=cast("Any", None),
                 remote_log_manager=cast("Any", SimpleNamespace(readers=self.remote)),
                 control_executor=self.control,

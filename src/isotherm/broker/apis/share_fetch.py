@@ -262,7 +262,9 @@ API = Api(
     VersionRange(1, 2),
     handle,
     access=share_access(
-        topics=["topics/topic_id", "forgotten_topics_data/topic_id"], shows=["responses/topic_id"]
+        topics=["topics/topic_id", "forgotten_topics_data/topic_id"],
+        shows=["responses/topic_id"],
+        unchecked={"responses/partitions/acknowledge_error_message": "of the member's own records"},
     ),
     charge=Charge.FETCHED_BYTES,
     refuse_by=_refuse,

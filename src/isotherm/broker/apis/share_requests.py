@@ -44,8 +44,11 @@ def _guard(authorizer: Any, api: Any, context: RequestContext, request: Any) -> 
     return api.handle(context, request)
 
 
-def share_access(*, topics: Sequence[str], shows: Sequence[str]) -> Access:
-    return Access([_GROUP, on_topics(Operation.READ, topics, shows=shows)], guard=_guard)
+def share_access(
+    *, topics: Sequence[str], shows: Sequence[str], unchecked: Mapping[str, str] | None = None
+) -> Access:
+    checks = [_GROUP, on_topics(Operation.READ, topics, shows=shows)]
+    return Access(checks, guard=_guard, unchecked=unchecked or {})
 
 
 def checked_member(context: RequestContext, request: Any) -> MemberKey:
@@ -133,6 +136,7 @@ def begin_acknowledgements(
     type_max = AcknowledgeType.RENEW if version >= FIRST_RENEWAL_VERSION else AcknowledgeType.REJECT
     begun = Acknowledging({}, {})
     without_batches: list[SharePartitionKey] = []
+    is_any_asked = False
     for key, entry in _entries(request):
         name = topic_name(context, key.topic_id)
         if name is None:
@@ -148,12 +152,13 @@ def begin_acknowledgements(
                 Acknowledgement(each.first_offset, each.last_offset, each.acknowledge_types)
                 for each in entry.acknowledgement_batches
             ]
+            is_any_asked = True
             try:
                 begun.writes[key] = manager.acknowledge(member, key, acknowledgements)
             except IsothermError as error:
                 begun.answers[key] = _failure(error)
-    has_acknowledged = begun.writes or len(begun.answers) > 0
-    if has_acknowledged:
+    # As in Kafka they are answered beside others alone.
+    if is_any_asked:
         begun.answers.update(dict.fromkeys(without_batches, _SUCCESS))
     return begun
 

@@ -177,6 +177,7 @@ class Broker:
             share_coordinator=cast("Any", None),
             persister=cast("Any", None),
             share_group_states=cast("Any", None),
+            share_partitions=cast("Any", None),
             transaction_markers=self.markers,
             remote_log_manager=None,
             control_executor=executor,
