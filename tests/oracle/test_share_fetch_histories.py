@@ -322,11 +322,7 @@ class History:
         rng = self.rng
         member = rng.choice(MEMBERS)
         if rng.random() < 0.04:
-            for server in self.servers:
-                server.leave(member)
-            self.lines.append(("leave", member))
-            self.epochs[member], self.acquired[member] = 0, []
-            self.until_released()
+            self.leave(member)
         epoch = self.epochs[member]
         if rng.random() < 0.05:
             epoch = rng.choice([0, 1, 5, -1])
@@ -335,35 +331,41 @@ class History:
         if rng.random() < 0.25 and epoch != 0:
             answer = self.both("acknowledge", self.group, member, epoch, entries, version)
         else:
-            for partition in self.partitions:
-                if epoch == 0 or rng.random() < 0.2:
-                    entries.setdefault(partition, [])
-            fields: dict[str, Any] = {
-                "max_records": rng.choice(
-                    [1, 3, 10, 20, 500] if len(self.partitions) == 1 else [500]
-                ),
-                "batch_size": rng.choice([1, 5, 500]),
-                "share_acquire_mode": rng.choice([0, 0, 1]),
-            }
-            answer = self.both(
-                "fetch", self.group, member, epoch, entries, version=version, **fields
-            )
-            for known, partition, *_, acquired in answer[-1]:
-                if known:
-                    self.acquired[member] += [
-                        (partition, first, last) for first, last, _ in acquired
-                    ]
-        if answer[0] != E.none:
-            if epoch == self.epochs[member] or answer[0] == E.share_session_not_found:
+            answer = self.fetch(member, epoch, entries, version)
+        self.note_epoch(member, epoch, answer[0])
+
+    def leave(self, member: str) -> None:
+        """Close a member's connection."""
+        for server in self.servers:
+            server.leave(member)
+        self.lines.append(("leave", member))
+        self.epochs[member], self.acquired[member] = 0, []
+        self.until_released()
+
+    def fetch(self, member: str, epoch: int, entries: dict[int, Any], version: int) -> Any:
+        rng = self.rng
+        for partition in self.partitions:
+            if epoch == 0 or rng.random() < 0.2:
+                entries.setdefault(partition, [])
+        fields: dict[str, Any] = {
+            "max_records": rng.choice([1, 3, 10, 20, 500] if len(self.partitions) == 1 else [500]),
+            "batch_size": rng.choice([1, 5, 500]),
+            "share_acquire_mode": rng.choice([0, 0, 1]),
+        }
+        answer = self.both("fetch", self.group, member, epoch, entries, version=version, **fields)
+        for known, partition, *_, acquired in answer[-1]:
+            if known:
+                self.acquired[member] += [(partition, first, last) for first, last, _ in acquired]
+        return answer
+
+    def note_epoch(self, member: str, epoch: int, code: int) -> None:
+        if code != E.none:
+            if epoch == self.epochs[member] or code == E.share_session_not_found:
                 self.epochs[member] = 0
         elif epoch == -1:
             self.epochs[member], self.acquired[member] = 0, []
             self.until_released()
         else:
-            if epoch == 0:
-                self.acquired[member] = [
-                    each for each in self.acquired[member] if rng.random() < 0.9
-                ]
             self.epochs[member] = epoch + 1
 
 

@@ -273,31 +273,44 @@ class SharePartition:
         transition: Transition | None,
         settings: DeliverySettings,
     ) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
         # Shared: who asked for it may have gone.
-        done: asyncio.Future[None] = shared(loop.create_future())
+        done: asyncio.Future[None] = shared(asyncio.get_running_loop().create_future())
         if not batches:
             done.set_result(None)
             return done
         self._unwritten.append(_Write(batches, transition, settings, done))
         if self._writing is None:
-            self._writing = loop.create_task(self._write_all())
+            self._begin_writing()
         return done
 
     async def _write_all(self) -> None:
-        try:
-            while self._unwritten:
-                writes = self._next_writes()
-                # For a write that is cut off: the member has the records until their locks end.
-                error: IsothermError | None = CoordinatorNotAvailableError(
-                    f"the write of a share partition's state was cut off {self._place}"
-                )
-                try:
-                    error = await self._write_state(writes)
-                finally:
-                    self._end_writes(writes, error)
-        finally:
-            self._writing = None
+        while self._unwritten:
+            writes = self._next_writes()
+            error: IsothermError | None = self._cut_off()
+            try:
+                error = await self._write_state(writes)
+            finally:
+                self._end_writes(writes, error)
+
+    def _begin_writing(self) -> None:
+        self._writing = asyncio.get_running_loop().create_task(self._write_all())
+        self._writing.add_done_callback(self._on_written)
+
+    def _on_written(self, task: asyncio.Task[None]) -> None:
+        self._writing = None
+        if task.cancelled():
+            # A task that is cancelled before its first step runs none of its code.
+            writes, self._unwritten = self._unwritten, []
+            self._end_writes(writes, self._cut_off())
+        elif self._unwritten:
+            self._begin_writing()
+
+    def _cut_off(self) -> CoordinatorNotAvailableError:
+        """The error of a write that is cut off: the member has the records until their locks
+        end."""
+        return CoordinatorNotAvailableError(
+            f"the write of a share partition's state was cut off {self._place}"
+        )
 
     def _next_writes(self) -> list[_Write]:
         """The first of the writes that wait, as many as one request takes."""

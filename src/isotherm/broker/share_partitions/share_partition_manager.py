@@ -114,11 +114,14 @@ class SharePartitionManager:
         self._entry_numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: float = math.inf
+        self._is_stopped = False
 
     def __len__(self) -> int:
         return len(self._share_partitions)
 
     async def stop(self) -> None:
+        """Ends writes that are under way; members' locks end at the next leader."""
+        self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
         for task in tuple(self._tasks):
@@ -338,6 +341,8 @@ class SharePartitionManager:
     def connection_closed(self, connection: Hashable) -> None:
         """End the sessions that a connection has begun. A group without members here has no share
         partitions here: another member may have its offsets altered before it comes back."""
+        if self._is_stopped:
+            return
         for member in self.sessions.of_connection(connection):
             self.sessions.eviction_count += 1
             self.end_session(member)
