@@ -43,6 +43,7 @@ from isotherm.errors import (
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
+from tests.support.conditions import until
 from tests.support.led_topic import delete_topic, led_topic
 from tests.unit.broker.conftest import TOPIC_ID, Parts
 
@@ -91,13 +92,6 @@ class States:
         if self.held is not None:
             await self.held.wait()
         for _ in range(0 if self.rng is None else self.rng.randrange(4)):
-            await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let others go on until `condition`; look-ups run in a thread."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - of several objects
             await asyncio.sleep(0)
 
 
