@@ -97,9 +97,6 @@ RENEWAL_TIMEOUT_S = 60.0
 # the next flush while it works on one.
 FLUSHES_PER_LOG_DIR = 2
 
-# Kafka: group.share.max.share.sessions.
-SHARE_SESSIONS_MAX = 2000
-
 # Threads that check and search batches that would hold up the event loop. Compiled loops and codecs
 # hold no interpreter lock, so one thread is enough for a core, and a second for a client that comes
 # meanwhile.
@@ -376,7 +373,7 @@ class BrokerNode:
             self._share_peers.persister,
             metadata,
             ShareSessionCache(
-                sessions_max=SHARE_SESSIONS_MAX,
+                sessions_max=self._config.groups.group_share_max_share_sessions,
                 partitions_max=self._config.incremental_fetch_session_cache_partitions_max,
             ),
             ResetLookUp(
