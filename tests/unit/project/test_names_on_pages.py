@@ -217,10 +217,12 @@ def keys_of(page: Path) -> set[str]:
 @functools.cache
 def declared_keys() -> set[str]:
     from isotherm.cli.config import configuration_page
+    from isotherm.config.definition import config_keys
+    from isotherm.config.groups import GroupLevelConfig
     from isotherm.spark.options import source_option_keys
 
     listed = re.findall(r"^\| ([a-z0-9.]+) \|", configuration_page(), re.MULTILINE)
-    return {*listed, *source_option_keys()}
+    return {*listed, *config_keys(GroupLevelConfig), *source_option_keys()}
 
 
 def is_key(name: str) -> bool:
