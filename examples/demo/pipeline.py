@@ -3,8 +3,10 @@
     python examples/demo/pipeline.py [--data-dir isotherm-demo] [--pictures FOLDER]
 
 Nothing of the demo's data is changed. Sweep and scrub look at a copy of the bucket in which three
-things are wrong, so that there is something to find. With `--pictures` each job's output becomes a
-picture, <job>.svg, which loads nothing from anywhere: those of docs/pipeline are made so.
+things are wrong, so that there is something to find. At the end a broker starts on a copy of all of
+it, one aircraft is erased there in place, and the certificate is checked. With `--pictures` each
+job's output becomes a picture, <job>.svg, which loads nothing from anywhere: those of docs/pipeline
+are made so.
 """
 
 from __future__ import annotations
@@ -28,7 +30,14 @@ from rich.console import CONSOLE_SVG_FORMAT, Console
 from rich.text import Text
 
 COLUMNS = 160
-MADE_HERE = ("projection", "newest", "damaged", "lake", "audit.html")
+MADE_HERE = ("projection", "newest", "damaged", "lake", "audit.html", "forgotten")
+AIRCRAFT = "N725MQ"
+"""The tail number, and so the key, of the aircraft with the most flights."""
+TASK_INTERVALS = {
+    "log.initial.task.delay.ms": "500",
+    "log.retention.check.interval.ms": "500",
+    "remote.log.manager.task.interval.ms": "500",
+}
 FONTS = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
@@ -56,7 +65,7 @@ JOBS = [
     Job("compact", "--path bucket -o metadata=bucket --to newest --run"),
     Job("table", "flights --path bucket --value json --warehouse lake"),
 ]
-# Jobs that a broker has to answer. The demo has left none.
+# Jobs that a broker has to answer. The demo has left none: erase has one of its own.
 WITH_A_BROKER = ("erase", "load", "repartition")
 
 
@@ -72,8 +81,42 @@ def main() -> int:
     _remove_what_is_made_here(folder)
     _damage(folder / "bucket", folder / "damaged")
     failed = [job.name for job in JOBS if not _run(job, folder, arguments.pictures)]
+    if not _forget(AIRCRAFT, folder):
+        failed.append("erase")
     print(f"\nfailed: {', '.join(failed)}" if failed else "\nEvery job ended as it should.")
     return 1 if failed else 0
+
+
+def _forget(aircraft: str, folder: Path) -> bool:
+    """Erase the records of an aircraft in place, in a copy of the folder with a running broker, and
+    check the certificate. Returns whether both ended well."""
+    # Here, because the list of jobs is read without the folder of this file on the path.
+    from broker import BrokerProcess
+    from confluent_kafka.admin import (
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        ResourceType,
+    )
+
+    copy = folder / "forgotten"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(*MADE_HERE))
+    (copy / "gone.txt").write_text(f"{aircraft}\n")
+    # By default the broker looks for runs once a minute.
+    config = {"rlmm.config.remote.log.rewrite.check.interval.ms": "500", **TASK_INTERVALS}
+    with BrokerProcess(copy, config) as broker:
+        # The last records are on the broker only. This rolls their segments, which are then copied.
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_server})
+        action = AlterConfigOpType.SET
+        entry = ConfigEntry("local.retention.ms", "1000", incremental_operation=action)
+        topic = ConfigResource(ResourceType.TOPIC, "flights", incremental_configs=[entry])
+        admin.incremental_alter_configs([topic])[topic].result()
+        erase = f"-b {broker.bootstrap_server} --path bucket -o subscribe=flights --keys gone.txt"
+        if not _run(Job("erase", f"{erase} --run --wait --keep-old-ms 0"), copy, None):
+            return False
+        (certificate,) = (copy / "bucket" / "isotherm-erasures").glob("*.json")
+        return _run(Job("erase", f"{erase} --verify {certificate.stem}"), copy, None)
 
 
 def _remove_what_is_made_here(folder: Path) -> None:
