@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,16 @@ def segments_of(settings: ObjectStoreSettings) -> dict[str, bytes]:
     }
 
 
+def tiered_end(settings: ObjectStoreSettings) -> int:
+    """The offset behind the records that are in the bucket."""
+    inventory = read_inventory(open_for_reading(settings), settings.create_layout())
+    return 1 + max(
+        segment.end_offset_inclusive
+        for segment in inventory.segments
+        if segment.topic_id_partition.topic == TOPIC
+    )
+
+
 def test_tail_is_erased_as_it_is_tiered(tiered: EmbeddedBroker, tmp_path: Path) -> None:
     keys = tmp_path / "gone.txt"
     keys.write_bytes(b"\n".join(GONE))
@@ -134,13 +145,8 @@ def test_selected_records_are_nowhere_and_all_others_stay(
     place = ["-b", tiered.bootstrap_servers, "--path", str(bucket), "-o", f"subscribe={TOPIC}"]
     source = ObjectStoreSettings(url=bucket.as_uri())
     tiered_before = segments_of(source)
-    tiered_end = 1 + max(
-        segment.end_offset_inclusive
-        for segment in read_inventory(open_for_reading(source), source.create_layout()).segments
-        if segment.topic_id_partition.topic == TOPIC
-    )
     # The rest is on the broker only, where nothing rolls its segment.
-    place += ["--until", str(tiered_end)]
+    place += ["--until", str(tiered_end(source))]
     held = sum(key in data for key in GONE for data in tiered_before.values())
     assert held
 
@@ -191,3 +197,44 @@ def test_selected_records_are_nowhere_and_all_others_stay(
         app, ["pipeline", "erase", *place, "--keys", str(keys), "--verify", certificate["run"]]
     )
     assert "not those of the certificate" in str(refused.exception)
+
+
+def test_values_and_fields_go_in_place_and_the_records_stay(
+    tiered: EmbeddedBroker, tmp_path: Path
+) -> None:
+    source = ObjectStoreSettings(url=(tiered.directory / "bucket").as_uri())
+    end = tiered_end(source)
+    before = list(consume_all(tiered.bootstrap_servers, TOPIC))
+    place = ["-b", tiered.bootstrap_servers, "--path", str(tiered.directory / "bucket")]
+    run_it = [*place, "-o", f"subscribe={TOPIC}", "--until", str(end), "--run", "--wait"]
+    run_it += ["--keep-old-ms", "0", "--wait-s", "300", "--json"]
+    # user-14 has a record of an aborted transaction, which is no JSON.
+    changes = {b"user-13": ["redact", "--field", "of"], b"user-14": ["tombstone"]}
+    for key, action in changes.items():
+        keys = tmp_path / "keys.txt"
+        keys.write_bytes(key)
+        shown = run([*run_it, "--keys", str(keys), "--action", *action])
+        (erased,) = json.loads(shown)["partitions"]
+        assert erased["left"] == 0
+        assert erased["localCopiesGone"] == [1]
+        of_key = [record for record in before if record.key == key and record.offset < end]
+        assert erased["matched"] == len(of_key) + (key == b"user-14") > 0
+    after = list(consume_all(tiered.bootstrap_servers, TOPIC))
+    assert [replace(record, value=b"") for record in after] == [
+        replace(record, value=b"") for record in before
+    ]
+    for was, now in zip(before, after, strict=True):
+        if was.offset < end and was.key == b"user-14":
+            assert now.value is None
+        elif was.offset < end and was.key == b"user-13":
+            assert was.value is not None
+            assert now.value == was.value.replace(b'"user-13"', b"null")
+        else:
+            assert now == was
+    files = [path.read_bytes() for path in tiered.directory.rglob("*") if path.is_file()]
+    assert not any(b"of an aborted transaction: user-14" in data for data in files)
+    redacted = {json.loads(r.value or b"")["n"] for r in before if r.key == b"user-13"}
+    left = {int(each) for data in files for each in re.findall(rb'"user-13", "n": (\d+)', data)}
+    assert left & redacted == {
+        json.loads(r.value or b"")["n"] for r in before if r.key == b"user-13" and r.offset >= end
+    }

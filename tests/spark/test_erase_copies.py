@@ -25,6 +25,7 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs import erase_selection, rewrite_run
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
+from tests.support.table_histories import serve_schemas
 
 TOPIC_ID = uuid.UUID(int=21)
 T0 = 1_700_000_000_000
@@ -216,6 +217,63 @@ def test_fields_of_decoded_values_select_and_what_is_no_json_is_counted(
     assert [each["left"] for each in erase(*there, *every)["partitions"]] == [0, 0]
     with pytest.raises(ConfigError, match="not those of the certificate"):
         raise_of(*there, "--value", "string", *every[2:])
+
+
+REGISTERED = 7
+ANSWERS = {
+    "avro": {
+        "schema": json.dumps(
+            {"type": "record", "name": "User", "fields": [{"name": "id", "type": "long"}]}
+        )
+    },
+    "protobuf": {
+        "schemaType": "PROTOBUF",
+        "schema": 'syntax = "proto3"; message User { int64 id = 1; }',
+    },
+    "json-schema": {
+        "schemaType": "JSON",
+        "schema": json.dumps({"type": "object", "properties": {"id": {"type": "integer"}}}),
+    },
+}
+
+
+def framed(value_format: str, number: int) -> bytes:
+    """A value as Confluent's serializers write it. The number is below 64."""
+    body = {
+        "avro": bytes([number << 1]),
+        # The index of the message, then field 1 as a varint.
+        "protobuf": bytes([0, 8, number]),
+        "json-schema": json.dumps({"id": number}).encode(),
+    }
+    return b"\0" + REGISTERED.to_bytes(4, "big") + body[value_format]
+
+
+@pytest.mark.parametrize("value_format", ANSWERS)
+def test_fields_of_registered_values_select(
+    spark: SparkSession, tmp_path: Path, value_format: str
+) -> None:
+    assert spark.getActiveSession() is not None
+    storage = ObjectStoreRemoteStorageManager(ObjectStoreSettings(url=(tmp_path / "b").as_uri()))
+    numbers = [1, 2, 3, 2, 63]
+    records = [(T0 + at, b"k", framed(value_format, each), ()) for at, each in enumerate(numbers)]
+    RecordSegmentMaker(tmp_path / "made", storage).tier(
+        TopicIdPartition(TOPIC_ID, "users", 0),
+        [build_batch([*records, (T0 + 9, b"k", b"no frame", ())])],
+    )
+    copy = tmp_path / "copy"
+    with serve_schemas({REGISTERED: ANSWERS[value_format]}) as registry:
+        selection = ["--value", value_format, "--registry", registry, "--where", "value.id = 2"]
+        source = ["--path", str(tmp_path / "b"), "-o", "subscribe=users"]
+        (erased,) = erase(*source, "--to", str(copy), *selection, "--run")["partitions"]
+        assert (erased["matched"], erased["undecoded"], erased["left"]) == (2, 1, 0)
+        certificate = erase(*source, "--to", str(tmp_path / "second"), *selection, "--run")
+        there = ["--path", str(tmp_path / "second"), "-o", "subscribe=users"]
+        verified = erase(*there, *selection, "--verify", certificate["run"])
+        assert [each["left"] for each in verified["partitions"]] == [0]
+    rows = spark.read.format("isotherm").load(
+        copy.as_uri(), subscribe="users", failOnOffsetGaps=False
+    )
+    assert sorted(row.offset for row in rows.collect()) == [0, 2, 4, 5]
 
 
 def test_run_that_ends_before_its_publication_has_a_certificate_to_prove(

@@ -13,7 +13,7 @@ import json
 import random
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -84,6 +84,8 @@ _MISFIT_ID, _UNKNOWN_ID = 200, 300
 SCHEMAS[_MISFIT_ID] = {
     "type": "record", "name": "Misfit", "fields": [{"name": "n", "type": "string"}]
 }  # fmt: skip
+AVRO_ANSWERS = {number: {"schema": json.dumps(schema)} for number, schema in SCHEMAS.items()}
+"""A registry's answers for SCHEMAS."""
 _PARSED = {number: fastavro.parse_schema(schema) for number, schema in SCHEMAS.items()}
 
 
@@ -95,10 +97,9 @@ _ICEBERG_NAMES = {
 
 
 @contextmanager
-def serve_schemas() -> Iterator[str]:
-    """Serve SCHEMAS with the part of Confluent's API that a reader needs; yield the URL.
-
-    Refuses all else.
+def serve_schemas(answers: Mapping[int, Mapping[str, str]] = AVRO_ANSWERS) -> Iterator[str]:
+    """Serve schemas by their ids with the part of Confluent's API that a reader needs; yield the
+    URL. Refuses all else.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -108,9 +109,9 @@ def serve_schemas() -> Iterator[str]:
             if path == "/subjects":
                 status, answer = 200, "[]"
             elif path.startswith("/schemas/ids/"):
-                schema = SCHEMAS.get(int(path.rpartition("/")[2]))
-                if schema is not None:
-                    status, answer = 200, json.dumps({"schema": json.dumps(schema)})
+                found = answers.get(int(path.rpartition("/")[2]))
+                if found is not None:
+                    status, answer = 200, json.dumps(found)
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(answer)))
