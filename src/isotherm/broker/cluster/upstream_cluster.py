@@ -132,8 +132,7 @@ class UpstreamCluster(ReplicaCluster):
             )
         self._topic = UpstreamMetadataTopic(self._properties)
         try:
-            count = self._topic.partition_count
-            _read_one(self._topic)
+            count = self._await_topic(self._topic)
         except (UnknownTopicOrPartitionError, RemoteStorageError) as error:
             raise ConfigError(
                 "the cluster has no tiered storage, or its metadata topic may not be read"
@@ -161,6 +160,23 @@ class UpstreamCluster(ReplicaCluster):
                 "no segment of the cluster is in the bucket, so it is that of another cluster"
                 f" url={settings.url} layout={settings.layout} cluster_id={self.cluster_id}"
             )
+
+    def _await_topic(self, topic: UpstreamMetadataTopic) -> int:
+        """The number of partitions, once one can be read: a cluster that starts may not have their
+        leaders yet. Raises RemoteStorageError if the replica may not read them, or after
+        METADATA_TIMEOUT_S."""
+        clock, never = self._surroundings.clock, threading.Event()
+        deadline_s = clock.monotonic_s() + METADATA_TIMEOUT_S
+        while True:
+            try:
+                count = topic.partition_count
+                _read_one(topic)
+            except RemoteStorageError as error:
+                if error.is_refusal or clock.monotonic_s() > deadline_s:
+                    raise
+                clock.wait(never, 0.5)
+            else:
+                return count
 
     def _await_metadata(self) -> None:
         clock, never = self._surroundings.clock, threading.Event()

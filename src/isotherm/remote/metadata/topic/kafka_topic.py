@@ -281,4 +281,6 @@ def _translated(
         KafkaError._UNKNOWN_PARTITION,
     ):
         return UnknownTopicOrPartitionError(f"the cluster has no such metadata topic {place}")
-    return RemoteStorageError(f"the cluster's metadata topic cannot be read {place}")
+    unread = RemoteStorageError(f"the cluster's metadata topic cannot be read {place}")
+    unread.is_refusal = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    return unread
