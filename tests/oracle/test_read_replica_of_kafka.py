@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from isotherm.broker.cluster.replica_cluster import PARTITIONS, STATE_AGE
@@ -23,7 +22,8 @@ from oracle.consumed_records import consume_all
 from oracle.kafka import EAGER_SETTINGS, KafkaOracle, run_tool
 from oracle.tiered_topic import TieredTopic, fill_tiered_topic, make_tiered_topic
 from oracle.tools import CONSOLE_CONSUMER
-from oracle.topics import SEGMENT_BYTES_MIN, create_topic, delete_topic
+from oracle.topics import create_topic, delete_topic
+from tests.oracle.moving_topic import committed_records, moving_topic
 from tests.support.conditions import wait_until
 from tests.support.embedded_replica import EmbeddedReplica
 
@@ -140,62 +140,37 @@ def test_a_group_goes_to_and_fro(
     assert set(got) == expected
 
 
-def write_and_abort(server: str, topic: str, transactions: int, *, first: int = 0) -> None:
-    """Write transactions of 40 records of 1000 bytes; every third is aborted."""
-    producer = Producer({"bootstrap.servers": server, "transactional.id": topic, "linger.ms": 5})
-    producer.init_transactions(TIMEOUT_S)
-    for number in range(first, first + transactions):
-        producer.begin_transaction()
-        for each in range(40):
-            producer.produce(topic, b"%d-%d " % (number, each) + b"x" * 990, partition=0)
-        # Else an abort drops what was not sent yet.
-        producer.flush(TIMEOUT_S)
-        (producer.abort_transaction if number % 3 == 0 else producer.commit_transaction)(TIMEOUT_S)
-
-
 def test_a_topic_that_is_written_tiered_and_trimmed_is_read_without_gap_or_repetition(
     kafka: KafkaOracle, replica: EmbeddedReplica, request: pytest.FixtureRequest
 ) -> None:
     server, topic = kafka.bootstrap_server, f"moving-{id(replica)}"
-    config = {
-        "remote.storage.enable": "true",
-        "segment.bytes": str(SEGMENT_BYTES_MIN),
-        "local.retention.bytes": "1",
-        "retention.ms": "-1",
-        "file.delete.delay.ms": "100",
-    }
-    create_topic(server, topic, 1, config)
-    write_and_abort(server, topic, 60)
-    writer = threading.Thread(
-        target=write_and_abort, args=(server, topic, 90), kwargs={"first": 60}
-    )
-    writer.start()
-    admin = AdminClient({"bootstrap.servers": replica.bootstrap_servers})
-    wait_until(lambda: topic in admin.list_topics(timeout=TIMEOUT_S).topics, "the new topic")
-    consumer = Consumer(
-        {
-            "bootstrap.servers": replica.bootstrap_servers,
-            "group.id": "moving",
-            "enable.auto.commit": False,
-            # Metadata is looked at again all the time, as in a consumer that runs for weeks.
-            "topic.metadata.refresh.interval.ms": 500,
-        }
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    got: list[tuple[int, bytes | None]] = []
+    with moving_topic(server, topic, before=60, meanwhile=90) as writer:
+        writer.start()
+        admin = AdminClient({"bootstrap.servers": replica.bootstrap_servers})
+        wait_until(lambda: topic in admin.list_topics(timeout=TIMEOUT_S).topics, "the new topic")
+        consumer = Consumer(
+            {
+                "bootstrap.servers": replica.bootstrap_servers,
+                "group.id": "moving",
+                "enable.auto.commit": False,
+                # Metadata is looked at again all the time, as in a consumer that runs for weeks.
+                "topic.metadata.refresh.interval.ms": 500,
+            }
+        )
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        got: list[tuple[int, bytes | None]] = []
+        count = committed_records(60 + 90)
 
-    def take() -> bool:
-        for message in consumer.consume(500, 0.2):
-            if message.error() is not None:
-                raise KafkaException(message.error())
-            got.append((message.offset() or 0, message.value()))
-        return len(got) >= 40 * 100
+        def take() -> bool:
+            for message in consumer.consume(500, 0.2):
+                if message.error() is not None:
+                    raise KafkaException(message.error())
+                got.append((message.offset() or 0, message.value()))
+            return len(got) >= count
 
-    wait_until(take, lambda: f"100 transactions, {len(got)} records so far")
-    writer.join()
-    consumer.close()
-    assert got == [(e.offset, e.value) for e in consume_all(server, topic)]
-    delete_topic(server, topic)
+        wait_until(take, lambda: f"{count} records, {len(got)} so far")
+        consumer.close()
+        assert got == [(e.offset, e.value) for e in consume_all(server, topic)]
 
 
 def test_a_topic_that_is_made_anew_is_read_anew(kafka: KafkaOracle, proxy: EmbeddedReplica) -> None:

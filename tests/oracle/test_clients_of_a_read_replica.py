@@ -1,0 +1,165 @@
+"""Clients that did not change read a topic through a read replica while Apache Kafka writes, tiers
+and trims it: from the beginning into the tail, each committed record once and in order.
+
+test_read_replica_of_kafka.py has librdkafka, Java's console consumer, kcat and aiokafka.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from isotherm.remote.storage.layout.names import LOCAL_TIERED_STORAGE
+from oracle.consumed_records import consume_all
+from oracle.kafka import KafkaOracle
+from suites import go_modules
+from suites.building import TOOLS, run_step
+from suites.results import SuiteUnavailableError
+from tests.oracle.moving_topic import committed_records, moving_topic
+from tests.support.conditions import wait_until
+from tests.support.embedded_replica import EmbeddedReplica
+
+with warnings.catch_warnings():
+    # It reads its schemas, at import, with a function that Python 3.11 deprecates.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import KafkaConsumer
+
+BEFORE, MEANWHILE = 60, 60
+INTEROP = Path(__file__).parent.parent / "interop"
+
+Offsets = list[int]
+
+
+@pytest.fixture(scope="module")
+def replica(
+    kafka: KafkaOracle, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EmbeddedReplica]:
+    scratch = tmp_path_factory.mktemp("replica")
+    # The bucket may have no object yet that tells its layout.
+    layout = {"rsm.config.layout": LOCAL_TIERED_STORAGE}
+    with EmbeddedReplica(
+        scratch, kafka.remote_dir, layout, upstream=kafka.bootstrap_server
+    ) as started:
+        yield started
+
+
+@contextmanager
+def topic_in_motion(kafka: KafkaOracle, replica: EmbeddedReplica, topic: str) -> Iterator[None]:
+    """The topic, from when a part of it is in the tier. It is written during the block."""
+
+    def is_tiered() -> bool:
+        if topic not in replica.node.services.metadata.image.topics_by_name:
+            return False
+        manager = replica.node.services.replica_manager
+        return manager.find_partition(topic, None, 0).log.log_end_offset > 0
+
+    with moving_topic(kafka.bootstrap_server, topic, before=BEFORE, meanwhile=MEANWHILE) as writer:
+        wait_until(is_tiered, "the first segment at the replica")
+        writer.start()
+        yield
+
+
+def expect_all(kafka: KafkaOracle, topic: str, read: Callable[[], Offsets]) -> None:
+    """`read` returns the offsets that a client has read so far."""
+    count = committed_records(BEFORE + MEANWHILE)
+    wait_until(lambda: len(read()) >= count, lambda: f"{count} records, {len(read())} so far")
+    assert read() == [each.offset for each in consume_all(kafka.bootstrap_server, topic)]
+
+
+def go_reader(folder: Path) -> Path:
+    """The compiled program of the folder, built once."""
+    text = b"".join((folder / name).read_bytes() for name in ("go.sum", "main.go"))
+    name = f"{folder.parent.name}-reader-{hashlib.sha256(text).hexdigest()[:12]}"
+    binary = TOOLS / name
+    if binary.exists():
+        return binary
+    try:
+        go_modules.module_source(folder)
+    except SuiteUnavailableError as error:
+        pytest.skip(str(error))
+    TOOLS.mkdir(exist_ok=True)
+    run_step(["go", "build", "-o", str(binary), "."], folder)
+    return binary
+
+
+@pytest.mark.parametrize("client", ["franz_go", "sarama"])
+def test_clients_in_go_read_all(
+    kafka: KafkaOracle, replica: EmbeddedReplica, client: str, tmp_path: Path
+) -> None:
+    topic, path = f"moving-{client}", tmp_path / "offsets"
+    path.touch()
+
+    def read() -> Offsets:
+        text = path.read_text()
+        return [int(line.split()[1]) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    binary = go_reader(INTEROP / client / "reader")
+    with topic_in_motion(kafka, replica, topic):
+        command = [str(binary), replica.bootstrap_servers, topic, f"of-{client}", str(path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+            try:
+                expect_all(kafka, topic, read)
+            finally:
+                process.kill()
+
+
+@pytest.mark.parametrize("in_group", [True, False])
+def test_kafka_python_reads_all(
+    kafka: KafkaOracle, replica: EmbeddedReplica, in_group: bool
+) -> None:
+    topic = f"moving-python-{in_group}"
+    got: Offsets = []
+    ends = threading.Event()
+
+    def consume() -> None:
+        consumer = KafkaConsumer(
+            topic,
+            bootstrap_servers=replica.bootstrap_servers,
+            group_id="of-python" if in_group else None,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            metadata_max_age_ms=500,
+        )
+        while not ends.is_set():
+            for records in consumer.poll(timeout_ms=200).values():
+                got.extend(record.offset for record in records)
+        consumer.close()
+
+    thread = threading.Thread(target=consume)
+    with topic_in_motion(kafka, replica, topic):
+        thread.start()
+        try:
+            expect_all(kafka, topic, lambda: list(got))
+        finally:
+            ends.set()
+            thread.join()
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_sparks_own_source_reads_all(
+    kafka: KafkaOracle, replica: EmbeddedReplica, spark_with_kafka_source: SparkSession
+) -> None:
+    topic = "moving-spark"
+    with topic_in_motion(kafka, replica, topic):
+
+        def read() -> Offsets:
+            frame = (
+                spark_with_kafka_source.read.format("kafka")
+                .option("kafka.bootstrap.servers", replica.bootstrap_servers)
+                .option("kafka.isolation.level", "read_committed")
+                .option("subscribe", topic)
+                .option("startingOffsets", "earliest")
+                .load()
+            )
+            return [row.offset for row in frame.select("offset").orderBy("offset").collect()]
+
+        expect_all(kafka, topic, read)
