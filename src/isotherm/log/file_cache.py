@@ -56,9 +56,15 @@ class BoundedCache(Generic[Value]):
                 self._weight -= self._weigh(evicted)
         return value
 
-    def discard(self, key: Hashable) -> None:
+    def peek(self, key: Hashable) -> Value | None:
+        """The value, if it is kept. It does not count as used."""
+        return self._values.get(key)
+
+    def discard(self, keys: Iterable[Hashable]) -> None:
         with self._lock:
-            self._forget(key)
+            if self._values:
+                for key in keys:
+                    self._forget(key)
 
     def __len__(self) -> int:
         return len(self._values)
@@ -83,8 +89,12 @@ class FileCache:
         """The bytes of an index that does not change any more."""
         return self._indexes.get(key, load)
 
+    def kept_index(self, key: Hashable) -> bytes | None:
+        """The bytes of an index, if they are in memory."""
+        return self._indexes.peek(key)
+
     def discard(self, keys: Iterable[Hashable]) -> None:
         """Drop files that were removed or changed."""
-        for key in keys:
-            self._files.discard(key)
-            self._indexes.discard(key)
+        kept = tuple(keys)
+        self._files.discard(kept)
+        self._indexes.discard(kept)

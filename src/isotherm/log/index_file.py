@@ -35,8 +35,10 @@ class IndexFile:
         entry_size: int,
         size_max: int,
         count_entries: Callable[[bytes], int],
+        stored: bytes | None = None,
     ) -> None:
-        """Continues after the entries in the file; `count_entries` returns their number.
+        """Continues after the entries in the file; `count_entries` returns their number. `stored`
+        is the content of the file, if it has been read.
 
         Bytes after them, such as the padding that an unclean stop of Kafka leaves, are cut off. A
         missing file is created.
@@ -48,11 +50,12 @@ class IndexFile:
         self._path = path
         # Keeps a sync from writing while the file is truncated.
         self._write_lock = threading.Lock()
-        stored = b""
-        try:
-            stored = fs.read_bytes(path)
-        except FileNotFoundError:
-            fs.open_writable(path).close()
+        if stored is None:
+            stored = b""
+            try:
+                stored = fs.read_bytes(path)
+            except FileNotFoundError:
+                fs.open_writable(path).close()
         # Whether the file or the unwritten entries have changed since the last sync.
         self._is_dirty = True
         self._written_size = count_entries(stored) * entry_size

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from isotherm.config.topic import TopicConfig
@@ -51,6 +51,7 @@ from isotherm.log.segment_split import (
 from isotherm.log.segment_swap import finish_swaps
 from isotherm.log.tiering import is_remote_log_enabled
 from isotherm.log.transaction_index_checkpoint import TransactionIndexCheckpoint
+from isotherm.segment.file_names import TRANSACTION_INDEX_CHECKPOINT_NAME
 from isotherm.types import Offset, TimestampMs
 
 logger = logging.getLogger(__name__)
@@ -124,12 +125,14 @@ class _LogLoader:
         )
         self._now_ms: TimestampMs = environment.clock.now_ms()
         self._epochs = EpochRecovery(self._fs, directory)
-        self._transaction_indexes = TransactionIndexCheckpoint(self._fs, directory)
         # The state at the end of the segment that was recovered last; empty if none was.
         self._producers = self._new_producers()
 
     def load(self, topic_id: uuid.UUID | None) -> PartitionLog:
         names = finish_swaps(self._fs, self._directory)
+        self._transaction_indexes = TransactionIndexCheckpoint(
+            self._fs, self._directory, is_stored=TRANSACTION_INDEX_CHECKPOINT_NAME in names
+        )
         ends = self._load_segments(names)
         epochs = self._epochs.epochs
         if self._recovered_base is not None:
@@ -139,14 +142,14 @@ class _LogLoader:
         are_durable = self._checkpoints.clean_shutdown and self._recovered_base is None
         snapshots = ProducerSnapshots(self._fs, self._directory, names, are_durable=are_durable)
         log_start_offset = self._log_start_offset(ends)
-        segments, log_end_offset = self._open_end(ends, log_start_offset)
+        with_index = plan_segment_files(names).with_transaction_index
+        segments, log_end_offset = self._open_end(ends, log_start_offset, with_index)
         # A crash may have lost unflushed batches of these epochs, and the log start may have moved.
         epochs.truncate_from_end(log_end_offset)
         epochs.truncate_from_start(log_start_offset)
         epochs.forget_below(log_start_offset)
         epochs.flush(log_end_offset)
         self._load_producers(snapshots, segments, log_start_offset, log_end_offset)
-        with_index = plan_segment_files(names).with_transaction_index
         self._transaction_indexes.begin(segments[:-1], with_index)
         if self._recovered_base is not None:
             self._transaction_indexes.store()
@@ -384,7 +387,10 @@ class _LogLoader:
             segment.append_aborted_transaction(aborted)
 
     def _open_end(
-        self, ends: Sequence[RecoveredSegment], log_start_offset: Offset
+        self,
+        ends: Sequence[RecoveredSegment],
+        log_start_offset: Offset,
+        with_transaction_index: Collection[Offset],
     ) -> tuple[list[LogSegment], Offset]:
         """The segments, with the last one active, and the log end offset."""
         segments = [end.segment for end in ends]
@@ -407,7 +413,11 @@ class _LogLoader:
         if not segments:
             segments = [self._segment(log_start_offset)]
             log_end_offset = log_start_offset
-        segments[-1].activate(self._config.segment_index_bytes)
+        last = segments[-1]
+        last.activate(
+            self._config.segment_index_bytes,
+            has_transaction_index=last.base_offset in with_transaction_index,
+        )
         return segments, log_end_offset
 
     def _load_producers(

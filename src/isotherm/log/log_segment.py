@@ -129,10 +129,17 @@ class LogSegment:
     def is_active(self) -> bool:
         return self._offset_index is not None
 
-    def activate(self, index_size_max: int, *, discard_indexes: bool = False) -> None:
+    def activate(
+        self,
+        index_size_max: int,
+        *,
+        discard_indexes: bool = False,
+        has_transaction_index: bool = True,
+    ) -> None:
         """Open for appending. Missing files are created.
 
-        `discard_indexes` starts with empty indexes, for a rebuild.
+        `discard_indexes` starts with empty indexes, for a rebuild. Without `has_transaction_index`
+        its file is known to be missing.
         """
         # Created before its indexes: a start takes an index without a log file as a lost log
         # (docs/decisions/0074).
@@ -140,6 +147,7 @@ class LogSegment:
         if discard_indexes:
             for path in (self.offset_index_path, self.time_index_path, self.transaction_index_path):
                 self._fs.remove(path)
+            self._files.forget()
             self._is_dirty = True
         offset_index = IndexFile(
             self._fs,
@@ -147,6 +155,7 @@ class LogSegment:
             OFFSET_INDEX_ENTRY_SIZE,
             index_size_max,
             offset_index_entry_count,
+            self._files.kept_index(OFFSET_INDEX_SUFFIX),
         )
         time_index = IndexFile(
             self._fs,
@@ -154,9 +163,10 @@ class LogSegment:
             TIME_INDEX_ENTRY_SIZE,
             index_size_max,
             time_index_entry_count,
+            self._files.kept_index(TIME_INDEX_SUFFIX),
         )
         self._files.forget()
-        self._aborted = self.aborted_transactions()
+        self._aborted = self.aborted_transactions() if has_transaction_index else []
         self._largest = last_time_index_entry(time_index.entries, self.base_offset)
         self._offset_index, self._time_index = offset_index, time_index
         self._bytes_since_index_entry = 0
@@ -448,6 +458,11 @@ class LogSegment:
     def transaction_index(self) -> bytes:
         """The index file of a closed segment; empty without a file."""
         return self._files.read_index(TRANSACTION_INDEX_SUFFIX)
+
+    def read_index(self, suffix: str) -> bytes:
+        """The bytes of an index of a segment that is not active. They stay in memory for a while,
+        also for `activate`."""
+        return self._files.read_index(suffix)
 
     @property
     def has_transaction_index(self) -> bool:

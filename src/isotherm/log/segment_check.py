@@ -11,7 +11,6 @@ that is damaged, or ends before its indexes do, is an error.
 from __future__ import annotations
 
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from isotherm.errors import CorruptDataError, CorruptIndexError, CorruptLogError
@@ -20,6 +19,11 @@ from isotherm.log.fs import FileSystem
 from isotherm.log.log_segment import LogSegment
 from isotherm.log.offline_logs import GIVE_UP_HINT
 from isotherm.log.segment_split import overflows
+from isotherm.segment.file_names import (
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_file_name,
+)
 from isotherm.segment.offset_index import (
     OFFSET_INDEX_ENTRY_SIZE,
     last_offset_index_entry,
@@ -31,6 +35,9 @@ from isotherm.segment.time_index import (
     read_time_index,
 )
 from isotherm.types import NO_TIMESTAMP, Offset
+
+WHOLE_INDEX_SIZE_MAX = 4096
+"""Largest index that is read as a whole, since the last segment's is needed next: `activate`."""
 
 
 class CheckedSegment(NamedTuple):
@@ -72,7 +79,7 @@ def check_segment(
 def _check_end(fs: FileSystem, segment: LogSegment) -> Offset:
     """The offset after the last batch. Raises CorruptDataError if log and indexes disagree."""
     base_offset = segment.base_offset
-    entry = _index_end(fs, segment.offset_index_path, OFFSET_INDEX_ENTRY_SIZE)
+    entry = _index_end(fs, segment, OFFSET_INDEX_SUFFIX, OFFSET_INDEX_ENTRY_SIZE)
     indexed = last_offset_index_entry(entry, base_offset)
     if not 0 <= indexed.position <= segment.size_in_bytes:
         raise CorruptIndexError(
@@ -94,7 +101,7 @@ def _check_end(fs: FileSystem, segment: LogSegment) -> Offset:
             f"last batch does not end at the end of the log position={end}"
             f" size={segment.size_in_bytes}"
         )
-    entry = _index_end(fs, segment.time_index_path, TIME_INDEX_ENTRY_SIZE)
+    entry = _index_end(fs, segment, TIME_INDEX_SUFFIX, TIME_INDEX_ENTRY_SIZE)
     youngest = last_time_index_entry(entry, base_offset)
     # The final entry of a closed segment has its largest timestamp: this one is not the final.
     if youngest.timestamp_ms < largest_ms:
@@ -110,19 +117,23 @@ def _check_end(fs: FileSystem, segment: LogSegment) -> Offset:
     return next_offset
 
 
-def _index_end(fs: FileSystem, path: Path, entry_size: int) -> bytes:
+def _index_end(fs: FileSystem, segment: LogSegment, suffix: str, entry_size: int) -> bytes:
     """The last entry; the whole file if that may be padding. Raises CorruptIndexError for a partial
     entry, or a missing file."""
+    path = segment.directory / segment_file_name(segment.base_offset, suffix)
     try:
-        opened = fs.open_readable(path)
+        size = fs.file_size(path)
     except FileNotFoundError as error:
         raise CorruptIndexError(f"index is missing file={path}") from error
-    with closing(opened) as file:
-        size = file.size()
-        if size % entry_size != 0:
-            raise CorruptIndexError(f"index ends within an entry file={path} size={size}")
-        entry = file.read_at(max(0, size - entry_size), entry_size)
-    return entry if any(entry) or not size else fs.read_bytes(path)
+    if size % entry_size != 0:
+        raise CorruptIndexError(f"index ends within an entry file={path} size={size}")
+    if size <= WHOLE_INDEX_SIZE_MAX:
+        content = segment.read_index(suffix)
+        entry = content[max(0, size - entry_size) : size]
+        return entry if any(entry) or not size else content
+    with closing(fs.open_readable(path)) as file:
+        entry = file.read_at(size - entry_size, entry_size)
+    return entry if any(entry) else fs.read_bytes(path)
 
 
 def _read_in_full(segment: LogSegment) -> Offset:

@@ -65,6 +65,10 @@ class SegmentFiles:
         except FileNotFoundError:
             return b""
 
+    def kept_index(self, suffix: str) -> bytes | None:
+        """What `read_index` has read, if it is still in memory."""
+        return self._cache.kept_index(self._cache_keys[suffix])
+
     def _load(self, suffix: str, load: Callable[[Path], Loaded]) -> Loaded:
         while True:
             names = self._temporary_suffix, self._next_suffix

@@ -47,11 +47,12 @@ _EMPTY = IndexContent(0, 0)
 class TransactionIndexCheckpoint:
     """The log that owns it serializes `follow`. `store` may be called from any thread."""
 
-    def __init__(self, fs: FileSystem, directory: Path) -> None:
-        """Reads the file. A damaged file counts as lost: the indexes are then trusted as found."""
+    def __init__(self, fs: FileSystem, directory: Path, *, is_stored: bool = True) -> None:
+        """Reads the file, unless it is known to be missing. A damaged file counts as lost: the
+        indexes are then trusted as found."""
         self._fs = fs
         self._path = directory / TRANSACTION_INDEX_CHECKPOINT_NAME
-        self._stored = _load(fs, self._path)
+        self._stored = _load(fs, self._path) if is_stored else {}
         self._contents: Mapping[LogSegment, IndexContent] = {}
         self._store_lock = threading.Lock()
 
