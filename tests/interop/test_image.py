@@ -75,11 +75,12 @@ def test_broker_runs_as_the_image_says(tmp_path: Path) -> None:
     assert (volume / "log" / ".kafka_cleanshutdown").exists()
 
 
-def test_unit_is_valid_and_hardened() -> None:
+@pytest.mark.parametrize("name", ["isotherm.service", "isotherm-replica.service"])
+def test_unit_is_valid_and_hardened(name: str) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("systemd-analyze is not installed")
-    unit = str(_ROOT / "packaging" / "isotherm.service")
+    unit = str(_ROOT / "packaging" / name)
 
     def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -89,7 +90,7 @@ def test_unit_is_valid_and_hardened() -> None:
     complaints = [
         line
         for line in ask("verify").stderr.splitlines()
-        if "isotherm.service" in line and "is not executable" not in line
+        if name in line and "is not executable" not in line
     ]
     assert complaints == []
     assert ask("security", "--offline=yes", "--threshold=20").returncode == 0
@@ -107,11 +108,11 @@ def test_compose_file_is_valid_and_each_container_is_confined() -> None:
         pytest.skip("docker-compose is not installed: apt-get install docker-compose")
     file = str(_ROOT / "packaging" / "compose.yaml")
     shown = subprocess.run(
-        [compose, "-f", file, "--profile", "spark", "config", "--services"],
+        [compose, "-f", file, "--profile", "spark", "--profile", "replica", "config", "--services"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr
-    assert set(shown.stdout.split()) == {"s3", "bucket", "broker", "console", "spark"}
+    assert set(shown.stdout.split()) == {"s3", "bucket", "broker", "console", "replica", "spark"}
     text = (_ROOT / "packaging" / "compose.yaml").read_text(encoding="utf-8")
     built = text.count("dockerfile: packaging/Dockerfile")
     assert text.count("read_only: true") == text.count("cap_drop: [ALL]") == built

@@ -137,9 +137,7 @@ def replica(
     def read_config() -> BrokerConfig:
         given = _given_settings(config, override)
         checks_access = acls is not None
-        return replica_config(
-            path, listener or [LISTENER], node_id, scratch, given, checks_access=checks_access
-        )
+        return replica_config(path, listener, node_id, scratch, given, checks_access=checks_access)
 
     client = client_settings(command_config, client_property)
     client["bootstrap.servers"] = upstream
@@ -164,15 +162,15 @@ def replica(
 
 def replica_config(
     path: str,
-    listeners: list[str],
+    listeners: list[str] | None,
     node_id: int,
     scratch: Path,
     given: dict[str, str],
     *,
     checks_access: bool = False,
 ) -> BrokerConfig:
-    """The configuration of a replica of the tier at `path`. `given` overrides the defaults. Raises
-    ConfigError."""
+    """The configuration of a replica of the tier at `path`. `given` overrides the defaults, and
+    `listeners` what is given. Raises ConfigError."""
     from isotherm.remote.storage.settings import ObjectStoreSettings
     from isotherm.spark.options import storage_url
     from isotherm.spark.tier.tier_settings import detect_layout
@@ -185,9 +183,7 @@ def replica_config(
         store["rsm.config.layout"] = detect_layout(ObjectStoreSettings.from_config(settings))
     defaults = {
         "node.id": str(node_id),
-        "listeners": ",".join(listeners),
-        # No broker connects to a replica, but the key has to name a listener.
-        "inter.broker.listener.name": listeners[0].partition("://")[0],
+        "listeners": LISTENER,
         "offsets.topic.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
     }
@@ -198,6 +194,11 @@ def replica_config(
         "auto.create.topics.enable": "false",
         "log.cleaner.enable": "false",
     }
+    if listeners:
+        fixed["listeners"] = ",".join(listeners)
+    # No broker connects to a replica, but the key has to name a listener.
+    first = {**defaults, **given, **fixed}["listeners"]
+    defaults["inter.broker.listener.name"] = first.partition("://")[0]
     if checks_access:
         fixed["authorizer.class.name"] = STANDARD_AUTHORIZER
     return parse_broker_config({**defaults, **given, **fixed})
