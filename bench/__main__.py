@@ -88,6 +88,9 @@ FURTHER = (
     Task("spark_tail", 2.0),
     Task("small_jobs", 4.0),
     Task("compact", 3.0),
+    Task("erase", 4.0),
+    Task("repartition", 4.0),
+    Task("write_history", 5.0),
     Task("table", 10.0),
     Task("console", 1.0),
 )

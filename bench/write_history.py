@@ -1,6 +1,6 @@
 """What does a row cost that Spark writes into a bucket, beside one that it sends to a broker?
 
-Run: python -m bench.write_history [--rows 1000000] [--rounds 1]
+Run: python -m bench.write_history [--rows 1000000] [--rounds 1] [--quick]
 
 The same Parquet rows, of 100 bytes and of 1 KiB, go into new topics of one broker: once by
 `isotherm.spark.write_history`, until consumers can read them, and once by
@@ -89,7 +89,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000, help="of 100 bytes; 1 KiB: a fifth")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="an eighth of the rows, one round")
     arguments = parser.parse_args()
+    rows = arguments.rows // (8 if arguments.quick else 1)
+    rounds = 1 if arguments.quick else arguments.rounds
     jars = ",".join(str(path) for path in resolve_spark_source_jars())
     spark = isotherm.spark.session("isotherm-bench", master="local[2]", config={"spark.jars": jars})
     with (
@@ -98,7 +101,7 @@ def main() -> None:
     ):
         for size, share in SIZES.items():
             path = Path(folder) / f"{size}.parquet"
-            count = int(arguments.rows * share)
+            count = int(rows * share)
             make_rows(path, count, size)
             # Warm: the first run compiles on both sides.
             small = Path(folder) / "small.parquet"
@@ -107,7 +110,7 @@ def main() -> None:
                 run(spark, broker, small, "none", loads=loads)
             for codec in CODECS:
                 runs: dict[bool, list[dict[str, float]]] = {True: [], False: []}
-                for _ in range(arguments.rounds):
+                for _ in range(rounds):
                     for loads, figures in runs.items():
                         figures.append(run(spark, broker, path, codec, loads=loads))
                 show(size, codec, count, runs)
