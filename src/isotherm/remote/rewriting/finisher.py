@@ -175,8 +175,8 @@ class RewriteFinisher:
         self._not_followed: set[ListedRun] = set()
 
     def run(self) -> None:
-        """Check all runs in the bucket: one listing, and a request for each journal that may be
-        due. Failures of a run are logged and counted; a failed listing raises."""
+        """Check all runs in the bucket: one listing, and two requests for each journal that may
+        be due. Failures of a run are logged and counted; a failed listing raises."""
         listed = self._journals.list_runs()
         # A journal may be large, and nothing is due while readers may still need the old segments.
         # A run whose objects have changed is another key, and is read again.

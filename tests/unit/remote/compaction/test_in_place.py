@@ -269,11 +269,11 @@ def test_a_look_costs_a_listing_while_the_old_segments_wait(
     for name in ("get", "list_objects", "put", "delete"):
         monkeypatch.setattr(client, name, noted(requests, name, getattr(client, name)))
     finisher.run()
-    # Only the journal that the last look stored has to be read.
-    assert requests == ["list_objects", "get"]
+    # Only the journal that the last look stored has to be read, and then its folder.
+    assert requests == ["list_objects", "get", "list_objects"]
     for _ in range(3):
         finisher.run()
-    assert requests == ["list_objects", "get", *3 * ["list_objects"]]
+    assert requests == ["list_objects", "get", *4 * ["list_objects"]]
     story.partition.clock.advance(KEEP_OLD_MS)
     finisher.run()
     story.check_done()
