@@ -21,7 +21,7 @@ from tests.support.tiered_partition import TieredPartition
 
 EXAMPLES = 500
 SECOND_DEATH_SHARE = 0.3
-EXECUTORS_SHARE = 0.3
+EXECUTORS_SHARE = 0.5
 FULL_SHARE = 0.2
 KINDS = ("job", "executor", "broker", "again", "full", "none")
 
