@@ -397,26 +397,21 @@ REQUESTS: Mapping[ApiKey, Sequence[Mapping[str, Any]]] = {
         }
         for group in _GROUPS
     ],
-    # Of groups of another type, so that nothing changes.
+    # One topic each, since the order of the answers differs.
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: [
         {
             "group_id": group,
             "topics": [
-                {
-                    "topic_name": name,
-                    "partitions": [{"partition_index": 0, "start_offset": 0}],
-                }
-                for name in ("known", "other", "missing")
+                {"topic_name": name, "partitions": [{"partition_index": 0, "start_offset": 0}]}
             ],
         }
         for group in ("g", "group", "gc")
+        for name in ("known", "other", "missing")
     ],
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: [
-        {
-            "group_id": group,
-            "topics": [{"topic_name": name} for name in ("known", "other", "missing")],
-        }
+        {"group_id": group, "topics": [{"topic_name": name}]}
         for group in _GROUPS
+        for name in ("known", "other", "missing")
     ],
     ApiKey.DELETE_GROUPS: [{"groups_names": list(_GROUPS)}],
     ApiKey.DELETE_TOPICS: [

@@ -1,5 +1,5 @@
-"""`isotherm groups`: list the consumer groups of any Kafka cluster, show how far each has read, and
-set where it reads on.
+"""`isotherm groups`: list the consumer and share groups of any Kafka cluster, show how far each has
+read, and set where it reads on.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from isotherm.cli.options import (
     ClientOptions,
 )
 from isotherm.cli.output import print_rows
+from isotherm.cli.share_groups import listed_share_groups, share_group_rows
 from isotherm.errors import RejectedError
 from isotherm.types import Offset
 
 app = typer.Typer(
-    no_args_is_help=True, help="List, describe and delete consumer groups, and reset their offsets."
+    no_args_is_help=True,
+    help="List, describe and delete groups of consumers, and reset their offsets.",
 )
 app.command(name="reset-offsets")(reset_offsets)
 app.command()(delete)
@@ -45,9 +47,14 @@ def list_groups(
         listing = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result()
         for error in listing.errors or ():
             raise error
+    share_states = listed_share_groups(bootstrap_server, client.properties)
+    # librdkafka lists share groups too, but names neither their type nor their state.
+    groups = {
+        each.group_id: (each.state.name.lower(), each.type.name.lower()) for each in listing.valid
+    } | {group_id: (state, "share") for group_id, state in share_states.items()}
     rows = [
-        {"group": each.group_id, "state": each.state.name.lower(), "type": each.type.name.lower()}
-        for each in sorted(listing.valid, key=lambda each: each.group_id)
+        {"group": group_id, "state": state, "type": kind}
+        for group_id, (state, kind) in sorted(groups.items())
     ]
     print_rows(["group", "state", "type"], rows, as_json=as_json)
 
@@ -67,7 +74,14 @@ def describe(
     The lag counts offsets: transaction markers and compaction leave offsets without a record. It is
     negative if the group has committed beyond the end, as after the topic was deleted and created
     again.
+
+    Of a share group the start offsets are shown, and as the lag the records from there on whose
+    delivery is not over. Both are empty before the first records are delivered.
     """
+    share_rows = share_group_rows(bootstrap_server, client.properties, group)
+    if share_rows is not None:
+        print_rows(["topic", "partition", "start_offset", "lag"], share_rows, as_json=as_json)
+        return
     with one_line_errors(bootstrap_server):
         admin = admin_client(bootstrap_server, client.properties)
         members = _members(admin, group)
