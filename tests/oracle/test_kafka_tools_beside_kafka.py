@@ -44,7 +44,7 @@ START_MS = 1_700_000_000_000
 
 _METADATA_TOPICS = "the metadata topic is compacted, and its audit topic is beside it (KIP-1266)"
 _COPY_LAG = "remote.copy.lag.* are keys of a later Kafka"
-_NO_SHARE_GROUPS = "share and streams groups are not supported: as with share.version=0"
+_NO_STREAMS_GROUPS = "streams groups are not supported: as with streams.version=0"
 
 # Output in which Isotherm differs, with the reason.
 DIFFERENT: Mapping[str, str] = {
@@ -55,8 +55,7 @@ DIFFERENT: Mapping[str, str] = {
     "configs --entity-type topics --describe": _METADATA_TOPICS,
     "configs --topic filled --describe --all": _COPY_LAG,
     "configs --entity-type broker-loggers --entity-name 1 --describe": "the loggers are Isotherm's",
-    "share-groups --describe --group strangers": _NO_SHARE_GROUPS,
-    "streams-groups --describe --group strangers": _NO_SHARE_GROUPS,
+    "streams-groups --describe --group strangers": _NO_STREAMS_GROUPS,
 }
 
 

@@ -1,4 +1,5 @@
-"""How near the coordinators are to their bounds."""
+"""How near the coordinators are to their bounds, and the share groups of the group coordinator
+(Kafka: GroupCoordinatorMetrics)."""
 
 from __future__ import annotations
 
@@ -7,16 +8,22 @@ from collections.abc import Iterable
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from isotherm.broker.coordinators.groups.shards import GroupShards
+from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
+from isotherm.broker.coordinators.groups.share_group import SHARE_GROUP_STATES
 from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
 from isotherm.broker.coordinators.transactions.transaction_coordinator import TransactionCoordinator
+
+_PREFIX = "kafka_coordinator_group_group_coordinator_metrics_"
 
 
 class CoordinatorMetrics(Collector):
     """Collected on any thread."""
 
     def __init__(
-        self, groups: GroupShards, transactions: TransactionCoordinator, shares: ShareCoordinator
+        self,
+        groups: GroupCoordinator,
+        transactions: TransactionCoordinator,
+        shares: ShareCoordinator,
     ) -> None:
         self._groups = groups
         self._transactions = transactions
@@ -26,7 +33,7 @@ class CoordinatorMetrics(Collector):
         yield GaugeMetricFamily(
             "isotherm_coordinator_groups",
             "Groups that this broker coordinates; group.coordinator.groups.max bounds them.",
-            self._groups.count,
+            self._groups.shards.count,
         )
         yield GaugeMetricFamily(
             "isotherm_coordinator_transactional_ids",
@@ -39,4 +46,24 @@ class CoordinatorMetrics(Collector):
             "Share partitions whose state this broker coordinates;"
             " share.coordinator.share.partitions.max bounds them.",
             self._shares.share_partition_count,
+        )
+        yield from self._share_groups()
+
+    def _share_groups(self) -> Iterable[Metric]:
+        states = self._groups.shards.share_group_states()
+        counts = GaugeMetricFamily(
+            f"{_PREFIX}group_count", "Groups of a protocol.", labels=["protocol"]
+        )
+        counts.add_metric(["share"], states.total())
+        yield counts
+        by_state = GaugeMetricFamily(
+            f"{_PREFIX}share_group_count", "Share groups in a state.", labels=["state"]
+        )
+        for state in SHARE_GROUP_STATES:
+            by_state.add_metric([state], states[state])
+        yield by_state
+        yield GaugeMetricFamily(
+            f"{_PREFIX}share_group_rebalance_count",
+            "New epochs of share groups since the start.",
+            self._groups.share.rebalance_count,
         )

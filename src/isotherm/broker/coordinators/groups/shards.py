@@ -9,6 +9,7 @@ Source: Kafka CoordinatorRuntime, GroupCoordinatorShard.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
@@ -106,6 +107,15 @@ class GroupShards:
         return sum(
             len(shard.groups) + len(shard.consumer_groups) + len(shard.share_groups)
             for shard in self.loaded()
+        )
+
+    def share_group_states(self) -> Counter[str]:
+        """How many share groups are in each state, by the name that ListGroups shows. Any
+        thread."""
+        return Counter(
+            group.shown_state
+            for shard in self.loaded()
+            for group in list(shard.share_groups.values())
         )
 
     def check_room(self, group_id: str) -> None:

@@ -50,6 +50,7 @@ from isotherm.types import TimestampMs
 FIRST_EPOCH = 1
 # Kafka writes it for a topic that it does not have.
 UNKNOWN_TOPIC = "<UNKNOWN>"
+_EMPTY, _STABLE = SHARE_GROUP_STATES = ("Empty", "Stable")
 _NOTHING_TO_DO: Mapping[uuid.UUID, TopicPartitions] = {}
 
 
@@ -108,7 +109,7 @@ class ShareGroup:
     @property
     def shown_state(self) -> str:
         """The state that ShareGroupDescribe and ListGroups return."""
-        return "Stable" if self.members else "Empty"
+        return _STABLE if self.members else _EMPTY
 
     @property
     def assignor(self) -> str:

@@ -81,6 +81,8 @@ class ShareGroupCoordinator:
         self._metadata = metadata
         self._loop = loop
         self._catalog: TopicCatalog | None = None
+        # New epochs since the start.
+        self.rebalance_count = 0
         self._executor = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="isotherm-shares")
         # Groups with a step in the thread. Done when the step has been applied, or has failed.
         self._long_steps: dict[str, asyncio.Future[None]] = {}
@@ -300,6 +302,7 @@ class ShareGroupCoordinator:
         if records:
             self._shards.append_encoded(shard, records)
             group_log.share_group_changed(group, changed)
+            self.rebalance_count += changed.group_epoch - group.group_epoch
         shard.share_groups[changed.group_id] = changed
         self._schedule(shard, changed)
 

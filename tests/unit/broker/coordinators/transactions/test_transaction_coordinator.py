@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -81,9 +82,11 @@ def test_transactional_ids_are_bounded(broker: Any) -> None:
         assert broker.coordinator.id_count == 2
         # Those that exist go on.
         assert await broker.begin("a") == (first.producer_id, 1)
-        groups, shares = SimpleNamespace(count=7), SimpleNamespace(share_partition_count=5)
-        metrics = CoordinatorMetrics(groups, broker.coordinator, shares).collect()
-        assert [metric.samples[0].value for metric in metrics] == [7, 2, 5]
+        shards = SimpleNamespace(count=7, share_group_states=Counter)
+        groups = SimpleNamespace(shards=shards, share=SimpleNamespace(rebalance_count=0))
+        shares = SimpleNamespace(share_partition_count=5)
+        metrics = [*CoordinatorMetrics(groups, broker.coordinator, shares).collect()]
+        assert [metric.samples[0].value for metric in metrics[:3]] == [7, 2, 5]
 
     broker.run(scenario, transaction_coordinator_transactional_ids_max=2)
 
