@@ -85,6 +85,7 @@ def test_kafka_reads_every_record_under_its_own_name_and_version(written) -> Non
         ("FEATURE_LEVEL_RECORD", 0),
         ("FEATURE_LEVEL_RECORD", 0),
         ("FEATURE_LEVEL_RECORD", 0),
+        ("FEATURE_LEVEL_RECORD", 0),
         ("CONFIG_RECORD", 0),
         ("REGISTER_BROKER_RECORD", 4),
         ("TOPIC_RECORD", 0),
@@ -142,5 +143,5 @@ def test_kafka_reads_the_fields_that_were_written(written) -> None:
 
 def test_kafka_sees_one_batch_per_change(written) -> None:
     _, dump = written
-    assert [int(batch["count"]) for batch in dump.batches] == [7, 4, 2, 1, 1, 1, 3]
+    assert [int(batch["count"]) for batch in dump.batches] == [8, 4, 2, 1, 1, 1, 3]
     assert [batch["partitionLeaderEpoch"] for batch in dump.batches] == ["1"] * 6 + ["2"]

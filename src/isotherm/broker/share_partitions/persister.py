@@ -32,6 +32,7 @@ from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.image import NO_LEADER
 from isotherm.broker.peers.peer_batches import PeerBatches
 from isotherm.broker.share_partitions.state_requests import (
+    NO_STATE,
     DeleteState,
     InitializeState,
     ReadByLeader,
@@ -202,6 +203,10 @@ class Persister:
     async def _attempt(
         self, requests: Sequence[StateRequest]
     ) -> dict[SharePartitionKey, StateAnswer]:
+        is_missing = SHARE_STATE_TOPIC not in self._metadata.image.topics_by_name
+        if is_missing and not any(isinstance(each, InitializeState) for each in requests):
+            # Nothing has a state, and who only asks creates no topic.
+            return {each.key: _answer_without_state(each) for each in requests}
         try:
             await self._local.ensure_topic()
         except IsothermError as error:
@@ -262,6 +267,16 @@ class Persister:
             except IsothermError as error:
                 answers[key] = error
         return answers
+
+
+def _answer_without_state(request: StateRequest) -> StateAnswer:
+    if isinstance(request, ReadSummary):
+        return NO_STATE
+    if isinstance(request, DeleteState):
+        return None
+    return InvalidRequestError(
+        f"the share partition's state has not been initialized key={request.key.coordinator_key}"
+    )
 
 
 def send_state_requests(

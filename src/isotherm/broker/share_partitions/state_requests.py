@@ -45,6 +45,7 @@ class StateSummary(NamedTuple):
     delivery_complete_count: int
 
 
+NO_STATE = StateSummary(0, 0, NO_START_OFFSET, UNKNOWN_COUNT)
 StateResult: TypeAlias = "ReadState | StateSummary | None"
 
 
@@ -152,7 +153,7 @@ class ReadSummary:
         """As `InitializeState.call`."""
         shard, state = coordinator.read_summary(self.key)
         if state is None:
-            return shard, StateSummary(0, 0, NO_START_OFFSET, UNKNOWN_COUNT)
+            return shard, NO_STATE
         return shard, StateSummary(
             state.state_epoch, state.leader_epoch, state.start_offset, state.delivery_complete_count
         )

@@ -209,8 +209,17 @@ def test_a_state_begins_is_written_read_and_deleted(run: Any, place: str) -> Non
     run(scenario)
 
 
-def test_the_topic_of_the_states_is_created(run: Any) -> None:
+def test_the_topic_of_the_states_is_created_by_the_first_state(run: Any) -> None:
     async def scenario(brokers: Brokers) -> None:
+        key = brokers.key()
+        none = StateSummary(0, 0, NO_START_OFFSET, UNKNOWN_COUNT)
+        assert await brokers.local.read_summaries([key]) == {key: none}
+        assert await brokers.local.delete([key]) == {key: None}
+        for refused in (
+            await brokers.local.read([ReadByLeader(key, 5)]),
+            await brokers.local.write([write(key)]),
+        ):
+            assert isinstance(refused[key], InvalidRequestError)
         assert SHARE_STATE_TOPIC not in brokers.topics
         await brokers.initialize(brokers.key())
         assert len(brokers.topics[SHARE_STATE_TOPIC].partitions) == 2
