@@ -13,12 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
 from isotherm.protocol.api_keys import ApiKey
+from isotherm.record.batch import build_batch
 from isotherm.record.batch_header import iterate_batches
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.kafka import EAGER_SETTINGS, running_kafka
@@ -56,19 +64,30 @@ class Server:
         admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(300)
         for partition in range(PARTITIONS):
             for size in BATCHES[partition:]:
-                # A producer for each batch: its end makes a batch of what it has.
-                producer = Producer(
-                    {"bootstrap.servers": bootstrap_server, "linger.ms": 10_000, "acks": "all"}
-                )
-                for number in range(size):
-                    producer.produce(TOPIC, f"{number}", partition=partition)
-                assert producer.flush(60) == 0
+                self.append(partition, size)
         asked = {"topic_id": str(uuid.UUID(int=0)), "name": TOPIC}
         (topic,) = self.client("").ask(ApiKey.METADATA, 12, topics=[asked]).topics
         self.topic_id = str(topic.topic_id)
         wait_until(
             lambda: not self._coordinator_codes() & NOT_YET, "the share coordinator", timeout_s=60
         )
+
+    def append(self, partition: int, size: int) -> None:
+        """Append one batch of this many records."""
+        batch = build_batch([(1, None, b"%d" % number, ()) for number in range(size)])
+        entry = {"index": partition, "records": batch.hex()}
+
+        def is_appended() -> bool:
+            answer = self.client("").ask(
+                ApiKey.PRODUCE,
+                9,
+                acks=-1,
+                timeout=60_000,
+                topic_data=[{"name": TOPIC, "partition_data": [entry]}],
+            )
+            return {each.error_code for each in outcomes(answer).values()} == {E.none}
+
+        wait_until(is_appended, "a leader of the new topic")
 
     def _coordinator_codes(self) -> set[int]:
         key = SharePartitionKey("first", uuid.UUID(self.topic_id), 0).coordinator_key
@@ -279,7 +298,8 @@ class History:
         """Let a member acquire of one partition after the other, and leave: a broker answers when
         the first of several partitions is loaded."""
         for partition in self.partitions:
-            self.both("fetch", self.group, "first", 0, {partition: []}, max_records=1)
+            fields = {"max_records": 1, "max_wait": 60_000}
+            self.both("fetch", self.group, "first", 0, {partition: []}, **fields)
             self.both("acknowledge", self.group, "first", -1, {})
             for server in self.servers:
                 # What the member had is released behind its answer.
@@ -380,3 +400,57 @@ def test_share_consumers_are_answered_as_kafka_answers(
         history.step()
         if number % 10 == 9:
             history.both("state", history.group)
+
+
+def transact(server: Server, seed: int) -> None:
+    """Random transactions on partition 0, some of them aborted, with other records in between."""
+    rng = random.Random(seed)
+    producer = Producer(
+        {"bootstrap.servers": server.bootstrap_server, "transactional.id": f"t-{seed}"}
+    )
+    producer.init_transactions()
+    for _ in range(6):
+        producer.begin_transaction()
+        for number in range(rng.randrange(1, 5)):
+            # One by one: how a producer makes batches of several is up to it.
+            producer.produce(TOPIC, f"{number}", partition=0)
+            producer.flush()
+            if rng.random() < 0.5:
+                server.append(0, rng.randrange(1, 4))
+        if rng.random() < 0.5:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_records_of_aborted_transactions_are_delivered_by_the_isolation_level(
+    servers: tuple[Server, Server], isolation: str
+) -> None:
+    history = History(servers, 3 if isolation == "read_committed" else 9)
+    history.partitions = (0,)
+    ends = []
+    for server in servers:
+        admin = AdminClient({"bootstrap.servers": server.bootstrap_server})
+        entry = ConfigEntry(
+            "share.isolation.level", isolation, incremental_operation=AlterConfigOpType.SET
+        )
+        group = ConfigResource(ResourceType.GROUP, history.group, incremental_configs=[entry])
+        admin.incremental_alter_configs([group])[group].result()
+        consumer = Consumer({"bootstrap.servers": server.bootstrap_server, "group.id": "ends"})
+        ends.append(consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=60)[1])
+        transact(server, 3)
+        consumer.close()
+    assert ends[0] == ends[1]
+    assert history.both("initialize", history.group, ends[0]) == {E.none}
+    entries: dict[int, Any] = {0: []}
+    for epoch in range(12):
+        *_, partitions = history.both(
+            "fetch", history.group, "a", epoch, entries, max_records=7, batch_size=3,
+            max_wait=60_000 if epoch == 0 else 100,
+        )  # fmt: skip
+        acquired = [each for *_, ranges in partitions for each in ranges]
+        entries = {0: [acknowledged(first, last, ACCEPT) for first, last, _ in acquired]}
+        history.both("state", history.group)
+    for server in servers:
+        server.leave("a")
