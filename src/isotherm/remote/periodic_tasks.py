@@ -168,6 +168,8 @@ class PeriodicTasks:
             return _IDLE_WAIT_S
 
     def _run(self, scheduled: _Scheduled) -> None:
+        with self._lock:
+            scheduled.woken_s = math.inf  # this run looks at what those wakes told of
         delay_s = scheduled.tick()
         with self._lock:
             scheduled.is_running = False

@@ -17,6 +17,7 @@ these keys and does not use them.
 from __future__ import annotations
 
 import random
+import threading
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -74,7 +75,8 @@ class ScheduledTask:
         self._retried = retried
         self._interval_s = interval_s
         self._clock = clock
-        self._is_failing = False
+        self._lock = threading.Lock()
+        self._is_running = self._is_woken = self._is_failing = False
 
     def schedule(self) -> None:
         """Run the task at once, and from now on when it is due."""
@@ -83,16 +85,26 @@ class ScheduledTask:
     def wake(self) -> None:
         """Run the task in one interval at the latest. One that has failed keeps its backoff: its
         next run looks at everything anyway."""
-        if not self._is_failing:
-            self._pool.wake(self._partition, self._interval_s)
+        with self._lock:
+            if self._is_running:
+                self._is_woken = True
+                return
+            if self._is_failing:
+                return
+        self._pool.wake(self._partition, self._interval_s)
 
     def tick(self) -> float:
+        with self._lock:
+            self._is_running, self._is_woken = True, False
         # First, so that a change during the run is told, and wakes the next one.
-        self._is_failing = False
         self._log.watch()
         backoff_s = self._retried.run(self._task.run)
-        self._is_failing = backoff_s is not None
-        return self._wait_s() if backoff_s is None else backoff_s
+        with self._lock:
+            self._is_running, self._is_failing = False, backoff_s is not None
+            is_woken = self._is_woken
+        if backoff_s is not None:
+            return backoff_s
+        return self._interval_s if is_woken else self._wait_s()
 
     def _wait_s(self) -> float:
         due_ms = self._task.due_ms
