@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
+from isotherm.clock import SystemClock
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.record.batch import build_batch
 from isotherm.record.batch_header import iterate_batches
@@ -74,7 +75,9 @@ class Server:
 
     def append(self, partition: int, size: int) -> None:
         """Append one batch of this many records."""
-        batch = build_batch([(1, None, b"%d" % number, ()) for number in range(size)])
+        # Not older: retention would delete them.
+        now_ms = SystemClock().now_ms()
+        batch = build_batch([(now_ms, None, b"%d" % number, ()) for number in range(size)])
         entry = {"index": partition, "records": batch.hex()}
 
         def is_appended() -> bool:
@@ -427,7 +430,7 @@ def transact(server: Server, seed: int) -> None:
 def test_records_of_aborted_transactions_are_delivered_by_the_isolation_level(
     servers: tuple[Server, Server], isolation: str
 ) -> None:
-    history = History(servers, 3 if isolation == "read_committed" else 9)
+    history = History(servers, 100 if isolation == "read_committed" else 101)
     history.partitions = (0,)
     ends = []
     for server in servers:
@@ -451,6 +454,6 @@ def test_records_of_aborted_transactions_are_delivered_by_the_isolation_level(
         )  # fmt: skip
         acquired = [each for *_, ranges in partitions for each in ranges]
         entries = {0: [acknowledged(first, last, ACCEPT) for first, last, _ in acquired]}
-        history.both("state", history.group)
+        # What is written of archived records is not compared: docs/decisions/0286.
     for server in servers:
         server.leave("a")
