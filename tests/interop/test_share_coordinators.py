@@ -98,7 +98,7 @@ class Work:
 
 def test_a_share_group_works_while_its_state_moves(cluster: MixedCluster) -> None:
     cluster.create(STATE, [ISOTHERM, KAFKA], **{"cleanup.policy": "delete"})
-    # On Kafka alone: Isotherm refuses requests of share consumers, which ends them.
+    # On Kafka alone, whose next process learns from Isotherm what is done.
     cluster.create(TOPIC, [KAFKA])
     cluster.create(OFFSETS, *[[KAFKA]] * OFFSETS_PARTITIONS, **{"cleanup.policy": "compact"})
     worker = Worker(cluster.servers)

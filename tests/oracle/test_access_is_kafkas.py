@@ -34,6 +34,7 @@ from tests.oracle.access_sides import (
     NAMES,
     OPERATIONS,
     PREFIXED,
+    TOPICS,
     Isotherm,
     Kafka,
     Rule,
@@ -280,3 +281,58 @@ def assigned_by_pattern(server: str, group: str, at_least: int) -> set[uuid.UUID
         wait_until(is_assigned, "the assignment of the member")
         client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **beat | {"member_epoch": -1})
     return topic_ids
+
+
+@pytest.mark.parametrize(
+    ("group", "topics"),
+    [("g", ()), ("other", ("known", "other")), ("q", ()), ("q", ("known",)), ("q", TOPICS)],
+)
+def test_share_consumers_get_what_they_may_read(
+    both: tuple[Isotherm, Kafka], group: str, topics: tuple[str, ...]
+) -> None:
+    answers = []
+    for side in both:
+        side.set_acls(EVERYTHING)
+        set_up(side.server)
+        topic_ids = topic_ids_of(side.server)
+        side.set_acls(
+            [
+                Rule(Resource.GROUP, group, Operation.READ),
+                *(Rule(Resource.TOPIC, name, Operation.READ) for name in topics),
+            ]
+        )
+        answers.append(share_answers(side.server, topic_ids))
+    ours, theirs = answers
+    assert ours == theirs
+
+
+def share_answers(server: str, topic_ids: Mapping[str, str]) -> list[Any]:
+    """The errors of a member of the group q that fetches, and of one that acknowledges."""
+    named = [
+        {"topic_id": topic_ids[name], "partitions": [{"partition_index": 0}]} for name in TOPICS
+    ]
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
+    member = {"group_id": "q", "member_id": "AAAAAAAAAAAAAAAAAAAAAQ"}
+    fetch = {"min_bytes": 0, "max_records": 10, "batch_size": 10, "forgotten_topics_data": []}
+    answers: list[Any] = []
+    with RawClient(server) as client:
+        for version, api, epoch, fields in [
+            (1, ApiKey.SHARE_FETCH, 0, fetch),
+            (2, ApiKey.SHARE_FETCH, 1, fetch),
+            (1, ApiKey.SHARE_ACKNOWLEDGE, 2, {}),
+            (2, ApiKey.SHARE_ACKNOWLEDGE, 7, {}),
+            (2, ApiKey.SHARE_ACKNOWLEDGE, -1, {}),
+            (1, ApiKey.SHARE_ACKNOWLEDGE, 1, {}),
+        ]:
+            fetching = api is ApiKey.SHARE_FETCH
+            wait = {"max_wait": 10_000} if fetching else {}
+            answer = client.ask(
+                api, version, **member, **fields, **wait, share_session_epoch=epoch, topics=named
+            )
+            parts = sorted(
+                (names[str(topic.topic_id)], partition.partition_index, partition.error_code.name)
+                for topic in answer.responses
+                for partition in topic.partitions
+            )
+            answers.append((api.name, epoch, answer.error_code.name, parts))
+    return answers
