@@ -21,6 +21,8 @@ CLUSTER = f"{_TOOLS}.ClusterTool"  # kafka-cluster
 CONFIGS = "kafka.admin.ConfigCommand"  # kafka-configs
 CONSOLE_CONSUMER = f"{_TOOLS}.consumer.ConsoleConsumer"  # kafka-console-consumer
 CONSOLE_PRODUCER = f"{_TOOLS}.ConsoleProducer"  # kafka-console-producer
+# kafka-console-share-consumer
+CONSOLE_SHARE_CONSUMER = f"{_TOOLS}.consumer.ConsoleShareConsumer"
 CONSUMER_GROUPS = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"  # kafka-consumer-groups
 CONSUMER_PERFORMANCE = f"{_TOOLS}.ConsumerPerformance"  # kafka-consumer-perf-test
 DELEGATION_TOKENS = f"{_TOOLS}.DelegationTokenCommand"  # kafka-delegation-tokens

@@ -22,6 +22,8 @@ from confluent_kafka.admin import (
 )
 
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
+from oracle.kafka import run_tool
+from oracle.tools import CONSOLE_SHARE_CONSUMER
 from tests.interop.test_readme import GUIDES, RUN_TIMEOUT_S, blocks_of
 from tests.support.conditions import wait_until
 
@@ -168,6 +170,25 @@ def test_group_at_earliest_reads_the_history_in_the_bucket(broker: EmbeddedBroke
     worker = Worker(queue.join())
     wait_until(lambda: worker.work() or len(worker.accepted) == count, "all records")
     queue.close()
+
+
+@pytest.mark.oracle
+def test_javas_share_consumer_gets_each_record_once(
+    broker: EmbeddedBroker, kafka_tools: Path
+) -> None:
+    queue = Queue(broker, "java")
+    queue.create()
+    values = [b"%d" % number for number in range(COUNT)]
+    queue.produce(values)
+    place = ["--bootstrap-server", broker.bootstrap_servers, "--topic", "java"]
+    options = ["--group", "java", "--max-messages", str(COUNT), "--timeout-ms", "120000"]
+    printed = run_tool(CONSOLE_SHARE_CONSUMER, *place, *options).splitlines()
+    assert sorted(printed[:COUNT]) == sorted(value.decode() for value in values)
+    # What it has accepted is not delivered again.
+    queue.produce([b"last"])
+    worker = Worker(queue.join())
+    wait_until(lambda: worker.work() or worker.accepted, "the record after them")
+    assert len(worker.counts) == 1
 
 
 def test_guide_to_a_work_queue(broker: EmbeddedBroker, tmp_path: Path) -> None:
