@@ -70,6 +70,7 @@ FURTHER = (
     Task("start_stop", 16.0),
     Task("first_record", 3.0),
     Task("coordinators", 12.0),
+    Task("share_groups", 6.0),
     Task("hostile_clients", 2.0),
     Task("security_cases", 12.0),
     Task("metadata_memory", 3.0),

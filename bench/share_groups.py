@@ -1,0 +1,119 @@
+"""How fast do the members of a share group get and acknowledge records?
+
+The topic is in the page cache. One, four and sixteen members of confluent-kafka, each a process,
+take its records together, in the implicit mode: each poll accepts what the one before gave. A round
+is a group of its own, which begins at earliest. Rates are totals, from the first record that any
+member gets to the last; a member ends after IDLE_S without one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from functools import partial
+
+import psutil
+from confluent_kafka import ShareConsumer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from bench.harness import Case, Question, main
+from bench.load import Metrics, begin_at_once
+from bench.servers import Server
+from bench.topics import create_filled, delete
+
+MEMBERS = (1, 4, 16)
+RECORD_SIZE = 1024
+RECORDS = 200_000
+IDLE_S = 8.0
+
+
+def build_cases(scale: float) -> Sequence[Case]:
+    records = int(RECORDS * scale)
+    return [
+        Case(
+            name=f"x{members} {RECORD_SIZE} B",
+            parameters={"members": members, "record_size": RECORD_SIZE, "records": records},
+            bytes_moved=records * RECORD_SIZE,
+            prepare=partial(
+                create_filled,
+                topic=f"shared-{members}",
+                records=records,
+                record_size=RECORD_SIZE,
+                compression="none",
+            ),
+            measure=partial(_measure, members=members, records=records),
+            finish=partial(delete, topic=f"shared-{members}"),
+            is_quick=members == 4,
+        )
+        for members in MEMBERS
+    ]
+
+
+def _measure(server: Server, *, members: int, records: int) -> Metrics:
+    group = str(uuid.uuid4())
+    entry = ConfigEntry(
+        "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": server.bootstrap_server})
+    admin.incremental_alter_configs([resource])[resource].result()
+    module = ["bench.share_groups", "member", server.bootstrap_server, f"shared-{members}", group]
+    runs = begin_at_once(module, members)
+    taken = sum(run["records"] for run in runs)
+    if taken < records:
+        raise RuntimeError(f"members got too few records records={taken} of={records}")
+    busy = [run for run in runs if run["records"]]
+    seconds = max(run["ended_s"] for run in busy) - min(run["began_s"] for run in busy)
+    return {
+        "records_per_s": taken / seconds,
+        "mb_per_s": taken * RECORD_SIZE / 1e6 / seconds,
+        "repeated": taken - records,
+        "client_cpu_s": sum(run["client_cpu_s"] for run in runs),
+    }
+
+
+def _member(bootstrap_server: str, topic: str, group: str) -> None:
+    consumer = ShareConsumer({"bootstrap.servers": bootstrap_server, "group.id": group})
+    consumer.subscribe([topic])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    records, began_s, ended_s = 0, 0.0, time.time()
+    last_s = time.monotonic() + 30
+    while time.monotonic() < last_s:
+        messages = [each for each in consumer.poll(0.5) if each.error() is None]
+        if messages:
+            ended_s = time.time()
+            began_s = began_s or ended_s
+            records += len(messages)
+            last_s = time.monotonic() + IDLE_S
+    cpu = psutil.Process().cpu_times()
+    consumer.close()
+    figures = {
+        "records": records,
+        "began_s": began_s,
+        "ended_s": ended_s,
+        "client_cpu_s": cpu.user + cpu.system,
+    }
+    print(json.dumps(figures))
+
+
+QUESTION = Question(
+    "share_groups",
+    "How fast do the members of a share group get and acknowledge records?",
+    build_cases,
+)
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["member"]:
+        _member(*sys.argv[2:])
+    else:
+        main(QUESTION)
