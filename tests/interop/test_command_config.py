@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from isotherm.cli.main import COMMANDS, EXIT_FAILED, EXIT_USAGE, app, main
 from isotherm.testing.embedded_broker import TIERED_TOPIC
 from isotherm.testing.local_servers import free_ports
+from tests.support.other_clients import without_other_clients
 from tests.support.secured_broker import (
     KINDS,
     SECRET,
@@ -99,14 +100,8 @@ def error(monkeypatch: pytest.MonkeyPatch, arguments: list[str], capfd: Capture)
     captured = capfd.readouterr()
     assert captured.out == ""
     assert SECRET not in captured.err
-    address = arguments[arguments.index("-b") + 1]
-    lines = [
-        line
-        for line in captured.err.splitlines(keepends=True)
-        # A producer that an earlier test of the process has left behind writes to stderr, too.
-        if not line.startswith("%") or address in line
-    ]
-    return ended.value.code, "".join(lines)  # type: ignore[return-value]
+    errors = without_other_clients(captured.err, " ".join(arguments))
+    return ended.value.code, errors  # type: ignore[return-value]
 
 
 Capture = pytest.CaptureFixture[str]

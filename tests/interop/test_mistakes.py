@@ -27,6 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from isotherm.cli.main import main
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.local_servers import free_ports
+from tests.support.other_clients import without_other_clients
 
 PROCESS_TIMEOUT_S = 300
 FAILED, USAGE, DAMAGE = 1, 2, 3
@@ -530,6 +531,7 @@ def test_mistake_is_one_line(
         with pytest.raises(SystemExit) as ended:
             main()
     printed, errors = capfd.readouterr()
+    errors = without_other_clients(errors, " ".join([mistake.command, *places.values()]))
     check(mistake, places, ended.value.code, printed, errors)
     assert files_of(folder) - before == set(mistake.leaves)
 

@@ -136,6 +136,8 @@ class Kafka:
                 "sasl.mechanism": "PLAIN",
                 "sasl.username": ADMIN,
                 "sasl.password": PASSWORD,
+                # It may outlive its broker.
+                "log_level": 0,
             }
         )
 
