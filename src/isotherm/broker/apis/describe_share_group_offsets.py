@@ -12,6 +12,7 @@ KIPs      932 · 1226 lag
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 from typing import Any
@@ -20,6 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import share_version
 from isotherm.broker.error_mapping import error_code, error_message
+from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.access.authorizer import Authorizer
 from isotherm.broker.server.requests.access_checks import DENIAL_CODES, Check, Denial
@@ -32,12 +34,20 @@ from isotherm.broker.share_partitions.share_group_states import DescribedOffset
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
+GROUPS_AT_ONCE = 32
+"""The most groups of a request that are described at a time."""
+
 
 async def handle(context: RequestContext, request: Any) -> Any:
     refused = share_version.refusal(API, context, request)
     if refused is not None:
         return refused
-    groups = [await _group(context, group) for group in request.groups]
+    turns = AnswerTurns()
+    groups: list[dict[str, Any]] = []
+    for start in range(0, len(request.groups), GROUPS_AT_ONCE):
+        await turns.take()
+        some = request.groups[start : start + GROUPS_AT_ONCE]
+        groups += await asyncio.gather(*(_group(context, group) for group in some))
     return context.response({"groups": groups})
 
 
