@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -80,7 +80,13 @@ def handle(context: RequestContext, request: Any) -> Any:
 
 async def _answer_later(context: RequestContext, request: Any, answers: Sequence[Answer]) -> Any:
     version = context.header.api_version
-    finished = await asyncio.gather(*(_finish(answer, version) for answer in answers))
+    try:
+        finished = await asyncio.gather(*(_finish(answer, version) for answer in answers))
+    finally:
+        # A client that is gone cancels look-ups that have not begun.
+        for answer in answers:
+            if isinstance(answer.awaited, Coroutine):
+                answer.awaited.close()
     return _response(context, request, finished)
 
 
