@@ -62,7 +62,15 @@ NOT_COMPARED_OF: Mapping[ApiKey, frozenset[str]] = {
 ISOTHERMS_KEYS = frozenset({"remote.copy.lag.bytes", "remote.copy.lag.ms"})
 NO_TOPIC = str(uuid.UUID(int=0x4D))
 _RANDOM = re.compile(r"(?<=raw-)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_NAMING = ("group_id", "name", "topic", "transactional_id", "partition_index", "partition")
+_NAMING = (
+    "group_id",
+    "name",
+    "resource_name",
+    "topic",
+    "transactional_id",
+    "partition_index",
+    "partition",
+)
 
 
 class Side:

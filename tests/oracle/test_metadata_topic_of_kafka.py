@@ -64,12 +64,13 @@ def test_fold_through_a_client_is_the_fold_of_kafkas_files(
     kafka: KafkaOracle, topic: KafkaMetadataTopic, kafka_tiered_topic: TieredTopic
 ) -> None:
     wanted = kafka_tiered_topic.name
-    files = LogDirMetadataTopic([kafka.log_dir])
     read: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
 
     def are_equal() -> bool:
         # Kafka goes on copying what another test sent it, so the two may be of different moments.
         read.update(fold_metadata_topic(topic, lambda each: each.topic == wanted))
+        # Files as they are now: the topic of files has their sizes from its beginning on.
+        files = LogDirMetadataTopic([kafka.log_dir])
         lying = fold_metadata_topic(files, lambda each: each.topic == wanted)
         return segments_of(read) == segments_of(lying)
 

@@ -84,8 +84,6 @@ _MISFIT_ID, _UNKNOWN_ID = 200, 300
 SCHEMAS[_MISFIT_ID] = {
     "type": "record", "name": "Misfit", "fields": [{"name": "n", "type": "string"}]
 }  # fmt: skip
-AVRO_ANSWERS = {number: {"schema": json.dumps(schema)} for number, schema in SCHEMAS.items()}
-"""A registry's answers for SCHEMAS."""
 _PARSED = {number: fastavro.parse_schema(schema) for number, schema in SCHEMAS.items()}
 
 
@@ -97,10 +95,13 @@ _ICEBERG_NAMES = {
 
 
 @contextmanager
-def serve_schemas(answers: Mapping[int, Mapping[str, str]] = AVRO_ANSWERS) -> Iterator[str]:
-    """Serve schemas by their ids with the part of Confluent's API that a reader needs; yield the
-    URL. Refuses all else.
+def serve_schemas(answers: Mapping[int, Mapping[str, str]] | None = None) -> Iterator[str]:
+    """Serve schemas by their ids, SCHEMAS by default, with the part of Confluent's API that a
+    reader needs; yield the URL. Refuses all else.
     """
+    served = answers or {
+        number: {"schema": json.dumps(schema)} for number, schema in SCHEMAS.items()
+    }
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -109,7 +110,7 @@ def serve_schemas(answers: Mapping[int, Mapping[str, str]] = AVRO_ANSWERS) -> It
             if path == "/subjects":
                 status, answer = 200, "[]"
             elif path.startswith("/schemas/ids/"):
-                found = answers.get(int(path.rpartition("/")[2]))
+                found = served.get(int(path.rpartition("/")[2]))
                 if found is not None:
                     status, answer = 200, json.dumps(found)
             self.send_response(status)
