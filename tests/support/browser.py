@@ -39,6 +39,9 @@ class Browser:
 
     def go(self, address: str) -> None:
         """Open a page of the console, without a reload where only the hash is another."""
+        if self.driver.current_url == address:
+            # No event would tell the page to show itself again.
+            self.driver.get("about:blank")
         self.run("document.querySelector('main h1')?.remove()")
         self.driver.get(address)
         self.wait(lambda: self.all("main h1"))
