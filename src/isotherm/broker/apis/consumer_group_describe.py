@@ -14,7 +14,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.apis.described_assignments import assignment_fields, handle_visible
+from isotherm.broker.apis.described_assignments import (
+    assignment_fields,
+    error_fields,
+    handle_visible,
+)
 from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroup
 from isotherm.broker.coordinators.groups.consumer_member import NOTHING
 from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
@@ -44,13 +48,13 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 def _described(context: RequestContext, group_id: str) -> dict[str, Any]:
     if not group_id:
-        return _error_fields(group_id, ErrorCode.invalid_group_id, "the group id is empty")
+        return error_fields(group_id, ErrorCode.invalid_group_id, "the group id is empty")
     try:
         group = context.services.group_coordinator.consumer.find(group_id)
     except MemberRejectedError as error:
-        return _error_fields(group_id, error.code, str(error))
+        return error_fields(group_id, error.code, str(error))
     except IsothermError as error:
-        return _error_fields(group_id, code_of(error), None)
+        return error_fields(group_id, code_of(error), None)
     return {
         "error_code": ErrorCode.none,
         "error_message": None,
@@ -77,19 +81,6 @@ def _member_fields(context: RequestContext, group: ConsumerGroup, member_id: str
         "assignment": assignment_fields(context, member.held),
         "target_assignment": assignment_fields(context, group.target.get(member_id, NOTHING)),
         "member_type": CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
-    }
-
-
-def _error_fields(group_id: str, code: ErrorCode, message: str | None) -> dict[str, Any]:
-    return {
-        "error_code": code,
-        "error_message": message,
-        "group_id": group_id,
-        "group_state": "",
-        "group_epoch": 0,
-        "assignment_epoch": 0,
-        "assignor_name": "",
-        "members": (),
     }
 
 

@@ -1,5 +1,5 @@
 """What descriptions of groups of the newer protocols have in common: assignments, which show
-topics."""
+topics, and groups with an error."""
 
 from __future__ import annotations
 
@@ -38,6 +38,20 @@ def assignment_fields(context: RequestContext, assigned: Assignment) -> dict[str
             )
             if (topic := image.topic(topic_id)) is not None
         ]
+    }
+
+
+def error_fields(group_id: str, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    """A group that cannot be described."""
+    return {
+        "error_code": code,
+        "error_message": message,
+        "group_id": group_id,
+        "group_state": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+        "members": (),
     }
 
 

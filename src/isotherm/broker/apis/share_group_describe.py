@@ -14,7 +14,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import share_version
-from isotherm.broker.apis.described_assignments import assignment_fields, handle_visible
+from isotherm.broker.apis.described_assignments import (
+    assignment_fields,
+    error_fields,
+    handle_visible,
+)
 from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.coordinators.groups.share_member import ShareMember
 from isotherm.broker.error_mapping import error_code as code_of
@@ -43,13 +47,13 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 def _described(context: RequestContext, group_id: str) -> dict[str, Any]:
     if not group_id:
-        return _error_fields(group_id, ErrorCode.invalid_group_id, "the group id is empty")
+        return error_fields(group_id, ErrorCode.invalid_group_id, "the group id is empty")
     try:
         group = context.services.group_coordinator.share.find(group_id)
     except MemberRejectedError as error:
-        return _error_fields(group_id, error.code, str(error))
+        return error_fields(group_id, error.code, str(error))
     except IsothermError as error:
-        return _error_fields(group_id, code_of(error), None)
+        return error_fields(group_id, code_of(error), None)
     return {
         "error_code": ErrorCode.none,
         "error_message": None,
@@ -71,19 +75,6 @@ def _member_fields(context: RequestContext, member: ShareMember) -> dict[str, An
         "client_host": member.client_host,
         "subscribed_topic_names": tuple(sorted(member.topic_names)),
         "assignment": assignment_fields(context, member.assigned),
-    }
-
-
-def _error_fields(group_id: str, code: ErrorCode, message: str | None) -> dict[str, Any]:
-    return {
-        "error_code": code,
-        "error_message": message,
-        "group_id": group_id,
-        "group_state": "",
-        "group_epoch": 0,
-        "assignment_epoch": 0,
-        "assignor_name": "",
-        "members": (),
     }
 
 
