@@ -19,7 +19,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.groups.assignors.assignor import by_topic
+from isotherm.broker.apis.heartbeat_assignments import heartbeat_assignment
 from isotherm.broker.coordinators.groups.consumer_group import ASSIGNORS
 from isotherm.broker.coordinators.groups.consumer_member import (
     JOIN_EPOCH,
@@ -33,14 +33,12 @@ from isotherm.broker.coordinators.groups.member_heartbeat import (
 )
 from isotherm.broker.coordinators.groups.topic_selection import Viewer
 from isotherm.broker.error_mapping import error_code as code_of
-from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.server.requests.access_checks import Check, on_group
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Access, Api
 from isotherm.errors import InvalidRegularExpressionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
-from isotherm.protocol.entities import entity_of, item_class
 
 NO_THROTTLE = datetime.timedelta()
 ONE_MS = datetime.timedelta(milliseconds=1)
@@ -139,16 +137,7 @@ async def _response(context: RequestContext, group_id: str, result: HeartbeatRes
     interval_ms = context.services.group_coordinator.consumer.heartbeat_interval_ms(group_id)
     assignment = None
     if result.assigned is not None:
-        topics_type = item_class(
-            item_class(context.response_type, "assignment"), "topic_partitions"
-        )
-        turns = AnswerTurns()
-        topics = []
-        for topic_id, partitions in by_topic(result.assigned):
-            await turns.take()
-            fields = {"topic_id": topic_id, "partitions": tuple(partitions)}
-            topics.append(entity_of(topics_type, fields))
-        assignment = {"topic_partitions": topics}
+        assignment = await heartbeat_assignment(context, result.assigned)
     return _entity(
         context,
         {

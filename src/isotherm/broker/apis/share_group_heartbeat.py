@@ -17,18 +17,16 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import share_version
+from isotherm.broker.apis.heartbeat_assignments import heartbeat_assignment
 from isotherm.broker.apis.share_version import MEMBER_ID_LENGTH_MAX
-from isotherm.broker.coordinators.groups.assignors.assignor import by_topic
 from isotherm.broker.coordinators.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH
 from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.coordinators.groups.share_member import ShareHeartbeat, ShareHeartbeatResult
-from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.server.requests.access_checks import Check, on_group
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
-from isotherm.protocol.entities import entity_of, item_class
 
 ONE_MS = datetime.timedelta(milliseconds=1)
 
@@ -91,17 +89,7 @@ async def _response(context: RequestContext, group_id: str, result: ShareHeartbe
     fields = _fields(result.member_id, result.epoch)
     fields["heartbeat_interval"] = settings.heartbeat_interval_ms * ONE_MS
     if result.assigned is not None:
-        topics_type = item_class(
-            item_class(context.response_type, "assignment"), "topic_partitions"
-        )
-        turns = AnswerTurns()
-        topics = []
-        for topic_id, partitions in by_topic(result.assigned):
-            await turns.take()
-            topics.append(
-                entity_of(topics_type, {"topic_id": topic_id, "partitions": tuple(partitions)})
-            )
-        fields["assignment"] = {"topic_partitions": topics}
+        fields["assignment"] = await heartbeat_assignment(context, result.assigned)
     return context.response(fields)
 
 
