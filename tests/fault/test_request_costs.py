@@ -36,6 +36,7 @@ from oracle.raw_requests import (
     SILENT,
     annotations_of,
     ask,
+    read_answer,
     request_frame,
     request_header,
 )
@@ -203,6 +204,34 @@ def test_request_for_thousands_of_things_costs_the_others_little(
 
     def send() -> None:
         assert ask(broker.bootstrap_servers, frame, TIMEOUT_S) not in (SILENT, CLOSED)
+
+    costs.check(send)
+
+
+def test_request_for_one_groups_offsets_thousands_of_times_costs_the_others_little(
+    broker: EmbeddedBroker, topic_id: uuid.UUID, costs: Costs
+) -> None:
+    partitions = [
+        {"partition_index": partition, "start_offset": 0} for partition in range(PARTITIONS)
+    ]
+    version = SERVED[ApiKey.ALTER_SHARE_GROUP_OFFSETS].max
+    fields = {
+        "group_id": "described",
+        "topics": [{"topic_name": TOPIC, "partitions": partitions}],
+    }
+    frame = request_frame(ApiKey.ALTER_SHARE_GROUP_OFFSETS, version, fields)
+    assert ask(broker.bootstrap_servers, frame, TIMEOUT_S) not in (SILENT, CLOSED)
+    key = ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS
+    version = SERVED[key].max
+    groups = [{"group_id": "described", "topics": None}] * (REQUEST_ELEMENTS_MAX - OUTER_ELEMENTS)
+    frame = request_frame(key, version, {"groups": groups})
+
+    def send() -> None:
+        answer = ask(broker.bootstrap_servers, frame, TIMEOUT_S)
+        assert isinstance(answer, bytes)
+        (group,) = read_answer(key, version, answer).groups
+        (topic,) = group.topics
+        assert [each.start_offset for each in topic.partitions] == [0] * PARTITIONS
 
     costs.check(send)
 

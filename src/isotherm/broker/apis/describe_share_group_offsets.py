@@ -4,8 +4,8 @@ Versions  0-1. 1 lag
 Behaviour The start offsets of share partitions, of all that the group has states of or of those
           that are named, with their lag: the records from the start offset on, without those whose
           delivery is over. A partition without a state has start offset -1 and lag -1. As in Kafka
-          such an answer needs no group, and comes from any broker. Refused while share.version is
-          0.
+          such an answer needs no group, and comes from any broker. A group that is named twice is
+          answered once. Refused while share.version is 0.
 Not done  -
 KIPs      932 · 1226 lag
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -33,8 +34,9 @@ from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.share_partitions.share_group_states import DescribedOffset
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
+from isotherm.protocol.entities import entity_of, item_class
 
-GROUPS_AT_ONCE = 32
+GROUPS_AT_ONCE = 8
 """The most groups of a request that are described at a time."""
 
 
@@ -42,38 +44,57 @@ async def handle(context: RequestContext, request: Any) -> Any:
     refused = share_version.refusal(API, context, request)
     if refused is not None:
         return refused
+    asked = list(_asked(request.groups).items())
     turns = AnswerTurns()
     groups: list[dict[str, Any]] = []
-    for start in range(0, len(request.groups), GROUPS_AT_ONCE):
+    for start in range(0, len(asked), GROUPS_AT_ONCE):
         await turns.take()
-        some = request.groups[start : start + GROUPS_AT_ONCE]
-        groups += await asyncio.gather(*(_group(context, group) for group in some))
+        some = asked[start : start + GROUPS_AT_ONCE]
+        groups += await asyncio.gather(
+            *(_group(context, turns, group_id, topics) for group_id, topics in some)
+        )
     return context.response({"groups": groups})
 
 
-async def _group(context: RequestContext, group: Any) -> dict[str, Any]:
-    asked: dict[str, list[int]] | None = None
-    if group.topics is None:
-        await context.services.group_coordinator.ensure_topic()
-    else:
-        asked = {}
+def _asked(groups: Sequence[Any]) -> dict[str, dict[str, list[int]] | None]:
+    """The partitions of each group by topic, or None for all."""
+    asked: dict[str, dict[str, list[int]] | None] = {}
+    for group in groups:
+        of_group = asked.setdefault(group.group_id, {})
+        if of_group is None or group.topics is None:
+            asked[group.group_id] = None
+            continue
         for topic in group.topics:
-            asked.setdefault(topic.topic_name, []).extend(topic.partitions)
+            of_group.setdefault(topic.topic_name, []).extend(topic.partitions)
+    return asked
+
+
+async def _group(
+    context: RequestContext,
+    turns: AnswerTurns,
+    group_id: str,
+    asked: Mapping[str, Sequence[int]] | None,
+) -> dict[str, Any]:
+    """Others are served meanwhile, since a short request may be answered with the offsets of any
+    number of partitions."""
     try:
-        offsets = await context.services.share_group_states.describe(group.group_id, asked)
+        if asked is None:
+            await context.services.group_coordinator.ensure_topic()
+        offsets = await context.services.share_group_states.describe(group_id, asked)
     except IsothermError as error:
-        return _group_fields(group.group_id, (), error_code(error), error_message(error))
-    topics = [
-        {
-            "topic_name": name,
-            "topic_id": topic_id,
-            "partitions": [_partition_fields(offset) for offset in of_topic],
-        }
-        for (name, topic_id), of_topic in itertools.groupby(
-            offsets, key=lambda offset: (offset.topic, offset.topic_id)
-        )
-    ]
-    return _group_fields(group.group_id, topics)
+        return _group_fields(group_id, (), error_code(error), error_message(error))
+    topic_type = item_class(item_class(context.response_type, "groups"), "topics")
+    partition_type = item_class(topic_type, "partitions")
+    topics = []
+    for (name, topic_id), of_topic in itertools.groupby(
+        offsets, key=lambda offset: (offset.topic, offset.topic_id)
+    ):
+        partitions: list[Any] = []
+        for part in turns.parts(list(of_topic)):
+            await turns.take(len(part))
+            partitions += [entity_of(partition_type, _partition_fields(offset)) for offset in part]
+        topics.append({"topic_name": name, "topic_id": topic_id, "partitions": partitions})
+    return _group_fields(group_id, topics)
 
 
 def _group_fields(
@@ -113,7 +134,7 @@ def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: A
 
     named = {topic.topic_name for group in request.groups for topic in group.topics or ()}
     denied = named - allowed(named)
-    asked = {group.group_id: group for group in request.groups}
+    asked = _asked(request.groups)
     groups = tuple(
         group
         if group.topics is None
@@ -127,7 +148,7 @@ def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: A
         not_named = {
             topic.topic_name
             for group in response.groups
-            if asked[group.group_id].topics is None
+            if asked[group.group_id] is None
             for topic in group.topics
         }
         shown = allowed(not_named)
@@ -144,16 +165,20 @@ def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: A
 
 
 def _visible(
-    context: RequestContext, group: Any, asked: Any, denied: set[str], shown: set[str]
+    context: RequestContext,
+    group: Any,
+    asked: Mapping[str, Sequence[int]] | None,
+    denied: set[str],
+    shown: set[str],
 ) -> Any:
     if group.error_code is not ErrorCode.none:
         return group
-    if asked.topics is None:
+    if asked is None:
         topics = tuple(topic for topic in group.topics if topic.topic_name in shown)
         return dataclasses.replace(group, topics=topics)
     refused = [
         {
-            "topic_name": topic.topic_name,
+            "topic_name": name,
             "topic_id": None,
             "partitions": [
                 {
@@ -164,11 +189,11 @@ def _visible(
                     "error_code": DENIAL_CODES[ResourceType.TOPIC],
                     "error_message": "Topic authorization failed.",
                 }
-                for partition in topic.partitions
+                for partition in partitions
             ],
         }
-        for topic in asked.topics
-        if topic.topic_name in denied
+        for name, partitions in asked.items()
+        if name in denied
     ]
     (of_group,) = context.response({"groups": [_group_fields(group.group_id, refused)]}).groups
     return dataclasses.replace(group, topics=(*group.topics, *of_group.topics))
@@ -179,5 +204,6 @@ API = Api(
     VersionRange(0, 1),
     handle,
     access=share_version.access([_GROUPS, _TOPICS], guard=_guard),
-    items=(Items(("groups",), ("groups",)),),
+    # It takes turns itself, by the partitions of its answer.
+    items=(Items(("groups",), ("groups",), split_depth=0),),
 )

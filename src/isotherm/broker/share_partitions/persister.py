@@ -214,7 +214,9 @@ class Persister:
         answers: dict[SharePartitionKey, StateAnswer] = {}
         own: list[StateRequest] = []
         sent: list[tuple[SharePartitionKey, asyncio.Future[StateAnswer]]] = []
+        turns = AnswerTurns()
         for request in requests:
+            await turns.take()
             coordinator = self._coordinator_of(request.key)
             if self._batches is None or coordinator == self._metadata.broker_config.node_id:
                 own.append(request)
