@@ -69,10 +69,12 @@ class RemoteTierReads(NamedTuple):
 
 
 class _Target(NamedTuple):
-    """A share partition that a fetch reads, at the offset of `read`'s request."""
+    """A share partition that a fetch reads, at the offset of `read`'s request. `size_max` is its
+    part of the fetch's bytes; the request may have less."""
 
     share_partition: SharePartition
     read: FetchTarget
+    size_max: int
 
 
 class _Wait:
@@ -179,8 +181,9 @@ class ShareFetch:
                 _end(rest)
                 await self._answer_remote(at_remote, reads, self._remote)
                 return True
-            has_error = any(read.response.error_code for read in reads.reads)
-            if not has_error and reads.size < self._bounds.min_bytes:
+            if _is_short(reads, self._bounds.min_bytes) and _widen(targets):
+                reads = self._read(targets, self._bounds.max_bytes)
+            if _is_short(reads, self._bounds.min_bytes):
                 self._targets = {each.share_partition.key: each for each in targets}
                 return False
             self._answer(targets, reads.reads)
@@ -253,13 +256,14 @@ class ShareFetch:
         targets = []
         for index, (share_partition, offset) in enumerate(begun):
             partition = share_partition.partition
-            request = FetchPartition(
-                share_partition.key.partition, offset, _part(max_bytes, index, len(begun))
-            )
+            # Kafka sends a part of what it reads from the file; here the read itself costs.
+            size_max = _part(max_bytes, index, len(begun))
+            size = min(size_max, share_partition.read_size_max(self._record_count_left))
+            request = FetchPartition(share_partition.key.partition, offset, size)
             name = partition.topic_partition.topic
             target = FetchTarget(PartitionKey(name, None, request.partition), request)
             target.partition = partition
-            targets.append(_Target(share_partition, target))
+            targets.append(_Target(share_partition, target, size_max))
         return targets
 
     def _read(self, targets: Sequence[_Target], max_bytes: int) -> FetchReads:
@@ -309,6 +313,21 @@ def _part(max_bytes: int, index: int, count: int) -> int:
     if max_bytes < count:
         return int(index < max_bytes)
     return max_bytes // count + (max_bytes % count if index == 0 else 0)
+
+
+def _is_short(reads: FetchReads, min_bytes: int) -> bool:
+    return reads.size < min_bytes and not any(read.response.error_code for read in reads.reads)
+
+
+def _widen(targets: Sequence[_Target]) -> bool:
+    """Let each be read with all its part of the bytes. Returns whether one had less."""
+    has_changed = False
+    for target in targets:
+        request = target.read.request
+        if request.partition_max_bytes < target.size_max:
+            target.read.request = request._replace(partition_max_bytes=target.size_max)
+            has_changed = True
+    return has_changed
 
 
 def _split(targets: Sequence[_Target], reads: FetchReads) -> tuple[list[_Target], list[_Target]]:

@@ -57,6 +57,11 @@ from isotherm.types import Offset, ProducerId, TimestampMs
 
 logger = logging.getLogger(__name__)
 
+FIRST_READ_SIZE_MAX = 1024 * 1024
+READ_SIZE_MIN = 64 * 1024
+# Records of the next read may be larger than those of the last one.
+READ_MARGIN = 1.5
+
 
 class StateWriter(Protocol):
     """The part of the persister that a share partition uses."""
@@ -112,6 +117,8 @@ class SharePartition:
         # that wait for their answers.
         self._unwritten: list[_Write] = []
         self._writing: asyncio.Task[None] | None = None
+        # Of the last read that had any; None before.
+        self._bytes_per_offset: float | None = None
         # Why it could not be loaded.
         self.load_error: IsothermError | None = None
 
@@ -190,6 +197,14 @@ class SharePartition:
             return None
         return self.window.next_fetch_offset()
 
+    def read_size_max(self, record_count_max: int) -> int:
+        """How many bytes a fetch reads for that many records, judged by the last read. A fetch
+        that reads too few has fewer records, and the next one reads more."""
+        if self._bytes_per_offset is None:
+            return FIRST_READ_SIZE_MAX
+        size = record_count_max * self._bytes_per_offset * READ_MARGIN
+        return max(READ_SIZE_MIN, int(size))
+
     def acquire(
         self,
         member: Member,
@@ -201,6 +216,9 @@ class SharePartition:
         """Acquire records of the batches that a fetch has read. See `without_aborted`, too."""
         if not self.is_active:
             return []
+        if batches:
+            offset_count = batches[-1].header.last_offset + 1 - batches[0].header.base_offset
+            self._bytes_per_offset = batches[-1].end_position / offset_count
         acquisition = Acquisition(
             member.member_id,
             record_count_max,

@@ -28,7 +28,7 @@ from isotherm.broker.share_partitions.share_fetch import (
     RemoteTierReads,
     ShareFetch,
 )
-from isotherm.broker.share_partitions.share_partition import Member
+from isotherm.broker.share_partitions.share_partition import READ_SIZE_MIN, Member
 from isotherm.broker.share_partitions.share_partition_manager import (
     ResetLookUp,
     SharePartitionManager,
@@ -43,6 +43,7 @@ from isotherm.errors import (
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
+from isotherm.log.fs import OsFile
 from tests.support.conditions import until
 from tests.support.led_topic import delete_topic, led_topic
 from tests.unit.broker.conftest import TOPIC_ID, Parts
@@ -246,6 +247,44 @@ def test_one_fetch_at_a_time_reads_a_partition(parts: Parts) -> None:
         assert (await first)[KEY].error_code != 0
         await until(lambda: len(parts.remote.reads) == 2)
         second.cancel()
+
+    run(parts, scenario)
+
+
+def test_fetch_reads_little_more_than_the_member_takes(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    read_at = OsFile.read_at
+
+    def noted(file: OsFile, position: int, size: int) -> Any:
+        content = read_at(file, position, size)
+        sizes.append(len(content))
+        return content
+
+    monkeypatch.setattr(OsFile, "read_at", noted)
+
+    async def scenario(leader: Leader, _: States) -> None:
+        for _ in range(300):
+            parts.append(*[b"v" * 1000] * 10)
+        await leader.fetch("m", record_count_max=10, batch_size=10, max_bytes=1 << 30)
+        sizes.clear()
+        again = await leader.fetch("n", record_count_max=10, batch_size=10, max_bytes=1 << 30)
+        assert acquired(again) == [(10, 19, 1)]
+        assert sum(sizes) < 2 * READ_SIZE_MIN
+        # More is read where the client waits for more.
+        fetch = leader.begin_fetch(
+            "o",
+            record_count_max=10,
+            batch_size=10,
+            min_bytes=4 * READ_SIZE_MIN,
+            max_bytes=8 * READ_SIZE_MIN,
+            wait_s=600,
+        )
+        running = asyncio.ensure_future(fetch.run())
+        await asyncio.sleep(0)
+        assert running.done()
+        assert acquired(running.result()) == [(20, 29, 1)]
 
     run(parts, scenario)
 
