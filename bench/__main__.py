@@ -57,6 +57,7 @@ COMPARED = (
     Task("tiering", 3.3, None, TWO_ROUNDS),
     Task("connections", 1.9, None, TWO_ROUNDS),
     Task("partitions", 11.3, 0.5),
+    Task("share_groups", 4.6, 0.6, TWO_ROUNDS),
     Task("spark_beside_kafka", 9.0, None, ("--rounds", "1")),
 )
 """Each question of the table at the top of docs/benchmarks.md has its answer here, or in CLUSTERS.
@@ -70,7 +71,6 @@ FURTHER = (
     Task("start_stop", 16.0),
     Task("first_record", 3.0),
     Task("coordinators", 12.0),
-    Task("share_groups", 6.0),
     Task("hostile_clients", 2.0),
     Task("security_cases", 12.0),
     Task("metadata_memory", 3.0),
