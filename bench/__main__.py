@@ -57,7 +57,7 @@ COMPARED = (
     Task("tiering", 3.3, None, TWO_ROUNDS),
     Task("connections", 1.9, None, TWO_ROUNDS),
     Task("partitions", 11.3, 0.5),
-    Task("share_groups", 4.6, 0.6, TWO_ROUNDS),
+    Task("share_groups", 4.0, 0.4, TWO_ROUNDS),
     Task("spark_beside_kafka", 9.0, None, ("--rounds", "1")),
 )
 """Each question of the table at the top of docs/benchmarks.md has its answer here, or in CLUSTERS.

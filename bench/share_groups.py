@@ -33,7 +33,7 @@ from bench.topics import create_filled, delete
 MEMBERS = (1, 4, 16)
 RECORD_SIZE = 1024
 RECORDS = 200_000
-IDLE_S = 8.0
+IDLE_S = 4.0
 
 
 def build_cases(scale: float) -> Sequence[Case]:
