@@ -2,16 +2,17 @@
 
 One producer sends without pauses. librdkafka is the fast client; Kafka's own perf tool adds
 latencies. The base case has 1 KiB records, acks=all, one partition and no compression. Each other
-case changes one of client, record size, acks, compression and partitions.
+case changes one of client, record size, acks, compression and partitions. "batches" are prebuilt
+ones of a client that does next to nothing (bench/produce_client.py): there the broker is the bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from bench import load
+from bench import load, produce_client
 from bench.harness import Case, Question, main
 from bench.load import Metrics
 from bench.servers import Server
@@ -51,8 +52,60 @@ POINTS = (
 )
 
 
+class BatchPoint(NamedTuple):
+    batch_size: int
+    connections: int
+    size: int
+    """Bytes of batches in a round."""
+    is_quick: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"batches of {self.batch_size} B x{self.connections}"
+
+
+BATCH_POINTS = (
+    BatchPoint(16_384, 1, 300_000_000),
+    BatchPoint(16_384, 8, 300_000_000),
+    BatchPoint(65_536, 1, 600_000_000),
+    BatchPoint(65_536, 8, 600_000_000, is_quick=True),
+    BatchPoint(1_000_000, 4, 1_000_000_000),
+)
+
+
 def build_cases(scale: float) -> Sequence[Case]:
-    """One case for each of POINTS."""
+    """One case for each of POINTS and of BATCH_POINTS."""
+    return [*_client_cases(scale), *_batch_cases(scale)]
+
+
+def _batch_cases(scale: float) -> Iterator[Case]:
+    for point in BATCH_POINTS:
+        batch_count = int(point.size * scale / point.batch_size / point.connections)
+        topic = f"batches-{point.batch_size}-{point.connections}"
+        moved = batch_count * point.connections * point.batch_size
+        yield Case(
+            name=point.name,
+            parameters={"batch_size": point.batch_size, "connections": point.connections},
+            bytes_moved=moved,
+            bytes_written=moved,
+            prepare=partial(create, topic=topic, partitions=point.connections),
+            measure=partial(
+                _measure_batches,
+                topic=topic,
+                batch_count=batch_count,
+                batch_size=point.batch_size,
+                connections=point.connections,
+            ),
+            finish=partial(delete, topic=topic),
+            is_quick=point.is_quick,
+        )
+
+
+def _measure_batches(server: Server, *, topic: str, **sizes: int) -> Metrics:
+    return produce_client.run(server.bootstrap_server, topic, **sizes)
+
+
+def _client_cases(scale: float) -> Sequence[Case]:
     cases = []
     for point in POINTS:
         records = int(point.size * scale / point.record_size / load.BATCH_RECORDS)
