@@ -52,6 +52,7 @@ from bench import logins
 from isotherm.broker.server.net.connection import (
     FRAME_SIZE_WITHOUT_MEMORY,
     READ_SIZE_WITHOUT_MEMORY,
+    SHARED_SIZE_MAX,
 )
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.server_properties import parse_broker_config
@@ -150,7 +151,7 @@ def memory_bound(config: BrokerConfig, quiet: int, connections: int) -> int:
 
     `quiet` is what it took before. The sum is that of docs/security.md.
     """
-    requests = config.queued_max_request_bytes + config.socket_request_max_bytes
+    requests = config.queued_max_request_bytes + config.socket_request_max_bytes + SHARED_SIZE_MAX
     before_login = config.queued_max_unauthenticated_request_bytes + min(
         connections, config.max_connections_unauthenticated
     ) * (READ_SIZE_WITHOUT_MEMORY + FRAME_SIZE_WITHOUT_MEMORY)

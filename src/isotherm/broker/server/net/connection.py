@@ -66,9 +66,12 @@ READ_SIZE_WITHOUT_MEMORY = 1024
 # of a turn, so what many connections bring in one iteration has to be little.
 READ_SIZE_WITHOUT_TIME = 4096
 
-# The largest frame that a client may send before its login although the memory for that is used up:
-# the messages of PLAIN and SCRAM, and usual tokens, are smaller.
+# The largest frame that a client may send although the memory for that is used up: the messages of
+# PLAIN and SCRAM, usual tokens, and most requests but those with records are smaller.
 FRAME_SIZE_WITHOUT_MEMORY = 4096
+
+# So many bytes such frames may bring after the login, in all.
+SHARED_SIZE_MAX = 4 * 1024 * 1024
 
 # A larger frame has memory of its own from the system: pages that no byte has reached cost nothing,
 # and all return when the frame is answered. The allocator would keep them, and back them with large

@@ -6,10 +6,11 @@ frame counts until its answer is handed over for sending. While the bytes reach 
 - No connection begins a frame. Of the frames that have arrived in part, those nearest to their end
   are read on (`frames_to_finish`), the others are not. So the bytes exceed the limit by at most one
   request of the largest size, and no request is too large to be accepted at all.
-- Before the login a connection that holds nothing is read all the same, and a frame up to `share`
-  to its end: strangers who keep the memory used up must not keep others from logging in. So the
-  bytes exceed the limit by at most READ_SIZE_WITHOUT_MEMORY and `share` for each connection, whose
-  number is bounded too (`unauthenticated`).
+- A connection that holds nothing is read all the same, and a frame up to `share` to its end: those
+  who keep the memory used up must not keep others from logging in, and small requests are answered
+  at once. So the bytes exceed the limit by READ_SIZE_WITHOUT_MEMORY and `share` more for each such
+  connection, until these come to `shared_max`; before the login the number of connections is the
+  bound (`unauthenticated`).
 - Frames whose clients have gone silent, and frames of the heaviest client if nothing helps within a
   second, end with their connections (`connections_to_end`). A client that announces much and sends
   little, or sends much and does not end, cannot keep the others from being read.
@@ -37,8 +38,9 @@ class RequestMemory:
     """`on_change` is called when `is_exhausted` changes, to pause or resume reading.
 
     A `limit` of -1 means no limit. `overrun_max` is how many bytes more frames may bring that have
-    arrived in part, unless one alone is larger. `share` is the largest frame in bytes that any
-    connection may send without memory; with 0 none may.
+    arrived in part, unless one alone is larger. `share` is the largest frame in bytes that a
+    connection which holds nothing may send without memory, `shared_max` how many bytes more than
+    `limit` and `overrun_max` such frames may bring.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class RequestMemory:
         overrun_max: int,
         on_change: Callable[[RequestMemory], None],
         *,
-        share: int = 0,
+        share: int,
+        shared_max: float = math.inf,
     ) -> None:
         self.overrun_max = overrun_max
-        self.share = share
         self.limit = limit if limit >= 0 else math.inf
+        self._share = share
+        self._share_below = self.limit + overrun_max + shared_max
         self._resume_below = self.limit * RESUME_SHARE
         self._on_change = on_change
         # Whoever adds calls `exhaust` once the limit is reached.
@@ -62,6 +66,11 @@ class RequestMemory:
     def excess(self) -> int:
         """The bytes that have to be released before reading resumes."""
         return 0 if math.isinf(self.limit) else self.used - math.ceil(self._resume_below) + 1
+
+    @property
+    def share(self) -> int:
+        """The largest frame in bytes that a connection which holds nothing may send now."""
+        return self._share if self.used < self._share_below else 0
 
     def exhaust(self) -> None:
         if not self.is_exhausted:

@@ -24,6 +24,7 @@ from isotherm.broker.server.net.certificate_principals import PrincipalMapper
 from isotherm.broker.server.net.connection import (
     FRAME_SIZE_WITHOUT_MEMORY,
     SCRATCH_SIZE,
+    SHARED_SIZE_MAX,
     Answer,
     Connection,
     Entrance,
@@ -106,7 +107,11 @@ class Server:
             loop, self._connections, self._end_stalled
         )
         self.memory = RequestMemory(
-            config.queued_max_request_bytes, self.frame_size_max, self._relief.changed
+            config.queued_max_request_bytes,
+            self.frame_size_max,
+            self._relief.changed,
+            share=FRAME_SIZE_WITHOUT_MEMORY,
+            shared_max=SHARED_SIZE_MAX,
         )
         self._login_memory = RequestMemory(
             config.queued_max_unauthenticated_request_bytes,

@@ -91,7 +91,7 @@ class Owner:
     write_buffer_size_max = 1 << 20
 
     def __init__(self, services: Any) -> None:
-        self.memory = RequestMemory(-1, 0, lambda _: None)
+        self.memory = RequestMemory(-1, 0, lambda _: None, share=0)
         self.loop_watch = LoopWatch(asyncio.get_running_loop())
         self.turns: Turns[Connection] = Turns(asyncio.get_running_loop(), SystemClock())
         # The requests of a test come in one turn of the loop, however long they take.

@@ -13,6 +13,7 @@ import pytest
 
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.server.net.connection import (
+    FRAME_SIZE_WITHOUT_MEMORY,
     READ_SIZE_WITHOUT_TIME,
     SCRATCH_SIZE,
     UNANSWERED_MAX,
@@ -540,7 +541,9 @@ def test_request_that_outlives_its_client_is_worked_on_and_no_other(run: Run) ->
     run(scenario)
 
 
-def test_reading_pauses_while_request_memory_is_used_up(run: Run) -> None:
+def test_reading_of_large_frames_pauses_while_request_memory_is_used_up(run: Run) -> None:
+    large = b"after" + bytes(FRAME_SIZE_WITHOUT_MEMORY)
+
     async def scenario() -> None:
         echo = Echo()
         async with (
@@ -553,14 +556,41 @@ def test_reading_pauses_while_request_memory_is_used_up(run: Run) -> None:
             writer.write(framed(b"wait" + bytes(1000)))
             await echo.waiting.wait()
             assert server.memory.is_exhausted
-            other_writer.write(framed(b"after"))
+            other_writer.write(framed(large))
             await other_writer.drain()
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert b"after" not in echo.frames
+            assert large not in echo.frames
             echo.release.set()
             assert len(await read_frame(reader)) == 1004
-            assert await read_frame(other_reader) == b"after"
+            assert await read_frame(other_reader) == large
+
+    run(scenario)
+
+
+def test_small_frames_are_answered_while_request_memory_is_used_up(run: Run) -> None:
+    async def scenario() -> None:
+        echo = Echo()
+        async with (
+            serving(echo, queued_max_request_bytes=1000) as (server, port),
+            connected(port) as (reader, writer),
+            connected(port) as (other_reader, other_writer),
+        ):
+            writer.write(framed(b"wait" + bytes(1000)))
+            await echo.waiting.wait()
+            for size in (10, FRAME_SIZE_WITHOUT_MEMORY, 10):
+                other_writer.write(framed(bytes(size)))
+                assert len(await read_frame(other_reader)) == size
+            assert server.memory.is_exhausted
+            # Who has a request under way is not read, however small the next one is.
+            writer.write(framed(b"next"))
+            await writer.drain()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert b"next" not in echo.frames
+            echo.release.set()
+            assert len(await read_frame(reader)) == 1004
+            assert await read_frame(reader) == b"next"
 
     run(scenario)
 

@@ -24,7 +24,12 @@ from isotherm.broker.server.net.connection import (
     SCRATCH_SIZE,
     Connection,
 )
-from isotherm.broker.server.net.request_memory import Held, connections_to_end, frames_to_finish
+from isotherm.broker.server.net.request_memory import (
+    Held,
+    RequestMemory,
+    connections_to_end,
+    frames_to_finish,
+)
 from isotherm.broker.server.net.server import Server
 from isotherm.broker.server.net.tcp_state import is_ended_by_client, is_reset
 from isotherm.broker.server.net.turns import ROUND_S
@@ -128,6 +133,14 @@ def test_announced_frames_hold_up_nobody(run: Run, size: int) -> None:
             assert server.memory.used == 80
 
     run(scenario)
+
+
+def test_small_frames_have_a_bound_of_their_own() -> None:
+    memory = RequestMemory(1000, 500, lambda _: None, share=100, shared_max=200)
+    memory.used = 1000 + 500 + 199
+    assert memory.share == 100
+    memory.used += 1
+    assert memory.share == 0
 
 
 def test_connection_opened_without_memory_is_not_read(run: Run) -> None:
