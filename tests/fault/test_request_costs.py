@@ -236,6 +236,40 @@ def test_request_for_one_groups_offsets_thousands_of_times_costs_the_others_litt
     costs.check(send)
 
 
+@pytest.mark.parametrize("count", [4, REQUEST_ELEMENTS_MAX - OUTER_ELEMENTS])
+@pytest.mark.parametrize(
+    ("key", "field"),
+    [
+        (ApiKey.DESCRIBE_GROUPS, "groups"),
+        (ApiKey.CONSUMER_GROUP_DESCRIBE, "group_ids"),
+        (ApiKey.SHARE_GROUP_DESCRIBE, "group_ids"),
+    ],
+)
+def test_group_that_is_named_again_is_described_once(
+    broker: EmbeddedBroker, key: int, field: str, count: int
+) -> None:
+    """A description may be a thousand times as long as the group's name."""
+    version = SERVED[key].max
+    frame = request_frame(key, version, {field: ["g", "other"] * (count // 2)})
+    answer = ask(broker.bootstrap_servers, frame, TIMEOUT_S)
+    assert isinstance(answer, bytes)
+    groups = read_answer(key, version, answer).groups
+    assert [group.group_id for group in groups] == ["g", "other"]
+
+
+def test_all_offsets_of_a_group_that_is_named_again_are_fetched_once(
+    broker: EmbeddedBroker,
+) -> None:
+    key, version = ApiKey.OFFSET_FETCH, SERVED[ApiKey.OFFSET_FETCH].max
+    group = {"group_id": "g", "topics": None}
+    frame = request_frame(
+        key, version, {"groups": [group] * (REQUEST_ELEMENTS_MAX - OUTER_ELEMENTS)}
+    )
+    answer = ask(broker.bootstrap_servers, frame, TIMEOUT_S)
+    assert isinstance(answer, bytes)
+    assert [each.group_id for each in read_answer(key, version, answer).groups] == ["g"]
+
+
 # Each API gets one filler by turn. The other two are for the night.
 FILLERS = (b"\0", b"\1", b"\xff")
 NONSENSE = [

@@ -1,9 +1,9 @@
 """ConsumerGroupDescribe (key 69).
 
 Versions  0-1. 1 member type
-Behaviour Describes groups of the consumer protocol. Others get GROUP_ID_NOT_FOUND, after which
-          clients use DescribeGroups. Partitions of deleted topics are left out. A partition that a
-          member must revoke is shown until the member has released it.
+Behaviour Describes groups of the consumer protocol, each once. Others get GROUP_ID_NOT_FOUND, after
+          which clients use DescribeGroups. Partitions of deleted topics are left out. A partition
+          that a member must revoke is shown until the member has released it.
 Not done  -
 KIPs      848 · 1099 member type
 """
@@ -39,7 +39,7 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 async def handle(context: RequestContext, request: Any) -> Any:
     await context.services.group_coordinator.ensure_topic()
     shows_operations = getattr(request, "include_authorized_operations", False)
-    groups = [_described(context, group_id) for group_id in request.group_ids]
+    groups = [_described(context, group_id) for group_id in dict.fromkeys(request.group_ids)]
     for group in groups:
         if shows_operations and group["error_code"] is ErrorCode.none:
             group["authorized_operations"] = group_operations(context, group["group_id"])
@@ -112,5 +112,5 @@ API = Api(
             "groups/members/subscribed_topic_names": "as in Kafka, of who describes the group"
         },
     ),
-    items=(Items(("group_ids",), ("groups",), named="group_id"),),
+    items=(Items(("group_ids",), ("groups",), named="group_id", answered_once=True),),
 )

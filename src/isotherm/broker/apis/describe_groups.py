@@ -5,6 +5,7 @@ Versions  0-6. 1 throttle time · 3 authorized operations · 4 group instance id
 Behaviour A group that does not exist is shown as Dead, from version 6 on with GROUP_ID_NOT_FOUND.
           As in Kafka, metadata and assignments of members are included only while the group is
           Stable.
+          A group that is named twice is answered once.
 Not done  -
 KIPs      345 · 430 · 1043
 """
@@ -33,7 +34,7 @@ FIRST_NOT_FOUND_VERSION = 6
 async def handle(context: RequestContext, request: Any) -> Any:
     await context.services.group_coordinator.ensure_topic()
     shows_operations = getattr(request, "include_authorized_operations", False)
-    groups = [_described(context, group_id) for group_id in request.groups]
+    groups = [_described(context, group_id) for group_id in dict.fromkeys(request.groups)]
     for group in groups:
         if shows_operations and group["error_code"] is ErrorCode.none:
             group["authorized_operations"] = group_operations(context, group["group_id"])
@@ -101,5 +102,5 @@ API = Api(
     VersionRange(0, 6),
     handle,
     access=Access([Check(Operation.DESCRIBE, ResourceType.GROUP, ["groups"], Denial.REFUSES_ITEM)]),
-    items=(Items(("groups",), ("groups",), named="group_id"),),
+    items=(Items(("groups",), ("groups",), named="group_id", answered_once=True),),
 )

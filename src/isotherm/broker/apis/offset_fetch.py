@@ -52,13 +52,17 @@ class GroupRequest(NamedTuple):
 
 async def handle(context: RequestContext, request: Any) -> Any:
     await context.services.group_coordinator.ensure_topic()
-    return _response(
-        context,
-        [
-            await _group_fields(context, request, group_request)
-            for group_request in _group_requests(request)
-        ],
-    )
+    groups = []
+    # A short request may name one group with many offsets again and again.
+    of_all_topics: dict[GroupRequest, dict[str, Any]] = {}
+    for group in _group_requests(request):
+        fields = of_all_topics.get(group) if group.topics is None else None
+        if fields is None:
+            fields = await _group_fields(context, request, group)
+        if group.topics is None:
+            of_all_topics[group] = fields
+        groups.append(fields)
+    return _response(context, groups)
 
 
 def _group_requests(request: Any) -> list[GroupRequest]:
@@ -348,7 +352,11 @@ API = Api(
     handle,
     access=Access([_GROUPS, _TOPICS], guard=_guard),
     items=(
-        Items(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions")),
+        Items(
+            ("groups", "topics", "partition_indexes"),
+            ("groups", "topics", "partitions"),
+            answered_once=True,
+        ),
         Items(("topics", "partition_indexes"), ("topics", "partitions")),
     ),
     fixed={"committed_offset": UNKNOWN_OFFSET, "metadata": ""},

@@ -1,8 +1,8 @@
 """ShareGroupDescribe (key 77).
 
 Versions  1.
-Behaviour Describes share groups. Others get GROUP_ID_NOT_FOUND. Partitions of deleted topics are
-          left out. Refused while share.version is 0.
+Behaviour Describes share groups, each once. Others get GROUP_ID_NOT_FOUND. Partitions of deleted
+          topics are left out. Refused while share.version is 0.
 Not done  -
 KIPs      932
 """
@@ -38,7 +38,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     if refused is not None:
         return refused
     await context.services.group_coordinator.ensure_topic()
-    groups = [_described(context, group_id) for group_id in request.group_ids]
+    groups = [_described(context, group_id) for group_id in dict.fromkeys(request.group_ids)]
     for group in groups:
         if request.include_authorized_operations and group["error_code"] is ErrorCode.none:
             group["authorized_operations"] = group_operations(context, group["group_id"])
@@ -105,5 +105,5 @@ API = Api(
             "groups/members/subscribed_topic_names": "as in Kafka, of who describes the group"
         },
     ),
-    items=(Items(("group_ids",), ("groups",), named="group_id"),),
+    items=(Items(("group_ids",), ("groups",), named="group_id", answered_once=True),),
 )

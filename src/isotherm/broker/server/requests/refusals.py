@@ -39,12 +39,14 @@ class Items(NamedTuple):
 
     `named` is the response's field for items that are plain names or numbers in the request.
     `split_depth` is the number of arrays at which a large request may be split; None for all.
+    `answered_once`: an outermost item without inner ones that a request repeats has one answer.
     """
 
     request: tuple[str, ...]
     response: tuple[str, ...]
     named: str = ""
     split_depth: int | None = None
+    answered_once: bool = False
 
 
 class Refusal(NamedTuple):

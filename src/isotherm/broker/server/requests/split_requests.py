@@ -27,6 +27,7 @@ class Split(NamedTuple):
 
     request: tuple[str, ...]
     response: tuple[str, ...]
+    answered_once: bool = False
 
 
 # An item, preceded by the items that contain it.
@@ -55,7 +56,7 @@ def find_split(items: Sequence[Items], request: Any) -> Split | None:
     for item in items:
         depth = len(item.request) if item.split_depth is None else item.split_depth
         if depth and getattr(request, item.request[0], None):
-            return Split(item.request[:depth], item.response[:depth])
+            return Split(item.request[:depth], item.response[:depth], item.answered_once)
     return None
 
 
@@ -63,6 +64,8 @@ def split_request(request: Any, split: Split, size_max: int = PART_SIZE) -> Iter
     """The parts of `request`, with at most `size_max` items each."""
     outermost, *inner = split.request
     chains = _chains(getattr(request, outermost), inner)
+    if split.answered_once:
+        chains = _without_repeats(chains)
     last: _Chain = ()
     while chunk := list(itertools.islice(chains, size_max)):
         items = tuple(_rebuilt(chunk, inner))
@@ -78,6 +81,16 @@ def _chains(items: Sequence[Any], inner: Sequence[str]) -> Iterator[_Chain]:
                 yield (item, *chain)
         else:
             yield (item,)
+
+
+def _without_repeats(chains: Iterator[_Chain]) -> Iterator[_Chain]:
+    seen: set[Any] = set()
+    for chain in chains:
+        if len(chain) > 1:
+            yield chain
+        elif chain[0] not in seen:
+            seen.add(chain[0])
+            yield chain
 
 
 def _shared(last: _Chain, first: _Chain) -> int:

@@ -78,6 +78,14 @@ def test_equal_things_beside_each_other_stay_two() -> None:
     assert [part.request.groups for part in parts] == [("g", "g"), ("g",)]
 
 
+def test_repeated_things_are_asked_for_once_where_the_api_says_so() -> None:
+    split = SPLIT._replace(answered_once=True)
+    topics = (Topic(1, (1, 1)), Topic(1, (1,)))
+    groups = (Group(1, None), Group(1, topics), Group(1, None), Group(2, None), Group(1, topics))
+    (part,) = split_request(Message(groups), split)
+    assert part.request.groups == (groups[0], groups[1], groups[3], groups[4])
+
+
 def test_part_that_is_refused_as_a_whole_is_the_answer() -> None:
     joined = JoinedResponse(FLAT)
     assert joined.add(Message(("a",)), 0)
