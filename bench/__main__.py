@@ -69,6 +69,7 @@ CLUSTERS = (Task("replication", 15.0, 6.0),)
 FURTHER = (
     Task("growth", 3.0),
     Task("start_stop", 16.0),
+    Task("loop_handover", 0.2),
     Task("first_record", 3.0),
     Task("coordinators", 12.0),
     Task("hostile_clients", 2.0),

@@ -18,11 +18,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import google_crc32c
-
 from isotherm.errors import CorruptCheckpointError
 from isotherm.log.fs import FileSystem, read_if_exists
 from isotherm.log.log_segment import LogSegment
+from isotherm.record.crc32c import crc32c_of_array
 from isotherm.segment.checkpoint_text import (
     check_not_cut,
     checkpoint_integers,
@@ -110,7 +109,7 @@ class TransactionIndexCheckpoint:
 
 
 def _content_of(index: Buffer) -> IndexContent:
-    return IndexContent(len(index), google_crc32c.value(bytes(index))) if index else _EMPTY
+    return IndexContent(len(index), crc32c_of_array(bytes(index))) if index else _EMPTY
 
 
 def _load(fs: FileSystem, path: Path) -> dict[Offset, IndexContent]:

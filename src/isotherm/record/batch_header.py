@@ -32,11 +32,9 @@ import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-import google_crc32c
-import numpy as np
-
 from isotherm.errors import CorruptRecordError
 from isotherm.record.compression import COMPRESSION_TYPE_MAX, CompressionType
+from isotherm.record.crc32c import crc32c
 from isotherm.record.varint import ReadBuffer
 from isotherm.types import (
     NO_PRODUCER_ID,
@@ -303,10 +301,3 @@ def encode_batch(header: BatchHeader, payload: ReadBuffer) -> bytearray:
     out += payload
     _write_crc(out, 0, size)
     return out
-
-
-def crc32c(buffer: ReadBuffer) -> int:
-    """CRC-32C (Castagnoli) of all bytes of a contiguous buffer. Does not copy it."""
-    # The C function accepts only objects whose buffer needs no release: `bytes` and arrays, but not
-    # bytearray and memoryview. An array over the same memory costs 0.1 us.
-    return int(google_crc32c.value(np.frombuffer(buffer, dtype=np.uint8)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-import google_crc32c
 import numpy as np
 
 from isotherm.errors import CorruptRecordError
@@ -40,6 +39,7 @@ from isotherm.record.compression import (
     zstd_frame_bound,
     zstd_header_size,
 )
+from isotherm.record.crc32c import crc32c_of_array
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -161,7 +161,7 @@ def first_wrong_crc_by_library(data: ByteArray, batches: BatchTable) -> int:
     """The same as the kernel `first_wrong_crc`, for processors that it does not support."""
     starts = (batches["position"] + CRC_START).tolist()
     ends = (batches["position"] + batches["size"]).tolist()
-    value = google_crc32c.value
+    value = crc32c_of_array
     for index, crc in enumerate(batches["crc"].tolist()):
         if value(data[starts[index] : ends[index]]) != crc:
             return index

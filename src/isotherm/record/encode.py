@@ -15,7 +15,6 @@ import enum
 import struct
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 
@@ -28,6 +27,7 @@ from isotherm.record.batch_header import (
 )
 from isotherm.record.batch_table import byte_array
 from isotherm.record.compression import CompressionType, compress
+from isotherm.record.crc32c import crc32c_of_array
 from isotherm.record.filter import FilteredBatches
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _finish(
             batch.data, 0, int(written["base_offset"][row]), size - _LOG_OVERHEAD, leader_epoch,
             _MAGIC, 0, attributes, records - 1, base_ms, max_ms, *_NO_PRODUCER, records,
         )  # fmt: skip
-        _CRC.pack_into(batch.data, _CRC_POSITION, google_crc32c.value(batch[ATTRIBUTES_POSITION:]))
+        _CRC.pack_into(batch.data, _CRC_POSITION, crc32c_of_array(batch[ATTRIBUTES_POSITION:]))
         written["position"][row], written["size"][row] = position, size
         position += size
     # Without a codec the batches stand side by side in the kernel's output.

@@ -17,12 +17,12 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import google_crc32c
 import numpy as np
 
 from isotherm.record.batch_header import CODEC_MASK, CODECS, DELETE_HORIZON_FLAG, HEADER_SIZE
 from isotherm.record.batch_table import CRC_START, byte_array, damaged, verify_crcs
 from isotherm.record.compression import compress
+from isotherm.record.crc32c import crc32c_of_array
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -196,7 +196,7 @@ def _write_crcs(out: ByteArray, written: WrittenTable) -> None:
     new = written[written["is_new"] != 0]
     starts = new["position"].tolist()
     ends = (new["position"] + new["size"]).tolist()
-    value = google_crc32c.value
+    value = crc32c_of_array
     pack_into = _CRC.pack_into
     for start, end in zip(starts, ends, strict=True):
         pack_into(out.data, start + _CRC_POSITION, value(out[start + CRC_START : end]))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-import google_crc32c
 import numpy as np
 
 from isotherm.errors import CorruptRecordError
@@ -26,6 +25,7 @@ from isotherm.record.batch_header import (
     BatchHeader,
 )
 from isotherm.record.compression import COMPRESSION_TYPE_MAX, DECOMPRESSED_SIZE_MAX, decompress
+from isotherm.record.crc32c import crc32c_of_array
 from isotherm.types import NO_PRODUCER_ID
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def assign_to_plain_batch(
     content = np.frombuffer(memoryview(records).toreadonly(), dtype=np.uint8)
     # Same as `crc32c`, for an array that is needed anyway. The CRC is checked before the payload is
     # decompressed: damaged bytes could decompress to anything.
-    if google_crc32c.value(content[ATTRIBUTES_POSITION:]) != crc:
+    if crc32c_of_array(content[ATTRIBUTES_POSITION:]) != crc:
         return None
     payload = content[HEADER_SIZE:]
     if codec:

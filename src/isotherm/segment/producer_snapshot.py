@@ -19,9 +19,8 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import google_crc32c
-
 from isotherm.errors import CorruptSnapshotError
+from isotherm.record.crc32c import crc32c_of_array
 from isotherm.segment.offset_index import Buffer
 from isotherm.types import Offset, ProducerEpoch, ProducerId, TimestampMs
 
@@ -72,7 +71,7 @@ def read_producer_snapshot(buffer: Buffer) -> list[ProducerSnapshotEntry]:
             f"producer snapshot size disagrees with its count size={len(buffer)} count={count}"
         )
     body = bytes(memoryview(buffer)[_CRC_START:])
-    if google_crc32c.value(body) != crc:
+    if crc32c_of_array(body) != crc:
         raise CorruptSnapshotError(f"producer snapshot fails its crc expected={crc:08x}")
     entries = memoryview(buffer)[_HEADER.size :]
     return [ProducerSnapshotEntry(*fields) for fields in _ENTRY.iter_unpack(entries)]
@@ -81,4 +80,4 @@ def read_producer_snapshot(buffer: Buffer) -> list[ProducerSnapshotEntry]:
 def encode_producer_snapshot(entries: Iterable[ProducerSnapshotEntry]) -> bytes:
     packed = [_ENTRY.pack(*entry) for entry in entries]
     body = struct.pack(">i", len(packed)) + b"".join(packed)
-    return struct.pack(">hI", PRODUCER_SNAPSHOT_VERSION, google_crc32c.value(body)) + body
+    return struct.pack(">hI", PRODUCER_SNAPSHOT_VERSION, crc32c_of_array(body)) + body

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import RejectedError
 from isotherm.record.batch import CompressionType, NewRecord, TimestampType, build_batch
-from isotherm.record.batch_header import crc32c
+from isotherm.record.crc32c import crc32c
 from isotherm.record.few_records import FEW_RECORDS_MAX, vouch_for
 from isotherm.record.record_faults import RecordRules
 from isotherm.record.validation import (

@@ -29,10 +29,10 @@ from isotherm.record.batch import (
     read_batch_header,
     read_records,
 )
-from isotherm.record.batch_header import crc32c
 from isotherm.record.columns import COLUMNS, RecordColumns, decode_columns
 from isotherm.record.compression import compress, decompress
 from isotherm.record.control import read_control_records
+from isotherm.record.crc32c import crc32c
 from isotherm.record.validation import validate_and_assign_offsets
 from isotherm.record.varint import read_unsigned_varint, read_varint, read_varlong
 from isotherm.types import TopicPartition

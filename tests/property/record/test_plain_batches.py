@@ -13,7 +13,8 @@ from isotherm.config.topic import TopicConfig
 from isotherm.errors import RejectedError
 from isotherm.record import validation
 from isotherm.record.batch import CompressionType, NewRecord, build_batch
-from isotherm.record.batch_header import crc32c, peek_header
+from isotherm.record.batch_header import peek_header
+from isotherm.record.crc32c import crc32c
 from isotherm.record.plain_batch import assign_to_plain_batch
 from isotherm.types import TopicPartition
 

@@ -20,9 +20,10 @@ from isotherm.record.batch import (
     read_batch_header,
     read_records,
 )
-from isotherm.record.batch_header import crc32c, encode_batch
+from isotherm.record.batch_header import encode_batch
 from isotherm.record.columns import COLUMNS, RecordColumns, decode_columns
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
+from isotherm.record.crc32c import crc32c
 from tests.support.filtered_batch import filtered_batch
 
 NOW = 1_700_000_000_000

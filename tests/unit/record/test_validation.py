@@ -29,8 +29,8 @@ from isotherm.record.batch import (
     recompress_batch,
     verify_batch_crc,
 )
-from isotherm.record.batch_header import crc32c
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
+from isotherm.record.crc32c import crc32c
 from isotherm.record.record_faults import RECORD_FAULTS_MAX
 from isotherm.record.validation import (
     AppendOrigin,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isotherm.record.batch_header import crc32c
+from isotherm.record.crc32c import crc32c
 
 
 @pytest.mark.parametrize("buffer_type", [bytes, bytearray, memoryview])
