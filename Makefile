@@ -76,6 +76,8 @@ soak: setup ## The longest tests; SOAK_ROUNDS of new examples; clients at work f
 	PYTHONPATH=. $(BIN)/python -m tests.support.correctness.run --kills $(SOAK_KILLS) --precise --level 0 1 --store folder s3
 	PYTHONPATH=. $(BIN)/python -m tests.support.correctness.run --kills $(SOAK_KILLS) --precise --erase --store folder s3
 	PYTHONPATH=. $(BIN)/python -m tests.support.cluster.run --cluster isotherm mixed --seconds $(SOAK_SECONDS)
+	PYTHONPATH=. $(BIN)/python -m tests.support.share_runs.run --faults 50
+	PYTHONPATH=. $(BIN)/python -m tests.support.share_runs.run --cluster III --faults 30
 	PYTHONPATH=. $(BIN)/python -m tests.support.cluster.placements
 
 MUTANTS ?= 10

@@ -28,6 +28,11 @@ class Program:
         status = self._process.poll()
         assert status is None, f"the program has ended: exit={status}\n{self.log_end()}"
 
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether the process has ended with status 0."""
+        return self._process.poll() == 0
+
     def end_input(self, timeout_s: float) -> None:
         """Close its standard input and wait for its end; TimeoutExpired if it keeps running."""
         self._close_input()
