@@ -1,4 +1,5 @@
-"""`isotherm groups reset-offsets` and `delete`, with the rules of Kafka's kafka-consumer-groups."""
+"""`isotherm groups reset-offsets`, `delete-offsets` and `delete`, with the rules of Kafka's
+kafka-consumer-groups and kafka-share-groups."""
 
 from __future__ import annotations
 
@@ -36,9 +37,11 @@ from isotherm.cli.options import (
 )
 from isotherm.cli.output import console, print_rows
 from isotherm.cli.point_in_time import time_ms
+from isotherm.cli.share_groups import ShareGroups, connected
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError, RejectedError
 from isotherm.types import Offset, TimestampMs
+from isotherm.types import TopicPartition as Partition
 
 Place: TypeAlias = tuple[str, int]
 
@@ -46,6 +49,7 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?
 _DURATION_UNITS_S = (86_400, 3_600, 60, 1)
 # A group without members; Kafka's tool refuses the other states.
 _INACTIVE = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
+_INACTIVE_SHARE = ("empty", "dead")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
 Execute = Annotated[bool, typer.Option("--execute", help="Do it; without, only show the plan.")]
@@ -80,6 +84,13 @@ class Target:
             raise ConfigError(
                 "choose one of --to-earliest, --to-latest, --to-offset, --to-datetime,"
                 " --by-duration, --shift-by and --from-file"
+            )
+
+    def check_for_share_group(self) -> None:
+        """Raise ConfigError for what kafka-share-groups does not have."""
+        if not self.to_earliest and not self.to_latest and self.time_ms is None:
+            raise ConfigError(
+                "a share group is reset by --to-earliest, --to-latest or --to-datetime"
             )
 
 
@@ -119,6 +130,9 @@ def reset_offsets(
         Path | None,
         typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset."),
     ] = None,
+    share: Annotated[
+        bool, typer.Option("--share", help="Create a share group if the group does not exist.")
+    ] = False,
     execute: Execute = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
     as_json: AsJson = False,
@@ -128,6 +142,9 @@ def reset_offsets(
 
     The group must have no active members. An offset outside of a partition becomes its nearest
     end. After the last record of a time the result is the end.
+
+    A share group goes to the earliest or latest offset, or to a time. It delivers every record from
+    there on again, whatever was acknowledged.
 
     isotherm groups reset-offsets readers --topic flights:0,1 --to-earliest --execute
     """
@@ -142,19 +159,33 @@ def reset_offsets(
     )
     if from_file is None and (not topic) == (not all_topics):
         raise ConfigError("choose one of --topic and --all-topics")
-    with one_line_errors(bootstrap_server):
+    with (
+        one_line_errors(bootstrap_server),
+        connected(bootstrap_server, client.properties) as share_groups,
+    ):
         admin = admin_client(bootstrap_server, client.properties)
-        _check_inactive(admin, group)
-        committed = committed_offsets(admin, group)
-        chosen = committed if all_topics else _places(admin, topic or [])
+        is_share = _is_share(share_groups, group) or share
+        offsets: Mapping[Place, Offset | None]
+        committed: Mapping[Place, Offset] = {}
+        if is_share:
+            target.check_for_share_group()
+            offsets = _start_offsets(share_groups, group)
+        else:
+            _check_inactive(admin, group)
+            offsets = committed = committed_offsets(admin, group)
+        chosen = offsets if all_topics else _places(admin, topic or [])
         new = _new_offsets(admin, target, committed, sorted(target.from_file or chosen))
         if execute and new:
-            _commit(admin, group, new)
+            if is_share:
+                share_groups.set_start_offsets(group, {Partition(*p): to for p, to in new.items()})
+            else:
+                _commit(admin, group, new)
+    before = "start_offset" if is_share else "committed_offset"
     rows = [
-        {"topic": p[0], "partition": p[1], "committed_offset": committed.get(p), "new_offset": to}
+        {"topic": p[0], "partition": p[1], before: offsets.get(p), "new_offset": to}
         for p, to in new.items()
     ]
-    print_rows(["topic", "partition", "committed_offset", "new_offset"], rows, as_json=as_json)
+    print_rows(["topic", "partition", before, "new_offset"], rows, as_json=as_json)
     if not as_json:
         done = "done" if execute else "a plan: --execute does it"
         console().print(f"\n{len(rows)} partitions of group {group}: {done}")
@@ -172,20 +203,87 @@ def delete(
 
     A group with active members is refused.
     """
-    with one_line_errors(bootstrap_server):
+    with (
+        one_line_errors(bootstrap_server),
+        connected(bootstrap_server, client.properties) as share_groups,
+    ):
         admin = admin_client(bootstrap_server, client.properties)
-        for each in group:
-            if not _check_inactive(admin, each):
-                raise RejectedError(f"no such group group={each}")
-        counts = {each: len(committed_offsets(admin, each)) for each in group}
+        counts = {each: _offset_count(admin, share_groups, each) for each in group}
         if execute:
+            # The request is the same for every type of group.
             answered = admin.delete_consumer_groups(group, request_timeout=REQUEST_TIMEOUT_S)
             wait_for_all(answered, "group")
     for each, count in counts.items():
         words = "deleted" if execute else "would delete"
-        console().print(f"{words} group {each} with {count} committed offsets")
+        console().print(f"{words} group {each} with {count}")
     if not execute:
         console().print("a plan: --execute does it")
+
+
+@with_groups
+def delete_offsets(
+    *,
+    group: Group,
+    topic: Annotated[list[str], typer.Option("--topic", metavar="TOPIC", help="Repeatable.")],
+    execute: Execute = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    client: ClientOptions,
+) -> None:
+    """Forget where a share group stands in topics. Shows the plan; --execute does it.
+
+    The group must have no active members. When members subscribe to the topic again, the group
+    begins by its share.auto.offset.reset.
+    """
+    topics = sorted(set(topic))
+    with (
+        one_line_errors(bootstrap_server),
+        connected(bootstrap_server, client.properties) as share_groups,
+    ):
+        if not _is_share(share_groups, group):
+            raise RejectedError(f"no such share group group={group}")
+        places = share_groups.offsets(group)
+        counts = {name: sum(place.topic == name for place in places) for name in topics}
+        unknown = [name for name, count in counts.items() if not count]
+        if unknown:
+            raise RejectedError(
+                f"the group has no offsets of these topics group={group} topics={unknown}"
+            )
+        if execute:
+            share_groups.delete_offsets(group, topics)
+    for name, count in counts.items():
+        words = "deleted" if execute else "would delete"
+        console().print(f"{words} the offsets of {count} partitions of {name} in group {group}")
+    if not execute:
+        console().print("a plan: --execute does it")
+
+
+def _offset_count(admin: AdminClient, share_groups: ShareGroups, group: str) -> str:
+    if _is_share(share_groups, group):
+        return f"{len(share_groups.offsets(group))} start offsets"
+    if not _check_inactive(admin, group):
+        raise RejectedError(f"no such group group={group}")
+    return f"{len(committed_offsets(admin, group))} committed offsets"
+
+
+def _is_share(share_groups: ShareGroups, group: str) -> bool:
+    """Whether this is a share group. Raises RejectedError while it has active members."""
+    state = share_groups.state(group)
+    if state is not None and state not in _INACTIVE_SHARE:
+        raise _active_error(group, state)
+    return state is not None
+
+
+def _start_offsets(share_groups: ShareGroups, group: str) -> dict[Place, Offset | None]:
+    return {
+        (place.topic, place.partition): offset.start_offset
+        for place, offset in share_groups.offsets(group).items()
+    }
+
+
+def _active_error(group: str, state: str) -> RejectedError:
+    return RejectedError(
+        f"the group has active members group={group} state={state} hint='stop its consumers first'"
+    )
 
 
 def _new_offsets(
@@ -283,10 +381,7 @@ def _check_inactive(admin: AdminClient, group: str) -> bool:
             return False
         raise
     if state not in _INACTIVE:
-        raise RejectedError(
-            f"the group has active members group={group} state={state.name.lower()}"
-            " hint='stop its consumers first'"
-        )
+        raise _active_error(group, state.name.lower())
     return bool(state is ConsumerGroupState.EMPTY)
 
 

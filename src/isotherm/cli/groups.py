@@ -12,7 +12,13 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors
-from isotherm.cli.group_resets import Place, committed_offsets, delete, reset_offsets
+from isotherm.cli.group_resets import (
+    Place,
+    committed_offsets,
+    delete,
+    delete_offsets,
+    reset_offsets,
+)
 from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import (
     DEFAULT_BOOTSTRAP_SERVER,
@@ -21,15 +27,16 @@ from isotherm.cli.options import (
     ClientOptions,
 )
 from isotherm.cli.output import print_rows
-from isotherm.cli.share_groups import listed_share_groups, share_group_rows
+from isotherm.cli.share_groups import connected, offset_rows
 from isotherm.errors import RejectedError
 from isotherm.types import Offset
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List, describe and delete groups of consumers, and reset their offsets.",
+    help="List, describe and delete consumer and share groups, and reset their offsets.",
 )
 app.command(name="reset-offsets")(reset_offsets)
+app.command(name="delete-offsets")(delete_offsets)
 app.command()(delete)
 
 
@@ -47,7 +54,8 @@ def list_groups(
         listing = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result()
         for error in listing.errors or ():
             raise error
-    share_states = listed_share_groups(bootstrap_server, client.properties)
+    with connected(bootstrap_server, client.properties) as share_groups:
+        share_states = share_groups.states()
     # librdkafka lists share groups too, but names neither their type nor their state.
     groups = {
         each.group_id: (each.state.name.lower(), each.type.name.lower()) for each in listing.valid
@@ -78,8 +86,10 @@ def describe(
     Of a share group the start offsets are shown, and as the lag the records from there on whose
     delivery is not over. Both are empty before the first records are delivered.
     """
-    share_rows = share_group_rows(bootstrap_server, client.properties, group)
-    if share_rows is not None:
+    with connected(bootstrap_server, client.properties) as share_groups:
+        is_share = share_groups.state(group) is not None
+        share_rows = offset_rows(share_groups.offsets(group)) if is_share else []
+    if is_share:
         print_rows(["topic", "partition", "start_offset", "lag"], share_rows, as_json=as_json)
         return
     with one_line_errors(bootstrap_server):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -11,45 +11,141 @@ from kio.schema.errors import ErrorCode
 from isotherm.client.cluster_client import ClusterClient
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_security import own_security
-from isotherm.errors import BrokerUnreachableError, RejectedError, UnsupportedVersionError
+from isotherm.errors import (
+    BrokerUnreachableError,
+    ConfigError,
+    RejectedError,
+    UnsupportedVersionError,
+)
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.code_names import code_name
+from isotherm.storage_view.share_offsets import ShareOffset, read_share_offsets
+from isotherm.types import Offset, TopicPartition
 
 _GROUP = 0  # FindCoordinator's key type
-_UNKNOWN = -1
 
 
 @contextmanager
-def _client(bootstrap_server: str, properties: Mapping[str, str]) -> Iterator[ClusterClient | None]:
-    """None if only librdkafka can log in, which knows no share groups.
+def connected(bootstrap_server: str, properties: Mapping[str, str]) -> Iterator[ShareGroups]:
+    """The share groups of a cluster, over connections that end with the context.
 
-    Raises BrokerUnreachableError and ConfigError.
+    Raises BrokerUnreachableError if no broker answers, and ConfigError.
     """
     every = {"bootstrap.servers": bootstrap_server, **properties}
     if own_security(every) is None:
-        yield None
+        yield ShareGroups(None)
         return
     with closing(ClusterClient(every)) as client:
-        yield client
+        yield ShareGroups(client)
 
 
-def listed_share_groups(bootstrap_server: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """The state of each share group. Empty in a cluster without share groups, and with a login that
-    only librdkafka has.
+class ShareGroups:
+    """Every method raises BrokerUnreachableError if no broker answers, PeerDisconnectedError or
+    PeerTimeoutError if one does not, and RejectedError with a broker's error."""
 
-    Raises BrokerUnreachableError if no broker answers, PeerDisconnectedError or PeerTimeoutError if
-    one does not, RejectedError with a broker's error, and ConfigError.
-    """
-    with _client(bootstrap_server, properties) as client:
-        if client is None:
+    def __init__(self, client: ClusterClient | None) -> None:
+        """`client` is None if only librdkafka can log in, which has no requests of share groups."""
+        self._client = client
+
+    def states(self) -> dict[str, str]:
+        """The state of each share group. Empty in a cluster without share groups, and with a login
+        that only librdkafka has."""
+        if self._client is None:
             return {}
         try:
-            return _listed(client)
+            return _states(self._client)
         except UnsupportedVersionError:  # a broker before Kafka 4.0
             return {}
 
+    def state(self, group: str) -> str | None:
+        """The state of a share group; None if there is no such share group, and with a login that
+        only librdkafka has."""
+        if self._client is None:
+            return None
+        try:
+            described = self._client.ask(
+                _coordinator(self._client, group),
+                ApiKey.SHARE_GROUP_DESCRIBE,
+                {"group_ids": (group,), "include_authorized_operations": False},
+                newest=1,
+                oldest=1,
+            )
+        except UnsupportedVersionError:
+            return None
+        code = described.groups[0].error_code
+        if code in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version):
+            return None
+        _check(code, f"group={group}")
+        return str(described.groups[0].group_state).lower()
 
-def _listed(client: ClusterClient) -> dict[str, str]:
+    def offsets(self, group: str) -> dict[TopicPartition, ShareOffset]:
+        """The partitions that a share group has a state of, by topic and partition."""
+        client = self._used()
+        read = read_share_offsets(client, _coordinator(client, group), [group])
+        if read[group].error is not None:
+            raise RejectedError(f"the broker refuses error={read[group].error} group={group}")
+        for place, offset in read[group].by_partition.items():
+            if offset.error is not None:
+                raise RejectedError(
+                    f"the broker refuses error={offset.error}"
+                    f" partition={place.topic}-{place.partition} group={group}"
+                )
+        return dict(sorted(read[group].by_partition.items()))
+
+    def set_start_offsets(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Let a share group without members begin at these offsets. A group that does not exist is
+        created."""
+        topics: dict[str, list[dict[str, int]]] = {}
+        for partition, offset in offsets.items():
+            entry = {"partition_index": partition.partition, "start_offset": offset}
+            topics.setdefault(partition.topic, []).append(entry)
+        answer = self._ask(
+            ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+            group,
+            [{"topic_name": name, "partitions": entries} for name, entries in topics.items()],
+        )
+        for topic in answer.responses:
+            for entry in topic.partitions:
+                place = f"partition={topic.topic_name}-{entry.partition_index} group={group}"
+                _check(entry.error_code, place, entry.error_message)
+
+    def delete_offsets(self, group: str, topics: Sequence[str]) -> None:
+        """Forget where a share group without members stands in these topics."""
+        named = [{"topic_name": name} for name in topics]
+        answer = self._ask(ApiKey.DELETE_SHARE_GROUP_OFFSETS, group, named)
+        for topic in answer.responses:
+            place = f"topic={topic.topic_name} group={group}"
+            _check(topic.error_code, place, topic.error_message)
+
+    def _ask(self, key: ApiKey, group: str, topics: Sequence[Mapping[str, Any]]) -> Any:
+        client = self._used()
+        fields = {"group_id": group, "topics": topics}
+        answer = client.ask(_coordinator(client, group), key, fields, newest=0)
+        _check(answer.error_code, f"group={group}", answer.error_message)
+        return answer
+
+    def _used(self) -> ClusterClient:
+        if self._client is None:
+            raise ConfigError(
+                "requests of share groups cannot use this login"
+                " hint='PLAIN, SCRAM, OAUTHBEARER or a certificate'"
+            )
+        return self._client
+
+
+def offset_rows(offsets: Mapping[TopicPartition, ShareOffset]) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": place.topic,
+            "partition": place.partition,
+            "start_offset": offset.start_offset,
+            "lag": offset.lag,
+        }
+        for place, offset in offsets.items()
+    ]
+
+
+def _states(client: ClusterClient) -> dict[str, str]:
     states: dict[str, str] = {}
     about_brokers = {
         "topics": (),
@@ -59,70 +155,25 @@ def _listed(client: ClusterClient) -> dict[str, str]:
     metadata = client.ask_any(ApiKey.METADATA, about_brokers, newest=12, oldest=12)
     for broker in metadata.brokers:
         address = NodeAddress(broker.host, broker.port)
-        asked = {"states_filter": (), "types_filter": ("share",)}
-        answer = client.ask(address, ApiKey.LIST_GROUPS, asked, newest=5, oldest=5)
+        filters = {"states_filter": (), "types_filter": ("share",)}
+        answer = client.ask(address, ApiKey.LIST_GROUPS, filters, newest=5, oldest=5)
         _check(answer.error_code, f"broker={address}")
         states.update((group.group_id, group.group_state.lower()) for group in answer.groups)
     return states
 
 
-def share_group_rows(
-    bootstrap_server: str, properties: Mapping[str, str], group: str
-) -> list[dict[str, Any]] | None:
-    """A row for each partition that the share group has a state of; None if there is no such share
-    group, and with a login that only librdkafka has. Raises as `listed_share_groups`."""
-    with _client(bootstrap_server, properties) as client:
-        if client is None:
-            return None
-        try:
-            return _described(client, group)
-        except UnsupportedVersionError:
-            return None
-
-
-def _described(client: ClusterClient, group: str) -> list[dict[str, Any]] | None:
-    asked = {"key_type": _GROUP, "coordinator_keys": (group,)}
-    (found,) = client.ask_any(ApiKey.FIND_COORDINATOR, asked, newest=6, oldest=4).coordinators
-    if found.error_code is not ErrorCode.none:
+def _coordinator(client: ClusterClient, group: str) -> NodeAddress:
+    keys = {"key_type": _GROUP, "coordinator_keys": (group,)}
+    (broker,) = client.ask_any(ApiKey.FIND_COORDINATOR, keys, newest=6, oldest=4).coordinators
+    if broker.error_code is not ErrorCode.none:
         raise BrokerUnreachableError(
             f"the group's coordinator is not available group={group}"
-            f" error={code_name(found.error_code)}"
+            f" error={code_name(broker.error_code)}"
         )
-    address = NodeAddress(found.host, found.port)
-    described = client.ask(
-        address,
-        ApiKey.SHARE_GROUP_DESCRIBE,
-        {"group_ids": (group,), "include_authorized_operations": False},
-        newest=1,
-        oldest=1,
-    )
-    code = described.groups[0].error_code
-    if code in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version):
-        return None
-    _check(code, f"group={group}")
-    offsets = {"groups": ({"group_id": group, "topics": None},)}
-    answer = client.ask(address, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, offsets, newest=1, oldest=1)
-    (of_group,) = answer.groups
-    _check(of_group.error_code, f"group={group}")
-    return sorted(_rows(of_group), key=lambda row: (row["topic"], row["partition"]))
+    return NodeAddress(broker.host, broker.port)
 
 
-def _rows(group: Any) -> Iterator[dict[str, Any]]:
-    for topic in group.topics:
-        for entry in topic.partitions:
-            _check(entry.error_code, f"partition={topic.topic_name}-{entry.partition_index}")
-            yield {
-                "topic": topic.topic_name,
-                "partition": entry.partition_index,
-                "start_offset": _told(entry.start_offset),
-                "lag": _told(entry.lag),
-            }
-
-
-def _told(value: int) -> int | None:
-    return None if value == _UNKNOWN else value
-
-
-def _check(code: ErrorCode, place: str) -> None:
+def _check(code: ErrorCode, place: str, message: str | None = None) -> None:
     if code is not ErrorCode.none:
-        raise RejectedError(f"the broker refuses error={code_name(code)} {place}")
+        reason = f" message={message!r}" if message else ""
+        raise RejectedError(f"the broker refuses error={code_name(code)} {place}{reason}")
