@@ -6,12 +6,23 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition, Uuid
+from confluent_kafka import (
+    AcknowledgeType,
+    Consumer,
+    Producer,
+    ShareConsumer,
+    TopicCollection,
+    TopicPartition,
+    Uuid,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner
 
+from isotherm.cli.main import app
 from isotherm.clock import SystemClock
 from isotherm.spark.tables.dead_letters import DeadLetter, DeadLetters
 from isotherm.spark.tables.listed_table import ListedTable
@@ -21,14 +32,17 @@ from isotherm.testing.embedded_broker import EmbeddedBroker
 from suites.results import SuiteUnavailableError
 from tests.support.axe import axe_source, findings
 from tests.support.browser import DRIVER, NO_BROWSER, Browser, open_browser
+from tests.support.conditions import wait_until
 from tests.support.console_server import running_console
 from tests.support.described_members import described_members, joined_members, shown_members
 from tests.support.scripted_tables import ScriptedTables
 
 pytestmark = pytest.mark.skipif(DRIVER is None, reason=NO_BROWSER)
 
-TOPICS = ("visits", "arrivals", "logins")  # one for each test that counts
+TOPICS = ("visits", "arrivals", "logins", "tasks")  # one for each test that counts
 GROUP = "readers"
+QUEUE = "workers"
+WORKERS = 4
 LOOKS_MAX = 60
 MESSAGES = 40
 FIRST_MS = 1_767_000_000_000
@@ -162,6 +176,85 @@ def test_group_has_the_members_that_librdkafka_describes(
     assert browser.messages() == []
 
 
+def begin_queue(broker: EmbeddedBroker) -> None:
+    begin = ["reset-offsets", QUEUE, "--share", "--topic", "tasks", "--to-earliest", "--execute"]
+    result = CliRunner().invoke(app, ["groups", *begin, "-b", broker.bootstrap_servers])
+    assert result.exit_code == 0, result.output
+
+
+@contextmanager
+def share_members(broker: EmbeddedBroker) -> Iterator[None]:
+    """WORKERS members of a share group that has done all records but the first of partition 0,
+    which was released."""
+    servers = {"bootstrap.servers": broker.bootstrap_servers}
+    begin_queue(broker)
+    with ExitStack() as members:
+        worker = members.enter_context(closing(share_consumer(servers, 0)))
+        done, released = 0, False
+
+        def all_others_done() -> bool:
+            nonlocal done, released
+            for task in worker.poll(0.1):
+                if (task.partition(), task.offset()) == (0, 0):
+                    worker.acknowledge(task, AcknowledgeType.RELEASE)
+                    released = True
+                else:
+                    worker.acknowledge(task, AcknowledgeType.ACCEPT)
+                    done += 1
+            worker.commit_sync()
+            return done == MESSAGES - 1 and released
+
+        wait_until(all_others_done, "the acknowledgements", timeout_s=60)
+        for number in range(1, WORKERS):
+            members.enter_context(closing(share_consumer(servers, number)))
+        yield
+
+
+def workers_of(browser: Browser, partition: int) -> list[str]:
+    """The members that read this partition alone, in the order of the page."""
+    rows = [each.text.split() for each in browser.all("#members tbody tr")]
+    return [row[0] for row in rows if row[1:5] == ["127.0.0.1", "1", "tasks", str(partition)]]
+
+
+def share_consumer(servers: dict[str, str], number: int) -> ShareConsumer:
+    settings = {
+        **servers,
+        "group.id": QUEUE,
+        "client.id": f"worker-{number}",
+        "share.acknowledgement.mode": "explicit",
+    }
+    consumer = ShareConsumer(settings)
+    consumer.subscribe(["tasks"])
+    return consumer
+
+
+@pytest.mark.usefixtures("looks_on_demand")
+def test_share_group_has_its_members_and_what_is_done(
+    browser: Browser, address: str, broker: EmbeddedBroker
+) -> None:
+    with share_members(broker):
+        browser.open(f"{address}/#/groups", "#groups tbody tr")
+        row = f"{QUEUE} Stable share 2"
+        look_until(browser, lambda: row in " ".join(browser.text("#groups").split()))
+        browser.open(f"{address}/#/topics/tasks", "#readers table")
+        assert row in " ".join(browser.text("#readers").split())
+        browser.open(f"{address}/#/groups/{QUEUE}", "#members tbody tr")
+        look_until(browser, lambda: len(workers_of(browser, 0) + workers_of(browser, 1)) == WORKERS)
+        first, second = workers_of(browser, 0), workers_of(browser, 1)
+        assert sorted(first + second) == [f"worker-{n}" for n in range(WORKERS)]
+        assert len(first) == WORKERS // 2
+        rows = [each.text.split() for each in browser.all("#lag tbody tr")]
+        # Topic, partition, start offset, done after it, lag, of these remote. The start of what is
+        # done moves with the next write of the state.
+        assert rows[0][:6] == ["tasks", "0", "0", str(MESSAGES // 2 - 1), "1", "0"]
+        assert (rows[1][:2], rows[1][4:6]) == (["tasks", "1"], ["0", "0"])
+        assert int(rows[1][2]) + int(rows[1][3]) == MESSAGES // 2
+        # Each partition has two members.
+        assert [" ".join(each[-2:]) for each in rows] == [", ".join(first), ", ".join(second)]
+        assert "records not yet done of 2 partitions" in browser.text(".figures")
+    assert browser.messages() == []
+
+
 def test_history_of_lag_grows_with_each_look(
     browser: Browser, address: str, broker: EmbeddedBroker
 ) -> None:
@@ -214,6 +307,7 @@ def test_new_pages_have_room_and_no_fault_of_access(
     browser: Browser, address: str, broker: EmbeddedBroker, axe: str
 ) -> None:
     commit(broker, "logins", 6)
+    begin_queue(broker)
     outside = """
       return [document.documentElement, ...document.querySelectorAll('.rows')]
         .filter((each) => each.scrollWidth > each.clientWidth)
@@ -221,6 +315,7 @@ def test_new_pages_have_room_and_no_fault_of_access(
     for page, selector in (
         ("topics/visits", "#settings table"),
         (f"groups/{GROUP}", "#members"),
+        (f"groups/{QUEUE}", "#lag table"),
         ("brokers", "main table"),
         ("brokers/1", "#settings table"),
     ):

@@ -273,12 +273,17 @@ def group_detail(group: GroupState, storage: ClusterStorage, reading: GroupReadi
 
 
 def _partition_rows(group: GroupState, storage: ClusterStorage, reading: GroupReading) -> list[Row]:
+    """`committed_offset` is null for a share group; `start_offset` and `delivered_max` are null for
+    the others."""
     rates = reading.progress.offsets_per_s(group.group_id)
+    is_share = group.share is not None
     return [
         {
             "topic": lag.place.topic,
             "partition": lag.place.partition,
-            "committed_offset": lag.committed_offset,
+            "committed_offset": None if is_share else lag.committed_offset,
+            "start_offset": lag.committed_offset if is_share else None,
+            "delivered_max": lag.delivered_max,
             "reads_from": lag.reads_from,
             "lag": lag.lag,
             "remote_lag": lag.remote_lag,

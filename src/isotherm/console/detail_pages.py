@@ -4,9 +4,9 @@ who reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from isotherm.storage_view.rows import Row
     from isotherm.types import TopicPartition
 
+_T = TypeVar("_T")
 MEMBERS_MAX = 500
 """The most members of a group that a page shows."""
 
@@ -130,14 +131,18 @@ def _topic_lag(topic: str, partitions: Sequence[Row]) -> Row:
 
 
 def readers_of(topic: str, groups: Iterable[GroupState]) -> list[GroupState]:
-    """The groups that have committed offsets of a topic, with these offsets alone."""
+    """The groups that have committed offsets of a topic, or as share groups a state of it, with
+    these offsets alone."""
     own = (
         replace(
             group,
-            committed={
-                place: offset for place, offset in group.committed.items() if place.topic == topic
-            },
+            committed=_of_topic(topic, group.committed),
+            share=None if group.share is None else _of_topic(topic, group.share),
         )
         for group in groups
     )
-    return [each for each in own if each.committed]
+    return [each for each in own if each.committed or each.share]
+
+
+def _of_topic(topic: str, by_partition: Mapping[TopicPartition, _T]) -> dict[TopicPartition, _T]:
+    return {place: value for place, value in by_partition.items() if place.topic == topic}

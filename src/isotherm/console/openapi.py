@@ -81,7 +81,7 @@ def openapi_document() -> Schema:
                 _path("topic"),
             ),
             "/api/topics/{topic}/groups": _get(
-                "The groups that have committed offsets of a topic, with their lag in it.",
+                "The groups that have offsets of a topic, with their lag in it.",
                 _path("topic"),
             ),
             "/api/topics/{topic}/history": _get(

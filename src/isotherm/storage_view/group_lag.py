@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,13 +13,15 @@ from isotherm.storage_view.cluster_storage import PartitionStorage, TopicStorage
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.partition_storage import LocalTier
 from isotherm.storage_view.remote_segments import RemoteSegments
+from isotherm.storage_view.share_offsets import ShareOffset
 from isotherm.types import Offset, TimestampMs, TopicPartition
 
 
 class ReadsFrom(enum.StrEnum):
     """The place of the record at the committed offset. DELETED means below the log start, and
     BEYOND beyond the end, where the group's reset policy applies. UNKNOWN means that the partition
-    does not exist, or that its leader does not answer."""
+    does not exist, or that its leader does not answer. NOTHING means that a share group has
+    delivered no record yet."""
 
     BEYOND = "offsets beyond the end"
     END = "the end of the log"
@@ -27,6 +29,7 @@ class ReadsFrom(enum.StrEnum):
     REMOTE = "the remote tier"
     DELETED = "deleted offsets"
     UNKNOWN = "unknown"
+    NOTHING = "nothing yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +41,21 @@ class PartitionLag:
     ascend, the record at the committed offset is at least `age_s` old, the age of the newest record
     in its remote segment, and at most `age_s_max` old, the age of the newest record in the segments
     before. Both are 0 at the end of the log, and None if there is no such segment.
+
+    Of a share group `committed_offset` is the start offset, None before the first delivery, and
+    `lag` counts the records from there on whose delivery is not over. `delivered_max` is the most
+    records from there on whose delivery is over: the end of the log is read after the lag, so what
+    was written in between is counted too.
     """
 
     place: TopicPartition
-    committed_offset: Offset
+    committed_offset: Offset | None
     reads_from: ReadsFrom
     lag: int | None
     remote_lag: int | None
     age_s: float | None
     age_s_max: float | None = None
+    delivered_max: int | None = None
 
 
 def group_lags(
@@ -54,6 +63,11 @@ def group_lags(
 ) -> list[PartitionLag]:
     """The lag of each partition with a committed offset, by topic and partition. `topics` must have
     been read after `group`: a commit of newer records would seem to be beyond the end."""
+    if group.share is not None:
+        return [
+            _share_lag(place, offset, _partition(topics, place), now_ms)
+            for place, offset in sorted(group.share.items())
+        ]
     return [
         _partition_lag(place, offset, _partition(topics, place), now_ms)
         for place, offset in sorted(group.committed.items())
@@ -70,6 +84,27 @@ def _partition(
         if partition.state.partition.partition == place.partition
     )
     return next(partitions, None)
+
+
+def _share_lag(
+    place: TopicPartition, share: ShareOffset, storage: PartitionStorage | None, now_ms: TimestampMs
+) -> PartitionLag:
+    if share.start_offset is None:
+        reads_from = ReadsFrom.NOTHING if share.error is None else ReadsFrom.UNKNOWN
+        return PartitionLag(place, None, reads_from, None, None, None)
+    from_start = _partition_lag(place, share.start_offset, storage, now_ms)
+    if share.lag is None or from_start.lag is None or from_start.remote_lag is None:
+        return replace(from_start, lag=share.lag)
+    delivered_max = max(0, from_start.lag - share.lag)
+    if share.lag == 0:
+        # All is done from the start offset on, whose own record is none that is next.
+        return PartitionLag(place, share.start_offset, ReadsFrom.END, 0, 0, 0.0, 0.0, delivered_max)
+    return replace(
+        from_start,
+        lag=share.lag,
+        remote_lag=min(from_start.remote_lag, share.lag),
+        delivered_max=delivered_max,
+    )
 
 
 def _partition_lag(

@@ -1,5 +1,6 @@
 """Reads the members of one group from its coordinator, with one request. Source: KIP-848 for
-ConsumerGroupDescribe, ConsumerProtocol.java for the assignments of the classic protocol.
+ConsumerGroupDescribe, KIP-932 for ShareGroupDescribe, ConsumerProtocol.java for the assignments of
+the classic protocol.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from isotherm.protocol.errors import ProtocolError
 from isotherm.types import TopicPartition
 
 _CONSUMER, _CLASSIC = "consumer", ("classic", "")
+_SHARE = "share"
 _CONSUMER_DESCRIBE_VERSION = 1
 _CLASSIC_DESCRIBE_VERSION = 5
+_SHARE_DESCRIBE_VERSION = 1
 _CONSUMER_PROTOCOL = "consumer"
 _MOVED = (
     ErrorCode.not_coordinator,
@@ -68,6 +71,9 @@ def read_members(client: ClusterClient, group: GroupPlace) -> GroupMembers:
     if kind == _CONSUMER:
         described = _described(client, group, ApiKey.CONSUMER_GROUP_DESCRIBE)
         return GroupMembers(described.assignor_name, _sorted(map(_consumer, described.members)))
+    if kind == _SHARE:
+        described = _described(client, group, ApiKey.SHARE_GROUP_DESCRIBE)
+        return GroupMembers(described.assignor_name, _sorted(map(_share, described.members)))
     if kind not in _CLASSIC:
         raise RejectedError(
             f"the console does not show members of this type of group type={kind}"
@@ -85,6 +91,8 @@ def _described(client: ClusterClient, group: GroupPlace, api: ApiKey) -> Any:
     fields: dict[str, Any] = {"include_authorized_operations": False}
     if api is ApiKey.CONSUMER_GROUP_DESCRIBE:
         fields["group_ids"], newest = [group.group_id], _CONSUMER_DESCRIBE_VERSION
+    elif api is ApiKey.SHARE_GROUP_DESCRIBE:
+        fields["group_ids"], newest = [group.group_id], _SHARE_DESCRIBE_VERSION
     else:
         fields["groups"], newest = [group.group_id], _CLASSIC_DESCRIBE_VERSION
     (described,) = client.ask(group.coordinator, api, fields, newest=newest).groups
@@ -113,6 +121,12 @@ def _consumer(member: Any) -> Member:
         assigned,
         tuple(place for place in _places(member.target_assignment) if place not in held),
     )
+
+
+def _share(member: Any) -> Member:
+    """Members of a share group have the same partitions as others."""
+    assigned = _places(member.assignment)
+    return Member(member.member_id, None, member.client_id, _host(member), assigned)
 
 
 def _places(assignment: Any) -> tuple[TopicPartition, ...]:

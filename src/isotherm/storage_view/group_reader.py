@@ -1,6 +1,6 @@
 """Reads the groups of a cluster and their committed offsets, with one request to each broker for
-its groups, and one for the offsets of each hundred groups. Source: KIP-709 for OffsetFetch of
-several groups."""
+its groups, and one for the offsets of each hundred groups, or of each hundred share groups. Source:
+KIP-709 for OffsetFetch of several groups."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from isotherm.client.node_address import NodeAddress
 from isotherm.errors import CoordinatorNotAvailableError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.code_names import code_name
+from isotherm.storage_view.share_offsets import ShareOffset, read_share_offsets
 from isotherm.types import Offset, TopicPartition
 
+SHARE = "share"
 GROUPS_PER_REQUEST = 100
 _LIST_GROUPS_VERSION = 5
 _OFFSET_FETCH_VERSION = 8  # the first for several groups; a later one names topics by id
@@ -25,7 +27,9 @@ _OFFSET_FETCH_VERSION = 8  # the first for several groups; a later one names top
 @dataclass(frozen=True, slots=True)
 class GroupState:
     """A group. `state` and `kind` are the broker's terms, empty if its release does not report
-    them. `error` is the reason if the offsets are unknown. `coordinator` listed the group."""
+    them. `error` is the reason if the offsets are unknown. `coordinator` listed the group. `share`
+    has the partitions of a share group, and `committed` their start offsets; it is None for other
+    groups."""
 
     group_id: str
     state: str
@@ -33,6 +37,7 @@ class GroupState:
     committed: Mapping[TopicPartition, Offset]
     error: str | None = None
     coordinator: NodeAddress | None = None
+    share: Mapping[TopicPartition, ShareOffset] | None = None
 
 
 def read_groups(client: ClusterClient, brokers: Iterable[NodeAddress]) -> list[GroupState]:
@@ -49,12 +54,39 @@ def _groups_of(client: ClusterClient, address: NodeAddress) -> list[GroupState]:
         raise CoordinatorNotAvailableError(
             f"a broker does not list its groups peer={address} reason={_reason(answer.error_code)}"
         )
-    listed = list(answer.groups)
-    groups = []
+    share = [each for each in answer.groups if _kind(each).lower() == SHARE]
+    groups = _with_share_offsets(client, address, share) if share else []
+    listed = [each for each in answer.groups if _kind(each).lower() != SHARE]
     for first in range(0, len(listed), GROUPS_PER_REQUEST):
         some = listed[first : first + GROUPS_PER_REQUEST]
         groups += _with_offsets(client, address, some)
     return groups
+
+
+def _with_share_offsets(
+    client: ClusterClient, address: NodeAddress, listed: Sequence[Any]
+) -> list[GroupState]:
+    offsets = read_share_offsets(client, address, [each.group_id for each in listed])
+    return [
+        GroupState(
+            each.group_id,
+            each.group_state,
+            _kind(each),
+            {
+                place: offset.start_offset
+                for place, offset in offsets[each.group_id].by_partition.items()
+                if offset.start_offset is not None
+            },
+            offsets[each.group_id].error,
+            address,
+            offsets[each.group_id].by_partition,
+        )
+        for each in listed
+    ]
+
+
+def _kind(listed: Any) -> str:
+    return str(getattr(listed, "group_type", ""))
 
 
 def _with_offsets(
@@ -72,7 +104,7 @@ def _with_offsets(
         GroupState(
             each.group_id,
             getattr(each, "group_state", ""),
-            getattr(each, "group_type", ""),
+            _kind(each),
             _committed(offsets[each.group_id]),
             _reason(offsets[each.group_id].error_code),
             address,

@@ -5,7 +5,7 @@ DescribeShareGroupOffsets, KIP-1226 for the lag.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -16,7 +16,7 @@ from isotherm.protocol.code_names import code_name
 from isotherm.types import Offset, TopicPartition
 
 GROUPS_PER_REQUEST = 100
-_VERSION = 1  # 0 has no lag
+_NEWEST_VERSION = 1  # 0 has no lag
 _UNKNOWN = -1
 
 
@@ -25,8 +25,8 @@ class ShareOffset(NamedTuple):
 
     Records below `start_offset` are never delivered again. `lag` counts the records from there on
     whose delivery is not over: those that members have are among them. Both are None before the
-    first records are delivered, and `lag` also if the end of the log is unknown. `error` is the
-    reason of the broker that cannot tell.
+    first records are delivered, and if the broker has not read the end of the log, for the reason
+    `error`. A broker before Kafka 4.2 reports no lag.
     """
 
     start_offset: Offset | None
@@ -54,19 +54,23 @@ def read_share_offsets(
             coordinator,
             ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
             {"groups": [{"group_id": group_id, "topics": None} for group_id in some]},
-            newest=_VERSION,
-            oldest=_VERSION,
+            newest=_NEWEST_VERSION,
         )
         for group in answer.groups:
             by_partition = {
-                TopicPartition(topic.topic_name, entry.partition_index): ShareOffset(
-                    _given(entry.start_offset), _given(entry.lag), _reason(entry.error_code)
-                )
+                TopicPartition(topic.topic_name, entry.partition_index): _offset(entry)
                 for topic in group.topics
                 for entry in topic.partitions
             }
             offsets[group.group_id] = ShareOffsets(by_partition, _reason(group.error_code))
     return offsets
+
+
+def _offset(entry: Any) -> ShareOffset:
+    error = _reason(entry.error_code)
+    if error is not None:
+        return ShareOffset(None, None, error)
+    return ShareOffset(_given(entry.start_offset), _given(getattr(entry, "lag", _UNKNOWN)))
 
 
 def _given(value: int) -> int | None:

@@ -19,7 +19,9 @@ from isotherm.errors import RejectedError
 from isotherm.storage_view.broker_release import BrokerRelease
 from isotherm.storage_view.cluster_reader import BrokerState, LogDirState
 from isotherm.storage_view.group_members import GroupMembers, Member
+from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.resource_settings import Setting
+from isotherm.storage_view.share_offsets import ShareOffset
 from isotherm.storage_view.traffic import Traffic
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
@@ -112,6 +114,23 @@ def test_groups_of_a_topic_have_their_lag_in_it_alone() -> None:
         (other,) = json_of(address, "/api/topics/history/groups")["groups"]
         assert other["group"] == "backfill"
         assert json_of(address, "/api/topics/quiet/groups")["groups"] == []
+
+
+def test_share_groups_have_a_start_offset_and_no_committed_one() -> None:
+    cluster = damaged_cluster(1000)
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    share = {first: ShareOffset(12_650, 30), second: ShareOffset(None, None)}
+    cluster.groups.append(GroupState("workers", "Stable", "share", {first: 12_650}, share=share))
+    with running_console(lambda: cluster) as address:
+        readers = json_of(address, "/api/topics/orders/groups")["groups"]
+        by_partition = json_of(address, "/api/groups/workers")["by_partition"]
+        (billing, *_) = json_of(address, "/api/groups/billing")["by_partition"]
+    assert [(each["group"], each["lag"]) for each in readers] == [("billing", 200), ("workers", 30)]
+    assert [each["committed_offset"] for each in by_partition] == [None, None]
+    assert [each["start_offset"] for each in by_partition] == [12_650, None]
+    assert by_partition[0]["delivered_max"] == 20
+    assert by_partition[1]["reads_from"] == "nothing yet"
+    assert (billing["start_offset"], billing["delivered_max"]) == (None, None)
 
 
 def test_group_has_its_members_and_its_lag_by_topic() -> None:

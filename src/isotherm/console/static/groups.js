@@ -25,18 +25,19 @@ const AGE = { name: "age", cell: between, value: (row) => row.age_s ?? row.age_s
 const READS = { name: "reads", cell: speed, value: "offsets_per_s" };
 const STATE = { name: "state", value: "state", kind: "left wraps",
   cell: (row) => element("span", { class: row.group_error ? "bad" : null }, row.group_error || row.state) };
+const TYPE = { name: "type", cell: (row) => row.type, value: "type", kind: "left" };
 const LAGS = [
   { name: "lag, offsets", cell: (row) => count(row.lag), value: "lag", isKey: true },
   { name: "of these remote", cell: (row) => count(row.remote_lag), value: "remote_lag", isKey: true },
 ];
+const isShare = ({ type }) => type.toLowerCase() === "share";
 export const groupLink = (name) => element("a", { href: `#/groups/${encodeURIComponent(name)}`, title: name }, name);
 
 export function groupsPage() {
   const page = { title: "Groups", isShown: false, load: (fetchJson) => fetchJson("api/groups") };
   const columns = [
     { name: "group", cell: (row) => groupLink(row.group), value: "group", kind: "left name" },
-    STATE,
-    { name: "type", cell: (row) => row.type, value: "type", kind: "left" },
+    STATE, TYPE,
     { name: "partitions", cell: (row) => count(row.partitions), value: "partitions" },
     ...LAGS, { ...AGE, isKey: true }, READS,
     { name: "reads from", cell: readsFrom, kind: "left wraps" },
@@ -72,10 +73,10 @@ function readsFrom({ reads_from: tiers }) {
 export function readersCard({ groups, failure }) {
   const heading = element("h2", {}, "Groups that read it");
   if (!groups) return [heading, element("p", { class: "bad" }, `The groups cannot be read. ${failure}`)];
-  if (!groups.length) return [heading, element("p", { class: "quiet" }, "No group has a committed offset of this topic.")];
+  if (!groups.length) return [heading, element("p", { class: "quiet" }, "No group has an offset of this topic.")];
   return [heading, table("Groups of the topic", [
     { name: "group", cell: (row) => groupLink(row.group), value: "group", kind: "left name" },
-    STATE,
+    STATE, TYPE,
     { name: "partitions", cell: (row) => count(row.partitions), value: "partitions" },
     ...LAGS, { ...AGE, isKey: true }, READS,
     { name: "reads from", cell: readsFrom, kind: "left wraps" },
@@ -92,11 +93,11 @@ export function groupPage(name) {
       element("dl", { class: "figures wide" },
         figure("State", group.group_error || group.state || "unknown", group.type, Boolean(group.group_error)),
         figure("Members", group.members_total === null ? "unknown" : count(group.members_total), group.assignor ? `assigned by ${group.assignor}` : ""),
-        figure("Lag", count(group.lag), `offsets of ${plural(group.partitions, "partition")}`),
+        figure("Lag", count(group.lag), `${isShare(group) ? "records not yet done" : "offsets"} of ${plural(group.partitions, "partition")}`),
         figure("Of these remote", count(group.remote_lag), "below the local log start"),
         figure("Age", between(group), "of the record that is next"),
         group.offsets_per_s === null ? figure("Reads", "unknown", "until the next reading")
-          : figure("Reads", rate(group.offsets_per_s), "offsets a second, by what it commits"),
+          : figure("Reads", rate(group.offsets_per_s), `offsets a second, by ${isShare(group) ? "its start offsets" : "what it commits"}`),
         group.remote_topics.length ? figure("From remote", remoteSpeed(group) || "unknown", "by the mean size of an offset there") : null),
       element("section", { class: "card", id: "history" }, element("h2", {}, "Lag while this page is open"), history.element),
       element("section", { class: "card", id: "members" }, membersCard(group)),
@@ -108,6 +109,9 @@ export function groupPage(name) {
   return page;
 }
 
+// All members of a share group may read the same partition.
+const READERS_SHOWN = 3;
+const readerNames = (clients) => (clients.length > READERS_SHOWN ? `${clients.slice(0, READERS_SHOWN).join(", ")} and ${count(clients.length - READERS_SHOWN)} more` : clients.join(", "));
 const known = (key) => (row) => (row[key] === null ? "" : count(row[key]));
 
 function topicLags(topics) {
@@ -119,19 +123,23 @@ function topicLags(topics) {
   ], [...topics].sort((one, other) => other.lag - one.lag), { noun: "topics" });
 }
 
-function partitionLags({ by_partition: partitions, members }) {
-  const readers = readersByPartition(members);
-  const reader = (row) => readers.get(`${row.topic} ${row.partition}`) ?? "";
+function partitionLags(group) {
+  const readers = readersByPartition(group.members);
+  const reader = (row) => readerNames(readers.get(`${row.topic} ${row.partition}`) ?? []);
+  const offsets = isShare(group) ? [
+    { name: "start offset", cell: known("start_offset"), value: "start_offset" },
+    { name: "done after it, at most", cell: known("delivered_max"), value: "delivered_max" },
+  ] : [{ name: "committed", cell: known("committed_offset"), value: "committed_offset" }];
   return table("Partitions", [
     { name: "topic", cell: (row) => topicLink(row.topic), value: "topic", kind: "left name" },
     { name: "partition", cell: (row) => String(row.partition), value: "partition", isKey: true },
-    { name: "committed", cell: known("committed_offset"), value: "committed_offset" },
+    ...offsets,
     { name: "lag", cell: known("lag"), value: "lag", isKey: true },
     { name: "of these remote", cell: known("remote_lag"), value: "remote_lag", isKey: true },
     AGE, READS,
     { name: "reads from", cell: (row) => row.reads_from, value: "reads_from", kind: "left wraps" },
     { name: "read by", cell: reader, value: reader, kind: "left wraps" },
-  ], partitions);
+  ], group.by_partition);
 }
 
 // What the brokers' metrics say of the topics that a group reads from the remote tier.

@@ -23,14 +23,15 @@ function reads({ assigned, awaited }) {
   return element("span", {}, shown(assigned) || "nothing", partitionsOf(awaited) ? element("span", { class: "quiet" }, ` · still to get ${shown(awaited)}`) : "");
 }
 
-export function membersCard({ members, members_total: total, members_error: error, assignor, state }) {
+export function membersCard({ members, members_total: total, members_error: error, assignor, state, type }) {
   return [element("h2", {}, "Members"),
     error ? element("p", { class: "bad" }, `The members cannot be read${members ? " now; these are those of before" : ""}. ${error}`) : null,
-    members === null ? null : list(members, total, assignor, state)].filter(Boolean);
+    members === null ? null : list(members, total, assignor, state, type)].filter(Boolean);
 }
 
-function list(members, total, assignor, state) {
-  if (!total) return element("p", { class: "quiet" }, `No member${state === "Dead" ? ": the group is dead" : " now"}. The offsets stay until they expire.`);
+function list(members, total, assignor, state, type) {
+  const stay = type.toLowerCase() === "share" ? "The start offsets stay." : "The offsets stay until they expire.";
+  if (!total) return element("p", { class: "quiet" }, `No member${state === "Dead" ? ": the group is dead" : " now"}. ${stay}`);
   return element("div", {}, assignor ? element("p", { class: "quiet" }, `Assigned by ${assignor}.`) : null,
     table("Members", [
       { name: "client", cell: (row) => row.client_id || "without an id", value: "client_id", kind: "left name" },
@@ -43,12 +44,16 @@ function list(members, total, assignor, state) {
     total > members.length ? element("p", { class: "quiet" }, `The first ${count(members.length)} of ${count(total)}.`) : null);
 }
 
-// Which client reads a partition: { "topic partition": client }.
+// Which clients read a partition: { "topic partition": [client] }.
 export function readersByPartition(members) {
   const found = new Map();
   for (const { client_id: client, assigned } of members ?? []) {
     for (const [topic, partitions] of Object.entries(assigned ?? {})) {
-      for (const partition of partitions) found.set(`${topic} ${partition}`, client);
+      for (const partition of partitions) {
+        const place = `${topic} ${partition}`;
+        if (found.has(place)) found.get(place).push(client);
+        else found.set(place, [client]);
+      }
     }
   }
   return found;
