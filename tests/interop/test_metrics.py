@@ -20,9 +20,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.broker.cluster.replica_cluster import PARTITIONS, STATE_AGE
 from isotherm.errors import ConfigError
+from isotherm.protocol.api_keys import ApiKey
 from isotherm.remote.remote_tier_metrics import LOCAL_RETENTION_SIZE, RETENTION_SIZE
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.local_servers import free_ports
+from oracle.raw_requests import receive_frame, request_frame
 from tests.support.certificates import issue
 
 TIMEOUT_S = 120
@@ -250,3 +252,42 @@ def test_address_that_cannot_be_read_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=r"key=prometheus\.listener"):
         start_broker({"prometheus.listener": address})
+
+
+def send(connection: socket.socket, frame: bytes) -> None:
+    """Send a request, and wait for its answer."""
+    connection.sendall(len(frame).to_bytes(4) + frame)
+    receive_frame(connection)
+
+
+def test_failed_requests_of_share_consumers_are_counted(broker: EmbeddedBroker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic("t", 1)])["t"].result(TIMEOUT_S)
+    topic_id = str(broker.node.services.metadata.image.topics_by_name["t"].topic_id)
+    partition: dict[str, Any] = {"partition_index": 0, "acknowledgement_batches": []}
+    named = [{"topic_id": topic_id, "partitions": [partition]}]
+    member = {"group_id": "g", "member_id": "m"}
+    fetch = {"max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20}
+    fields = {**member, **fetch, "max_records": 1, "batch_size": 1, "forgotten_topics_data": []}
+    host, port = broker.bootstrap_servers.rsplit(":", 1)
+    # A session lasts as long as its connection.
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
+        request = {**fields, "share_session_epoch": 0, "topics": named}
+        send(connection, request_frame(ApiKey.SHARE_FETCH, 1, request))
+        partition["acknowledgement_batches"] = [
+            {"first_offset": 0, "last_offset": 0, "acknowledge_types": [1]}
+        ]
+        request = {**member, "share_session_epoch": 1, "topics": named}
+        send(connection, request_frame(ApiKey.SHARE_ACKNOWLEDGE, 1, request))
+    prefix, of_topic = "kafka_server_brokertopicmetrics_", '{topic="t"}'
+    counts = {
+        name: samples(broker)[f"{prefix}{name}_total{of_topic}"]
+        for name in (
+            "totalsharefetchrequests",
+            "failedsharefetchrequests",
+            "totalshareacknowledgementrequests",
+            "failedshareacknowledgementrequests",
+        )
+    }
+    # The group has no member that would have begun its state, and nobody has acquired a record.
+    assert list(counts.values()) == [1, 1, 1, 1]

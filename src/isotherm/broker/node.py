@@ -58,6 +58,7 @@ from isotherm.broker.server.net.server import NewGate, Server, listener_texts
 from isotherm.broker.server.requests.context import BrokerServices
 from isotherm.broker.server.requests.quotas import ClientQuotaManager
 from isotherm.broker.share_partitions.share_group_states import ShareGroupStates
+from isotherm.broker.share_partitions.share_metrics import ShareMetrics
 from isotherm.broker.share_partitions.share_partition_manager import (
     ResetLookUp,
     SharePartitionManager,
@@ -384,6 +385,7 @@ class BrokerNode:
             self._clock,
         )
         metadata.add_listener(manager.follow)
+        self.metrics.registry.register(ShareMetrics(manager))
         return manager
 
     def _start_cleaner(

@@ -23,8 +23,8 @@ _ALL_TOPICS = ""
 class TopicTraffic:
     """Counts of one topic since the start.
 
-    Produce and fetch requests count once per partition, as in Kafka. Failed ones count as requests,
-    too.
+    Produce and fetch requests count once per partition, as in Kafka, and those of share groups once
+    per topic. Failed ones count as requests, too.
     """
 
     messages_in: int = 0
@@ -36,6 +36,10 @@ class TopicTraffic:
     failed_produce_requests: int = 0
     total_fetch_requests: int = 0
     failed_fetch_requests: int = 0
+    total_share_fetch_requests: int = 0
+    failed_share_fetch_requests: int = 0
+    total_share_acknowledgement_requests: int = 0
+    failed_share_acknowledgement_requests: int = 0
 
 
 class BrokerTraffic(Collector):
@@ -48,6 +52,10 @@ class BrokerTraffic(Collector):
     def __init__(self) -> None:
         self.topics: defaultdict[str, TopicTraffic] = defaultdict(TopicTraffic)
         self._forgotten = TopicTraffic()
+
+    def existing(self, topics: Iterable[str]) -> list[TopicTraffic]:
+        """The counts of these topics, each once, without those that are deleted."""
+        return [self.topics[name] for name in dict.fromkeys(topics) if name in self.topics]
 
     def forget(self, topic: str) -> None:
         """Remove a deleted topic. The sums over all topics keep its counts."""

@@ -32,6 +32,7 @@ def test_deleted_topic_stays_in_the_sum_alone() -> None:
     traffic.forget("a")
     traffic.forget("a")
     traffic.topics["b"].messages_in += 1
+    assert traffic.existing(["a", "b", "b"]) == [traffic.topics["b"]]
     text = generate_latest(metrics.registry).decode()
     assert 'topic="a"' not in text
     assert f'{MESSAGES_IN}{{topic=""}} 4.0' in text

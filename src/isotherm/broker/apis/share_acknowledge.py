@@ -38,7 +38,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     manager.sessions.acknowledge(member, request.share_session_epoch)
     named = {topic_name(context, topic.topic_id) for topic in request.topics if topic.topic_id}
     readable = readable_topics(context, {name for name in named if name is not None})
-    answers = await begin_acknowledgements(context, member, request, readable).finished()
+    answers = await begin_acknowledgements(context, member, request, readable).finished(context)
     if request.share_session_epoch == FINAL_EPOCH:
         manager.end_session(member)
     hints = leader_hints(context, {key: answer.error_code for key, answer in answers.items()})

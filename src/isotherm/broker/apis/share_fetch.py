@@ -67,7 +67,7 @@ from isotherm.protocol.share_fetch import (
 BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
 
 _ONE_MS = datetime.timedelta(milliseconds=1)
-_NOTHING = Acknowledging({}, {})
+_NOTHING = Acknowledging({}, {}, {})
 _NO_ANSWER = FetchedPartition()
 
 
@@ -95,7 +95,7 @@ async def handle(context: RequestContext, request: Any) -> ShareFetchResponse:
     if has_acknowledgements:
         acknowledging = begin_acknowledgements(context, member, request, readable)
     answers = {} if is_renewal else await _fetched(context, member, request, fetch, readable)
-    acknowledged = await acknowledging.finished()
+    acknowledged = await acknowledging.finished(context)
     response = _response(context, member, fetch, answers, acknowledged)
     if request.share_session_epoch == FINAL_EPOCH:
         context.services.share_partitions.end_session(member)
@@ -167,19 +167,25 @@ async def _fetched(
     manager = services.share_partitions
     answers: dict[SharePartitionKey, FetchedPartition] = {}
     share_partitions = []
+    begun: dict[SharePartitionKey, str] = {}
     max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
     # As in Kafka nothing begins for a member that takes no records.
     fetches_records = max_bytes > 0 and request.max_records > 0
     for key in fetch.rotated():
-        code = why_unknown(context, key, fetch.partitions[key], readable)
-        if code is not None:
-            answers[key] = FetchedPartition(code)
+        name = fetch.partitions[key]
+        code = why_unknown(context, key, name, readable)
+        if code is not None or name is None:
+            answers[key] = FetchedPartition(code or ErrorCode.unknown_topic_id)
         elif fetches_records:
+            begun[key] = name
             try:
                 share_partitions.append(manager.get_or_begin(key))
             except IsothermError as error:
                 answers[key] = FetchedPartition(error_code(error))
+    for name in set(begun.values()):
+        services.traffic.topics[name].total_share_fetch_requests += 1
     if not share_partitions:
+        _count_failures(context, begun, answers)
         return answers
     max_bytes = services.answers.room(max_bytes)
     share_fetch = ShareFetch(
@@ -196,7 +202,20 @@ async def _fetched(
         services.replica_manager.purgatory,
         _remote_reads(context),
     )
-    return {**answers, **await share_fetch.run()}
+    answers.update(await share_fetch.run())
+    _count_failures(context, begun, answers)
+    return answers
+
+
+def _count_failures(
+    context: RequestContext,
+    begun: Mapping[SharePartitionKey, str],
+    answers: Mapping[SharePartitionKey, FetchedPartition],
+) -> None:
+    failed = [key for key in begun if answers.get(key, _NO_ANSWER).error_code]
+    traffic = context.services.traffic
+    for topic in traffic.existing(begun[key] for key in failed):
+        topic.failed_share_fetch_requests += 1
 
 
 def _remote_reads(context: RequestContext) -> RemoteTierReads | None:

@@ -105,12 +105,14 @@ _SUCCESS = AcknowledgeAnswer()
 
 
 class Acknowledging(NamedTuple):
-    """Acknowledgements that are begun: their answers, and those that wait for a write."""
+    """Acknowledgements that are begun: their answers, and those that wait for a write. `names` has
+    the topics of those that a share partition was given, which count for metrics."""
 
     answers: dict[SharePartitionKey, AcknowledgeAnswer]
     writes: dict[SharePartitionKey, asyncio.Future[None]]
+    names: dict[SharePartitionKey, str]
 
-    async def finished(self) -> dict[SharePartitionKey, AcknowledgeAnswer]:
+    async def finished(self, context: RequestContext) -> dict[SharePartitionKey, AcknowledgeAnswer]:
         for key, write in self.writes.items():
             try:
                 await shared_result(write)
@@ -118,6 +120,9 @@ class Acknowledging(NamedTuple):
                 self.answers[key] = _failure(error)
             else:
                 self.answers[key] = _SUCCESS
+        failed = [name for key, name in self.names.items() if self.answers[key].error_code]
+        for topic in context.services.traffic.existing(failed):
+            topic.failed_share_acknowledgement_requests += 1
         return self.answers
 
 
@@ -134,7 +139,7 @@ def begin_acknowledgements(
     version = context.header.api_version
     is_renewal = version >= FIRST_RENEWAL_VERSION and request.is_renew_ack
     type_max = AcknowledgeType.RENEW if version >= FIRST_RENEWAL_VERSION else AcknowledgeType.REJECT
-    begun = Acknowledging({}, {})
+    begun = Acknowledging({}, {}, {})
     without_batches: list[SharePartitionKey] = []
     is_any_asked = False
     for key, entry in _entries(request):
@@ -153,10 +158,13 @@ def begin_acknowledgements(
                 for each in entry.acknowledgement_batches
             ]
             is_any_asked = True
+            begun.names[key] = name
             try:
                 begun.writes[key] = manager.acknowledge(member, key, acknowledgements)
             except IsothermError as error:
                 begun.answers[key] = _failure(error)
+    for name in set(begun.names.values()):
+        context.services.traffic.topics[name].total_share_acknowledgement_requests += 1
     # As in Kafka they are answered beside others alone.
     if is_any_asked:
         begun.answers.update(dict.fromkeys(without_batches, _SUCCESS))

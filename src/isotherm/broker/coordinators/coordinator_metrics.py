@@ -13,7 +13,7 @@ from isotherm.broker.coordinators.groups.share_group import SHARE_GROUP_STATES
 from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
 from isotherm.broker.coordinators.transactions.transaction_coordinator import TransactionCoordinator
 
-_PREFIX = "kafka_coordinator_group_group_coordinator_metrics_"
+_PREFIX = "kafka_server_group_coordinator_metrics_"
 
 
 class CoordinatorMetrics(Collector):
@@ -48,6 +48,11 @@ class CoordinatorMetrics(Collector):
             self._shares.share_partition_count,
         )
         yield from self._share_groups()
+        yield GaugeMetricFamily(
+            "kafka_server_share_coordinator_metrics_write_total",
+            "Writes of the state of share partitions since the start.",
+            self._shares.write_count,
+        )
 
     def _share_groups(self) -> Iterable[Metric]:
         states = self._groups.shards.share_group_states()
@@ -59,7 +64,8 @@ class CoordinatorMetrics(Collector):
         by_state = GaugeMetricFamily(
             f"{_PREFIX}share_group_count", "Share groups in a state.", labels=["state"]
         )
-        for state in SHARE_GROUP_STATES:
+        # Kafka shows the state that a group never has in a list, too.
+        for state in (*SHARE_GROUP_STATES, "Dead"):
             by_state.add_metric([state], states[state])
         yield by_state
         yield GaugeMetricFamily(

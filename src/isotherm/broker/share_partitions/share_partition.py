@@ -121,6 +121,8 @@ class SharePartition:
         self._bytes_per_offset: float | None = None
         # Why it could not be loaded.
         self.load_error: IsothermError | None = None
+        self.lock_timeout_count = 0
+        """Records whose locks have ended without an acknowledgement."""
 
     # ---- its life
 
@@ -279,6 +281,9 @@ class SharePartition:
         now_ms = self._now_ms()
         expired = expire_locks(self.window, settings.deliveries(now_ms), now_ms)
         if expired:
+            self.lock_timeout_count += sum(
+                batch.last_offset_inclusive - batch.first_offset + 1 for batch in expired
+            )
             # The records are available whatever becomes of the write; its error is logged.
             shared(self._write(expired, None, settings))
         self._changed(self)

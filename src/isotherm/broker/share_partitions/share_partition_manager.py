@@ -15,9 +15,10 @@ import heapq
 import itertools
 import logging
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
@@ -84,6 +85,22 @@ class _SettingsOf:
     settings: DeliverySettings
 
 
+@dataclass(slots=True)
+class ShareMarks:
+    """Counts since the start, for metrics. `acknowledged` has the records by type."""
+
+    acknowledged: Counter[int] = field(default_factory=Counter)
+    load_count: int = 0
+    load_time_ms: int = 0
+
+    def mark_acknowledged(self, acknowledgements: Sequence[Acknowledgement]) -> None:
+        for first_offset, last_offset_inclusive, types in acknowledgements:
+            if len(types) == 1:
+                self.acknowledged[types[0]] += last_offset_inclusive - first_offset + 1
+            else:
+                self.acknowledged.update(types)
+
+
 class SharePartitionManager:
     """Event loop thread only. Call `stop` at the end."""
 
@@ -97,6 +114,7 @@ class SharePartitionManager:
         clock: Clock,
     ) -> None:
         self.sessions = sessions
+        self.marks = ShareMarks()
         self._replica_manager = replica_manager
         self._purgatory: Purgatory[Hashable] = replica_manager.purgatory
         self._persister = persister
@@ -118,6 +136,10 @@ class SharePartitionManager:
 
     def __len__(self) -> int:
         return len(self._share_partitions)
+
+    def share_partitions(self) -> Sequence[SharePartition]:
+        """All share partitions. Any thread."""
+        return tuple(self._share_partitions.values())
 
     async def stop(self) -> None:
         """Ends writes that are under way; members' locks end at the next leader."""
@@ -191,6 +213,7 @@ class SharePartitionManager:
 
     async def _load(self, share_partition: SharePartition) -> None:
         key = share_partition.key
+        start_ms = self._clock.now_ms()
         error: IsothermError = CoordinatorNotAvailableError("the broker stops")
         try:
             request = ReadByLeader(key, share_partition.leader_epoch)
@@ -208,6 +231,8 @@ class SharePartitionManager:
                 error,
             )
         finally:
+            self.marks.load_count += 1
+            self.marks.load_time_ms += self._clock.now_ms() - start_ms
             if share_partition.is_loading:
                 share_partition.fail_to_load(error)
 
@@ -327,7 +352,14 @@ class SharePartitionManager:
                 f" group_id={key.group_id} topic_id={key.topic_id} partition={key.partition}"
             )
         settings = self.settings_of(member.group_id)
-        return share_partition.acknowledge(member.member_id, acknowledgements, settings)
+        write = share_partition.acknowledge(member.member_id, acknowledgements, settings)
+
+        def mark(done: asyncio.Future[None]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self.marks.mark_acknowledged(acknowledgements)
+
+        write.add_done_callback(mark)
+        return write
 
     def end_session(self, member: MemberKey) -> None:
         """End a member's session, and release what it has acquired."""
@@ -368,6 +400,3 @@ class SharePartitionManager:
         task: asyncio.Task[None] = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def share_partitions(self) -> Iterable[SharePartition]:
-        return self._share_partitions.values()

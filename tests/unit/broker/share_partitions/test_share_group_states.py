@@ -92,7 +92,7 @@ class Broker:
 
     def metric(self, name: str) -> dict[str, float]:
         """The values of a metric of the group coordinator, by its label."""
-        prefix = "kafka_coordinator_group_group_coordinator_metrics_"
+        prefix = "kafka_server_group_coordinator_metrics_"
         return {
             "".join(sample.labels.values()): sample.value
             for metric in self.node.metrics.registry.collect()
@@ -140,10 +140,10 @@ def test_partitions_are_assigned_once_their_states_are_begun(run: Any) -> None:
         answer = await broker.beat("a", joined.member_epoch)
         (assigned,) = answer.assignment.topic_partitions
         assert assigned.partitions == tuple(range(PARTITIONS))
-        assert broker.metric("share_group_count") == {"Empty": 0, "Stable": 1}
+        assert broker.metric("share_group_count") == {"Dead": 0, "Empty": 0, "Stable": 1}
         left = await broker.beat("a", -1)
         assert (left.error_code, left.member_epoch) == (E.none, -1)
-        assert broker.metric("share_group_count") == {"Empty": 1, "Stable": 0}
+        assert broker.metric("share_group_count") == {"Dead": 0, "Empty": 1, "Stable": 0}
         assert broker.metric("group_count") == {"share": 1}
         # Joining, the partitions, and leaving.
         assert broker.metric("share_group_rebalance_count") == {"": 3}

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from isotherm.broker.coordinators.shares.share_state import (
     ShareState,
@@ -28,6 +29,7 @@ from isotherm.broker.share_partitions.share_fetch import (
     RemoteTierReads,
     ShareFetch,
 )
+from isotherm.broker.share_partitions.share_metrics import ShareMetrics
 from isotherm.broker.share_partitions.share_partition import READ_SIZE_MIN, Member
 from isotherm.broker.share_partitions.share_partition_manager import (
     ResetLookUp,
@@ -201,6 +203,41 @@ def test_records_are_delivered_again_when_their_lock_ends(parts: Parts) -> None:
         assert acquired(await leader.fetch("n")) == [(0, 1, 2)]
         await leader.manager.get(KEY).written()
         assert states.states[KEY].snapshot.batches == ((0, 1, 1, 0),)
+
+    run(parts, scenario)
+
+
+def test_metrics_count_what_is_written_in_flight_and_timed_out(parts: Parts) -> None:
+    async def scenario(leader: Leader, states: States) -> None:
+        registry = CollectorRegistry()
+        registry.register(ShareMetrics(leader.manager))
+
+        def value(name: str, **labels: str) -> float | None:
+            return registry.get_sample_value(f"kafka_server_{name}", labels)
+
+        def acknowledged() -> list[float | None]:
+            name = "sharegroupmetrics_recordacknowledgements_total"
+            return [value(name, ackType=each) for each in ("Accept", "Release", "Reject", "Renew")]
+
+        place = {"group": "g", "topic": "t", "partition": "0"}
+        parts.append(*(b"a" for _ in range(6)))
+        await leader.fetch("m")
+        assert value("sharegroupmetrics_partitionloadtimems_count") == 1
+        assert value("sharepartitionmetrics_inflightmessagecount", **place) == 6
+        assert value("sharepartitionmetrics_inflightbatchcount", **place) == 1
+        states.error = CoordinatorNotAvailableError("away")
+        with pytest.raises(CoordinatorNotAvailableError):
+            await leader.acknowledge("m", (0, 0, ACCEPT))
+        assert acknowledged() == [0, 0, 0, 0]
+        states.error = None
+        types = (ACCEPT, RELEASE, AcknowledgeType.REJECT, ACCEPT)
+        member, several = MemberKey("g", "m"), Acknowledgement(0, 3, types)
+        await leader.manager.acknowledge(member, KEY, [several])
+        assert acknowledged() == [2, 1, 1, 0]
+        parts.clock.advance(LOCK_MS)
+        leader.manager.expire_locks()
+        timeouts = "sharepartitionmetrics_acquisitionlocktimeout_total"
+        assert value(timeouts, **place) == 2
 
     run(parts, scenario)
 

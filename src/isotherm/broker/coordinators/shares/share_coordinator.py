@@ -65,6 +65,8 @@ class ShareCoordinator:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._creating = asyncio.Lock()
+        self.write_count = 0
+        """Requests to write the state of a share partition, and new leader epochs of reads."""
         self._shards = CoordinatorShards[ShareShard](
             log.partitions.name,
             fold=log.fold,
@@ -151,6 +153,7 @@ class ShareCoordinator:
     def write(self, key: SharePartitionKey, write: StateWrite) -> ShareShard:
         """Change the state of a share partition."""
         shard = self._shard_of(key)
+        self.write_count += 1
         _check_number(key)
         state = shard.states.get(key)
         value = written(state, write, self._clock.now_ms(), self._updates_per_snapshot)
@@ -167,6 +170,7 @@ class ShareCoordinator:
         )
         self._check_exists(key)
         if fence is not None:
+            self.write_count += 1
             self._append(shard, key, fence)
         return shard, state
 
