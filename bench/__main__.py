@@ -72,6 +72,7 @@ FURTHER = (
     Task("loop_handover", 0.2),
     Task("first_record", 3.0),
     Task("coordinators", 12.0),
+    Task("replica", 12.0),
     Task("hostile_clients", 2.0),
     Task("security_cases", 12.0),
     Task("metadata_memory", 3.0),

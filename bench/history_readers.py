@@ -51,13 +51,13 @@ def read_for_ever(address: str, records: int, read_bytes: Synchronized[int]) -> 
 
 
 @contextlib.contextmanager
-def readers(server: Server, records: int) -> Iterator[Synchronized[int]]:
-    """Run the readers; yield their total of bytes read so far."""
+def readers(address: str, records: int, count: int = READERS) -> Iterator[Synchronized[int]]:
+    """Run `count` readers; yield their total of bytes read so far."""
     context = multiprocessing.get_context("spawn")
     read_bytes = context.Value("q", 0)
-    arguments = (server.bootstrap_server, records, read_bytes)
+    arguments = (address, records, read_bytes)
     processes = [
-        context.Process(target=read_for_ever, args=arguments, daemon=True) for _ in range(READERS)
+        context.Process(target=read_for_ever, args=arguments, daemon=True) for _ in range(count)
     ]
     for process in processes:
         process.start()
@@ -126,7 +126,7 @@ def _measure(server: Server, *, records: int, records_per_s: float, seconds: flo
         receives=False,
     )
     quiet = send()
-    with readers(server, records) as read_bytes:
+    with readers(server.bootstrap_server, records) as read_bytes:
         before, start_s = read_bytes.value, time.monotonic()
         busy = send()
         read_mb_per_s = (read_bytes.value - before) / 1e6 / (time.monotonic() - start_s)

@@ -7,7 +7,9 @@ python -m bench.report --check    fail if one of them differs from the results
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -503,6 +505,37 @@ def _small_jobs(document: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+_REPLICA_FIGURES = {
+    "publish_p50_ms": "ms to publish, p50",
+    "publish_p99_ms": "ms to publish, p99",
+    "p99_times_alone": "p99, times alone",
+    "broker_cpu_s": "CPU-s of the broker",
+    "broker_cpu_times_alone": "CPU, times alone",
+    "read_mb_per_s": "MB/s of history read",
+    "mb_per_s": "MB/s",
+    "cpu_s_per_gb": "CPU-s/GB",
+    "first_record_s": "s from the start to the first record",
+    "cpu_s": "CPU-s",
+    "resident_mb": "memory MB",
+    "idle_mb": "memory MB before",
+    "peak_mb": "memory MB, peak",
+}
+
+
+def _replica(document: Mapping[str, Any]) -> Iterator[str]:
+    """A table for each part: medians, and the smallest and the largest of the rounds."""
+    for part, points in itertools.groupby(document["replica"], lambda point: point["part"]):
+        rows = list(points)
+        names = list(rows[0]["figures"])
+        yield _row(part, *(_REPLICA_FIGURES[name] for name in names))
+        yield "|---|" + "---:|" * len(names)
+        for point in rows:
+            figures = [sorted(point["figures"][name]) for name in names]
+            cells = (f"{statistics.median(f):,.2f} ({f[0]:,.2f} to {f[-1]:,.2f})" for f in figures)
+            yield _row(point["case"], *cells)
+        yield ""
+
+
 def _side(result: Mapping[str, Any], name: str, metric: str, digits: int = 1) -> tuple[str, str]:
     """Median and spread of a metric on one side; dashes where it was not measured."""
     figures = result["sides"].get(name, {}).get(metric)
@@ -527,6 +560,7 @@ OWN_FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "memory": _memory,
     "listing": _listing,
     "small_jobs": _small_jobs,
+    "replica": _replica,
     "pipeline": _pipeline,
     "decoding": _decoding,
     "reading": lambda document: _sides(document, "reading", "rows"),

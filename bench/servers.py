@@ -157,10 +157,15 @@ def running(
         yield servers
 
 
+class HasPid(Protocol):
+    @property
+    def pid(self) -> int: ...
+
+
 class ServerUsage:
     """Resources of a server's process and its children between two moments."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: HasPid) -> None:
         self._process = psutil.Process(server.pid)
         self._cpu_s_at_start = self._cpu_s()
 
