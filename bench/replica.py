@@ -65,7 +65,7 @@ class Size(NamedTuple):
 
 
 WHOLE = Size(ROUNDS, 400_000_000, 10.0, SEGMENTS)
-QUICK = Size(1, 100_000_000, 4.0, SEGMENTS[:2])
+QUICK = Size(1, 160_000_000, 4.0, SEGMENTS[:2])
 
 Figures = Mapping[str, float]
 Rows = list[dict[str, Any]]
@@ -262,7 +262,7 @@ def measure(parts: Sequence[str], size: Size, directory: Path) -> Rows:
     rows: Rows = []
     if parts != ["start"]:
         records = records_of(size)
-        small = {f"memory-{number}": records // 4 for number in range(MEMORY_TOPICS)}
+        small = {f"memory-{number}": records // 2 for number in range(MEMORY_TOPICS)}
         (directory / "kafka").mkdir(parents=True)
         kafka = KafkaServer(directory / "kafka")
         try:
@@ -278,8 +278,7 @@ def measure(parts: Sequence[str], size: Size, directory: Path) -> Rows:
                     rows += measure_cold(kafka, replica, size)
             if "memory" in parts:
                 with replica_of(directory / "replica", kafka.remote_dir, upstream) as replica:
-                    # A reader of the last records of a topic in motion would not end.
-                    rows += measure_memory(kafka, replica, list(small), records // 4)
+                    rows += measure_memory(kafka, replica, list(small), records // 2)
         finally:
             kafka.stop()
     if "start" in parts:

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from isotherm.broker.cluster.upstream_metadata_topic import UpstreamMetadataTopic
 from isotherm.clock import SystemClock
 from isotherm.errors import PolicyViolationError
 from isotherm.metrics.registry import Metrics
@@ -19,6 +20,7 @@ from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 from isotherm.remote.metadata.topic.log_dir_topic import LogDirMetadataTopic
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
+from isotherm.remote.metadata.wire.events import iterate_columns, iterate_records
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from isotherm.testing.conformance.remote_metadata import FINISHED, make_segment, make_update
 from isotherm.types import TopicIdPartition
@@ -85,6 +87,36 @@ def test_fold_through_a_client_is_the_fold_of_kafkas_files(
         ends = [segment.end_offset_inclusive + 1 for segment in finished]
         assert [segment.start_offset for segment in finished] == [0, *ends[:-1]]
         assert ends[-1] >= kafka_tiered_topic.local_start_offsets[name.partition]
+
+
+def test_replicas_reader_reads_what_librdkafka_does(
+    kafka: KafkaOracle, kafka_tiered_topic: TieredTopic, topic: KafkaMetadataTopic
+) -> None:
+    with closing(UpstreamMetadataTopic({"bootstrap.servers": kafka.bootstrap_server})) as ours:
+        assert ours.partition_count == topic.partition_count
+        sizes = []
+        for number in range(topic.partition_count):
+            first, end = topic.offsets(number)
+            assert ours.offsets(number) == (first, end)
+            expected = list(iterate_records(topic, number, end_offset=end))
+            sizes.append(len(expected))
+            assert list(iterate_records(ours, number, end_offset=end)) == expected
+            middle = first + (end - first) // 2
+            columns = list(iterate_columns(ours, number, start_offset=middle))
+            rows = [row for part in columns for row in part.offset.tolist()]
+            assert rows == [each.offset for each in expected if each.offset >= middle]
+            values = [value for part in columns for value in part.value.to_pylist()]
+            assert values == [each.value for each in expected if each.offset >= middle]
+            assert ours.read(number, end, 1 << 20) == []
+            assert ours.read_columns(number, end, 1 << 20).next_offset == end
+        # A few at a time, too: the budget is below the size of most runs.
+        fullest = sizes.index(max(sizes))
+        first, end = topic.offsets(fullest)
+        position, small = first, []
+        while records := ours.read(fullest, position, 200):
+            small += records
+            position = small[-1].offset + 1
+        assert [each.offset for each in small] == list(range(first, end))
 
 
 def test_manager_follows_what_kafka_goes_on_to_copy(

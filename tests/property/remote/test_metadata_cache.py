@@ -139,6 +139,14 @@ def walk_to_txn_index(
     return found
 
 
+def _end(segment: RemoteLogSegmentMetadata | None) -> tuple[int, int] | None:
+    return segment and (max(segment.segment_leader_epochs), segment.end_offset_inclusive)
+
+
+def _start(segment: RemoteLogSegmentMetadata | None, epoch: int) -> int | None:
+    return segment and segment.segment_leader_epochs[epoch]
+
+
 @given(histories())
 @settings(max_examples=200)
 def test_cache_answers_as_kafkas_rules_say_and_loses_no_offset(
@@ -166,7 +174,13 @@ def test_cache_answers_as_kafkas_rules_say_and_loses_no_offset(
             del live[event.segment_id]
 
     assert {segment.segment_id for segment in cache.segments()} == set(live)
+    # What look-ups find begins and ends there.
+    held = {epoch: [o for o in OFFSETS if cache.find(epoch, o) is not None] for epoch in EPOCHS}
+    assert _end(cache.last_finished()) == max(
+        ((epoch, offsets[-1]) for epoch, offsets in held.items() if offsets), default=None
+    )
     for epoch, model in epochs.items():
+        assert _start(cache.first_finished(epoch), epoch) == min(held[epoch], default=None)
         assert cache.highest_offset_for_epoch(epoch) == model.highest
         assert {segment.segment_id for segment in cache.segments(epoch)} == {
             segment_id

@@ -22,7 +22,7 @@ from isotherm.broker.cluster.replica_settings import ReplicaSettings
 from isotherm.broker.coordinators.coordinator_elections import offsets_topic
 from isotherm.broker.metadata.image import NO_LEADER, PartitionImage, TopicImage
 from isotherm.broker.surroundings import Surroundings
-from isotherm.broker.tier.tiered_history import TieredHistory, last_segment, read_history
+from isotherm.broker.tier.tiered_history import TieredHistory, read_history
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import (
     ConfigError,
@@ -109,7 +109,7 @@ class BucketCluster(ReplicaCluster):
         if not self._metadata.is_ready(place):
             # Its last segment was deleted.
             return before and before._replace(log_start_offset=before.end_offset)
-        last = last_segment(self._metadata.list_remote_log_segments(place))
+        last = self._metadata.last_finished_segment(place)
         assert last is not None, "a partition without segments is not ready"
         try:
             return read_history(place, last, self._metadata, self.storage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -13,10 +13,7 @@ from isotherm.broker.metadata.image import PartitionImage, TopicImage
 from isotherm.broker.metadata.metadata_records import TOPIC_RESOURCE
 from isotherm.client.cluster_client import ClusterClient
 from isotherm.client.node_address import NodeAddress
-from isotherm.errors import PolicyViolationError
 from isotherm.protocol.api_keys import ApiKey
-from isotherm.remote.metadata.api import NewMetadataRecord
-from isotherm.remote.metadata.topic.kafka_topic import KafkaMetadataTopic
 from isotherm.types import BrokerId, Offset, TopicIdPartition, TopicPartition
 
 _Item = TypeVar("_Item")
@@ -159,18 +156,6 @@ def log_starts(
         if leader in state.brokers:
             starts |= list_offsets(client, state.brokers[leader].address, led, EARLIEST)
     return starts
-
-
-class UpstreamMetadataTopic(KafkaMetadataTopic):
-    """The cluster's `__remote_log_metadata`, as a ConditionalMetadataTopic that refuses writes."""
-
-    def append_at(
-        self, partition: int, end_offset: Offset, records: Sequence[NewMetadataRecord]
-    ) -> NoReturn:
-        raise PolicyViolationError("a read replica does not write to the metadata topic")
-
-    def has_all_below(self, partition: int, end_offset: Offset) -> bool:
-        return True
 
 
 def _parts(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:

@@ -34,19 +34,19 @@ from isotherm.broker.cluster.replica_settings import (
 )
 from isotherm.broker.cluster.upstream import (
     UpstreamBroker,
-    UpstreamMetadataTopic,
     UpstreamState,
     log_starts,
     read_state,
     read_tiered,
 )
+from isotherm.broker.cluster.upstream_metadata_topic import UpstreamMetadataTopic
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import NO_LEADER, BrokerImage, PartitionImage, TopicImage
 from isotherm.broker.peers.tail_reader import TailReader
 from isotherm.broker.peers.upstream_client import UpstreamClient
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.surroundings import Surroundings
-from isotherm.broker.tier.tiered_history import TieredHistory, last_segment, read_history
+from isotherm.broker.tier.tiered_history import TieredHistory, read_history
 from isotherm.client.node_address import NodeAddress
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import (
@@ -57,6 +57,7 @@ from isotherm.errors import (
     RemoteStorageNotReadyError,
     UnknownTopicOrPartitionError,
 )
+from isotherm.remote.metadata.folding.fold import COLUMNAR_RECORDS_MIN
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
@@ -65,7 +66,6 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.storage.store_check import check_store
 from isotherm.types import (
     BrokerId,
-    LeaderEpoch,
     TopicIdPartition,
     TopicPartition,
 )
@@ -144,6 +144,7 @@ class UpstreamCluster(ReplicaCluster):
             clock=self._surroundings.clock,
             metrics=self._surroundings.metrics,
             settings=TopicBasedSettings(),
+            columnar_records_min=_columnar_records_min(self._topic),
         )
         self._metadata.start()
         _logger.info(
@@ -203,21 +204,19 @@ class UpstreamCluster(ReplicaCluster):
             self._answering = answering(self._peers)
         self._passes += 1
         places = {
-            TopicIdPartition(
-                topic.topic_id, topic.name, partition.partition
-            ): partition.leader_epoch
+            TopicIdPartition(topic.topic_id, topic.name, partition.partition)
             for topic in state.topics
             if self._tiered.get(topic.name)
             for partition in topic.partitions
         }
-        self._assign(places.keys())
-        for place, leader_epoch in places.items():
+        self._assign(places)
+        for place in places:
             if self.tier_metadata.is_ready(place):
-                self._look_at(place, leader_epoch)
-        for place in self._histories.keys() - places.keys():
+                self._look_at(place)
+        for place in self._histories.keys() - places:
             del self._histories[place]
             self._last.pop(place, None)
-        self._raise_starts(places.keys())
+        self._raise_starts(places)
         self._looked_s = self._surroundings.clock.monotonic_s()
 
     def _read_state(self) -> UpstreamState:
@@ -238,8 +237,9 @@ class UpstreamCluster(ReplicaCluster):
         self.tier_metadata.on_partition_leadership_changes((), assigned - self._assigned)
         self._assigned = assigned
 
-    def _look_at(self, place: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
-        last = self._find_last(place, leader_epoch)
+    def _look_at(self, place: TopicIdPartition) -> None:
+        assert self._metadata is not None, "the tier is open"
+        last = self._metadata.last_finished_segment(place)
         if last is None:
             if self._last.pop(place, None) is not None:
                 self._histories.pop(place, None)
@@ -248,7 +248,7 @@ class UpstreamCluster(ReplicaCluster):
             return
         self._last[place] = last
         try:
-            self._histories[place] = read_history(place, last, self.tier_metadata, self.storage)
+            self._histories[place] = read_history(place, last, self._metadata, self.storage)
         except (CorruptDataError, RemoteResourceNotFoundError) as error:
             # Its real leader serves it, until another segment ends the history.
             self._histories.pop(place, None)
@@ -258,21 +258,6 @@ class UpstreamCluster(ReplicaCluster):
                 place,
                 error,
             )
-
-    def _find_last(
-        self, place: TopicIdPartition, leader_epoch: LeaderEpoch
-    ) -> RemoteLogSegmentMetadata | None:
-        last = self._last.get(place)
-        if last is None:
-            return last_segment(self.tier_metadata.list_remote_log_segments(place))
-        # Only in the same epoch or a later one can a segment follow the last one.
-        lowest = max(last.segment_leader_epochs)
-        for epoch in range(max(leader_epoch, lowest), lowest - 1, -1):
-            highest = self.tier_metadata.highest_offset_for_epoch(place, epoch)
-            if highest is not None:
-                # None: retention has deleted it, and with it all before.
-                return self.tier_metadata.remote_log_segment_metadata(place, epoch, highest)
-        return None
 
     def _raise_starts(self, places: Collection[TopicIdPartition]) -> None:
         """Begin each history where the cluster's log does: what lies below it may be deleted.
@@ -371,6 +356,14 @@ class UpstreamCluster(ReplicaCluster):
         if self._client is not None:
             self._client.close()
         super().close()
+
+
+def _columnar_records_min(topic: UpstreamMetadataTopic) -> int:
+    """See `fold_metadata_partition`. The kernels are loaded once for all partitions, so all records
+    count."""
+    bounds = (topic.offsets(number) for number in range(topic.partition_count))
+    is_long = sum(end - start for start, end in bounds) >= COLUMNAR_RECORDS_MIN
+    return 0 if is_long else COLUMNAR_RECORDS_MIN
 
 
 def _read_one(topic: UpstreamMetadataTopic) -> None:

@@ -7,21 +7,20 @@ begins where the tier ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from isotherm.remote.history.lineage import checkpoint_of_copy, remote_log_start_offset
-from isotherm.remote.metadata.api import RemoteLogMetadataManager
+from isotherm.remote.metadata.state.cached_reads import CachedReads
 from isotherm.remote.segment_metadata import (
     IndexType,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
 )
 from isotherm.remote.storage.api import RemoteStorageManager
 from isotherm.segment.leader_epoch_checkpoint import EpochEntry
 from isotherm.segment.leader_epochs import without_empty_epochs
 from isotherm.segment.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
-from isotherm.types import Offset, TopicIdPartition
+from isotherm.types import LeaderEpoch, Offset, TopicIdPartition
 
 
 class TieredHistory(NamedTuple):
@@ -37,25 +36,10 @@ class TieredHistory(NamedTuple):
     producers: tuple[ProducerSnapshotEntry, ...]
 
 
-def last_segment(
-    segments: Iterable[RemoteLogSegmentMetadata],
-) -> RemoteLogSegmentMetadata | None:
-    """The finished segment at the end of the history; None without one.
-
-    The latest leader epoch decides: what an earlier leader copied beyond it was cut off.
-    """
-    finished = [e for e in segments if e.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
-    return max(
-        finished,
-        key=lambda each: (max(each.segment_leader_epochs), each.end_offset_inclusive),
-        default=None,
-    )
-
-
 def read_history(
     partition: TopicIdPartition,
     last: RemoteLogSegmentMetadata,
-    metadata: RemoteLogMetadataManager,
+    metadata: CachedReads,
     storage: RemoteStorageManager,
 ) -> TieredHistory:
     """The history that ends with the segment `last`.
@@ -70,9 +54,11 @@ def read_history(
     producers = read_producer_snapshot(
         bytes(storage.fetch_index(last, IndexType.PRODUCER_SNAPSHOT))
     )
-    start = remote_log_start_offset(
-        without_empty_epochs(epochs),
-        end,
-        lambda epoch: metadata.list_remote_log_segments(partition, epoch),
-    )
+
+    def first_of(epoch: LeaderEpoch) -> Sequence[RemoteLogSegmentMetadata]:
+        # Not all: a partition may have a hundred thousand.
+        first = metadata.first_finished_segment(partition, epoch)
+        return () if first is None else (first,)
+
+    start = remote_log_start_offset(without_empty_epochs(epochs), end, first_of)
     return TieredHistory(start, end, tuple(epochs), tuple(producers))

@@ -38,7 +38,7 @@ from isotherm.errors import (
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.futures import done_future
 from isotherm.remote.metadata.api import ConditionalMetadataTopic
-from isotherm.remote.metadata.folding.fold import fold_metadata_partition
+from isotherm.remote.metadata.folding.fold import COLUMNAR_RECORDS_MIN, fold_metadata_partition
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.state.cached_reads import CachedReads
 from isotherm.remote.metadata.state.partition_store import (
@@ -106,12 +106,15 @@ class TopicBasedRemoteLogMetadataManager(CachedReads):
         metrics: Metrics,
         settings: TopicBasedSettings | None = None,
         keyed: KeyedMetadata | None = None,
+        columnar_records_min: int = COLUMNAR_RECORDS_MIN,
     ) -> None:
-        """Follow nothing before `start`. Without `keyed` the feature level stays 0."""
+        """Follow nothing before `start`. Without `keyed` the feature level stays 0. A metadata
+        partition of `columnar_records_min` offsets or more is folded by columns."""
         self._topic = topic
         self._clock = clock
         self._metrics = metrics
         self._settings = settings or TopicBasedSettings()
+        self._columnar_records_min = columnar_records_min
         self._store = RemotePartitionMetadataStore()
         self._lock = threading.Lock()
         self._readers: dict[int, MetadataPartitionReader] = {}
@@ -515,7 +518,13 @@ class TopicBasedRemoteLogMetadataManager(CachedReads):
 
     def _new_reader(self, number: int) -> MetadataPartitionReader:
         return MetadataPartitionReader(
-            self._topic, number, self._store, self._settings, self._metrics, self._listener
+            self._topic,
+            number,
+            self._store,
+            self._settings,
+            self._metrics,
+            self._listener,
+            columnar_records_min=self._columnar_records_min,
         )
 
     def _reader_of(self, partition: TopicIdPartition) -> MetadataPartitionReader | None:

@@ -304,6 +304,24 @@ class RemoteLogMetadataCache:
             state = self._epochs.get(leader_epoch)
             return state.highest_log_offset if state is not None else None
 
+    def first_finished(self, leader_epoch: LeaderEpoch) -> RemoteLogSegmentMetadata | None:
+        """The segment with the epoch's lowest offset that look-ups find. O(1)."""
+        with self._lock:
+            state = self._epochs.get(leader_epoch)
+            segment = None if state is None else state.first
+            return None if segment is None else self._segment(segment)
+
+    def last_finished(self) -> RemoteLogSegmentMetadata | None:
+        """The segment with the highest offset that look-ups find in the latest leader epoch with
+        any: what an earlier leader copied beyond it was cut off. Its cost is that of the epochs.
+        """
+        with self._lock:
+            for epoch in sorted(self._epochs, reverse=True):
+                segment = self._epochs[epoch].last
+                if segment is not None:
+                    return self._segment(segment)
+            return None
+
     def segments(self, leader_epoch: LeaderEpoch | None = None) -> list[RemoteLogSegmentMetadata]:
         """Segments in every state but DELETE_SEGMENT_FINISHED, ordered by start offset, then end,
         then id."""

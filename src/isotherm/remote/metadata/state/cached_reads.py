@@ -39,3 +39,15 @@ class CachedReads(ABC):
 
     def remote_log_size(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> int:
         return self._cache(partition).size_in_bytes(leader_epoch)
+
+    def first_finished_segment(
+        self, partition: TopicIdPartition, leader_epoch: LeaderEpoch
+    ) -> RemoteLogSegmentMetadata | None:
+        """The finished segment with the epoch's lowest offset, without a look at the others. Raises
+        as the other reads."""
+        return self._cache(partition).first_finished(leader_epoch)
+
+    def last_finished_segment(self, partition: TopicIdPartition) -> RemoteLogSegmentMetadata | None:
+        """The finished segment at the end of the history; None without one. The latest leader epoch
+        decides. Raises as the other reads."""
+        return self._cache(partition).last_finished()

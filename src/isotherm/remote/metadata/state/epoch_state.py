@@ -81,6 +81,16 @@ class RemoteLogLeaderEpochState:
         return list(zip(self._starts, self._ids, strict=True))
 
     @property
+    def first(self) -> bytes | None:
+        """The finished segment with the lowest offset."""
+        return self._ids[0] if self._ids else None
+
+    @property
+    def last(self) -> bytes | None:
+        """The finished segment with the highest offset."""
+        return self._ids[bisect_left(self._reach, self._reach[-1])] if self._ids else None
+
+    @property
     def tail(self) -> Offset:
         """A segment that starts above this offset overlaps no finished one, present or past; -1 if
         there was none."""

@@ -29,7 +29,7 @@ from isotherm.errors import (
 )
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import MetadataTopic, MetadataTopicRecord
-from isotherm.remote.metadata.folding.fold import fold_metadata_partition
+from isotherm.remote.metadata.folding.fold import COLUMNAR_RECORDS_MIN, fold_metadata_partition
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.state.partition_store import (
     FoldedPartition,
@@ -71,14 +71,18 @@ class MetadataPartitionReader:
         settings: TopicBasedSettings,
         metrics: Metrics,
         listener: Callable[[Iterable[TopicIdPartition]], None] | None = None,
+        *,
+        columnar_records_min: int = COLUMNAR_RECORDS_MIN,
     ) -> None:
-        """`listener` gets the user partitions whose events were applied."""
+        """`listener` gets the user partitions whose events were applied. For
+        `columnar_records_min` see `fold_metadata_partition`."""
         self._topic = topic
         self._listener = listener
         self._partition = partition
         self._store = store
         self._settings = settings
         self._metrics = metrics
+        self._columnar_records_min = columnar_records_min
         self._polling = threading.Lock()
         self._lock = threading.Lock()
         self._position: Offset = 0
@@ -273,7 +277,11 @@ class MetadataPartitionReader:
             users, fresh = self._active, set(self._fresh)
         if fresh:
             folded = fold_metadata_partition(
-                self._topic, self._partition, fresh.__contains__, self._report
+                self._topic,
+                self._partition,
+                fresh.__contains__,
+                self._report,
+                columnar_records_min=self._columnar_records_min,
             )
             # Before `next_offset` is set, which states that the cache has the events
             # (`has_folded`).
