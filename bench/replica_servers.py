@@ -82,6 +82,13 @@ class ReplicaServer:
             words = self._log_path.read_text()[-_SHOWN_BYTES:]
             raise RuntimeError(f"the replica has ended:\n{words}")
 
+    def kill(self) -> None:
+        """End the process at once (SIGKILL)."""
+        assert self._process is not None, "the replica is started"
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()

@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.broker.cluster.replica_cluster import PARTITIONS, STATE_AGE
+from isotherm.broker.cluster.upstream_cluster import METADATA_LAG
 from isotherm.errors import ConfigError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.remote.remote_tier_metrics import LOCAL_RETENTION_SIZE, RETENTION_SIZE
@@ -119,7 +120,7 @@ def test_metrics_that_pages_name_are_exported(
     with urllib.request.urlopen(url(broker), timeout=TIMEOUT_S) as answer:
         exported |= set(re.findall(r"^# HELP (\S+)", answer.read().decode(), re.MULTILINE))
     # Those of a read replica of a cluster.
-    exported |= {RETENTION_SIZE, LOCAL_RETENTION_SIZE, STATE_AGE, PARTITIONS}
+    exported |= {RETENTION_SIZE, LOCAL_RETENTION_SIZE, STATE_AGE, PARTITIONS, METADATA_LAG}
     named = {
         (page.name, match[1])
         for page in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/guides/*.md")]

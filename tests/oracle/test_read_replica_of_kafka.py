@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from isotherm.broker.cluster.replica_cluster import PARTITIONS, STATE_AGE
 from isotherm.broker.cluster.replica_settings import Tail
+from isotherm.broker.cluster.upstream_cluster import METADATA_LAG
 from isotherm.client.node_address import NodeAddress
 from isotherm.errors import ConfigError
 from isotherm.testing.local_servers import free_ports
@@ -68,6 +69,18 @@ def test_consumers_get_what_kafka_gives_them(
     assert metrics.value(PARTITIONS) >= len(kafka_tiered_topic.local_start_offsets)
     before_s = metrics.value(STATE_AGE)
     wait_until(lambda: metrics.value(STATE_AGE) < before_s, "another look at the cluster")
+
+
+def test_records_of_the_metadata_topic_that_are_not_applied_are_counted(
+    kafka: KafkaOracle, proxy: EmbeddedReplica
+) -> None:
+    metrics = proxy.node.metrics
+    wait_until(lambda: metrics.value(METADATA_LAG) == 0, "all records")
+    # Its follower ends, and nothing is applied any more.
+    proxy.node._replica.tier_metadata.close()
+    make_tiered_topic(kafka, "not-applied", partitions=1, records=2500)
+    wait_until(lambda: metrics.value(METADATA_LAG) > 0, "records that are not applied")
+    delete_topic(kafka.bootstrap_server, "not-applied")
 
 
 def test_replica_is_the_only_broker_that_clients_see(

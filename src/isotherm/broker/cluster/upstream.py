@@ -14,7 +14,7 @@ from isotherm.broker.metadata.metadata_records import TOPIC_RESOURCE
 from isotherm.client.cluster_client import ClusterClient
 from isotherm.client.node_address import NodeAddress
 from isotherm.protocol.api_keys import ApiKey
-from isotherm.types import BrokerId, Offset, TopicIdPartition, TopicPartition
+from isotherm.types import BrokerId, Offset, TopicPartition
 
 _Item = TypeVar("_Item")
 
@@ -24,7 +24,7 @@ _METADATA_VERSION, _FIRST_ID_VERSION = 12, 10
 _LIST_OFFSETS_VERSION = 11
 _CONSUMER = -1
 _TIMEOUT = datetime.timedelta(seconds=30)
-EARLIEST = -2
+EARLIEST, LATEST = -2, -1
 
 
 class UpstreamBroker(NamedTuple):
@@ -139,10 +139,13 @@ def list_offsets(
     return offsets
 
 
-def log_starts(
-    client: ClusterClient, state: UpstreamState, places: Iterable[TopicIdPartition]
+def read_offsets(
+    client: ClusterClient,
+    state: UpstreamState,
+    places: Iterable[TopicPartition],
+    timestamp: int,
 ) -> dict[TopicPartition, Offset]:
-    """The log start of each partition, from its leader."""
+    """As `list_offsets`, of each partition from its leader. Those without one are left out."""
     leaders = {
         TopicPartition(topic.name, partition.partition): partition.leader
         for topic in state.topics
@@ -150,12 +153,12 @@ def log_starts(
     }
     by_leader: dict[BrokerId, list[TopicPartition]] = defaultdict(list)
     for place in places:
-        by_leader[leaders.get(place.topic_partition, -1)].append(place.topic_partition)
-    starts: dict[TopicPartition, Offset] = {}
+        by_leader[leaders.get(place, -1)].append(place)
+    offsets: dict[TopicPartition, Offset] = {}
     for leader, led in by_leader.items():
         if leader in state.brokers:
-            starts |= list_offsets(client, state.brokers[leader].address, led, EARLIEST)
-    return starts
+            offsets |= list_offsets(client, state.brokers[leader].address, led, timestamp)
+    return offsets
 
 
 def _parts(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -33,15 +34,18 @@ from isotherm.broker.cluster.replica_settings import (
     Tail,
 )
 from isotherm.broker.cluster.upstream import (
+    EARLIEST,
+    LATEST,
     UpstreamBroker,
     UpstreamState,
-    log_starts,
+    read_offsets,
     read_state,
     read_tiered,
 )
 from isotherm.broker.cluster.upstream_metadata_topic import UpstreamMetadataTopic
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.image import NO_LEADER, BrokerImage, PartitionImage, TopicImage
+from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.tail_reader import TailReader
 from isotherm.broker.peers.upstream_client import UpstreamClient
 from isotherm.broker.server.requests.served_api import Api
@@ -65,13 +69,16 @@ from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.storage.store_check import check_store
 from isotherm.types import (
+    REMOTE_LOG_METADATA_TOPIC,
     BrokerId,
+    Offset,
     TopicIdPartition,
     TopicPartition,
 )
 
 _logger = logging.getLogger(__name__)
 
+METADATA_LAG = "isotherm_replica_metadata_lag_records"
 PASS_INTERVAL_S = 0.5
 # Passes between two looks at the ACLs, and at which topics are tiered: few topics change it.
 PASSES_PER_CONFIGS = 20
@@ -109,6 +116,17 @@ class UpstreamCluster(ReplicaCluster):
         self._assigned: set[TopicIdPartition] = set()
         # What ends the history of each partition.
         self._last: dict[TopicIdPartition, RemoteLogSegmentMetadata] = {}
+        self._metadata_ends: dict[int, Offset] = {}
+
+    def begin_histories(
+        self, replica_manager: ReplicaManager, control_executor: ThreadPoolExecutor
+    ) -> None:
+        super().begin_histories(replica_manager, control_executor)
+        self._surroundings.metrics.computed_gauge(
+            METADATA_LAG,
+            "Records of the cluster's metadata topic that the replica has not applied.",
+            lambda: float(self.metadata_lag_records),
+        )
 
     def tail_reader(self) -> TailReader | None:
         """What reads behind the tier for clients; the caller closes it."""
@@ -217,6 +235,7 @@ class UpstreamCluster(ReplicaCluster):
             del self._histories[place]
             self._last.pop(place, None)
         self._raise_starts(places)
+        self._note_metadata_ends()
         self._looked_s = self._surroundings.clock.monotonic_s()
 
     def _read_state(self) -> UpstreamState:
@@ -266,7 +285,10 @@ class UpstreamCluster(ReplicaCluster):
         too.
         """
         serves_all = self._tail is not Tail.LEADER
-        starts = log_starts(self.client, self._state, places if serves_all else self._histories)
+        served = places if serves_all else self._histories
+        starts = read_offsets(
+            self.client, self._state, (place.topic_partition for place in served), EARLIEST
+        )
         for place in places:
             start, history = starts.get(place.topic_partition), self._histories.get(place)
             if start is None:
@@ -277,6 +299,24 @@ class UpstreamCluster(ReplicaCluster):
                 self._histories[place] = TieredHistory(start, start, (), ())
             else:
                 self._histories.pop(place, None)
+
+    def _note_metadata_ends(self) -> None:
+        """Not by the reader's own fetches: it may be the one that has stopped."""
+        assert self._metadata is not None, "the tier is open"
+        places = [TopicPartition(REMOTE_LOG_METADATA_TOPIC, n) for n in self._metadata.positions()]
+        ends = read_offsets(self.client, self._state, places, LATEST)
+        # Of a partition without a leader the last end that was seen counts.
+        self._metadata_ends |= {place.partition: end for place, end in ends.items()}
+
+    @property
+    def metadata_lag_records(self) -> int:
+        """Records of the metadata topic that are not applied, of the ends that the last look has
+        seen. Any thread."""
+        if self._metadata is None:
+            return 0
+        ends = self._metadata_ends
+        behind = (ends.get(n, 0) - read for n, read in self._metadata.positions().items())
+        return sum(max(0, each) for each in behind)
 
     # ---- what clients see. Control thread.
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.cluster.upstream import EARLIEST, LATEST
 from isotherm.client.cluster_client import ClusterClient
 from isotherm.client.node_address import NodeAddress
 from isotherm.errors import (
@@ -30,7 +31,6 @@ from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, N
 from isotherm.remote.metadata.wire.events import columns_of
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, TimestampMs
 
-EARLIEST, LATEST = -2, -1
 FETCH_BYTES_MAX = 16 * 1024 * 1024
 """The most that an answer has, unless its first batch is larger."""
 

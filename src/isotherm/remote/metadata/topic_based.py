@@ -249,6 +249,10 @@ class TopicBasedRemoteLogMetadataManager(CachedReads):
         is_torn = self._writer.is_torn(metadata_partition(partition, self._topic.partition_count))
         return is_known and reader is not None and reader.failure is None and not is_torn
 
+    def positions(self) -> dict[int, Offset]:
+        """Each metadata partition that is followed, and the offset below which all is applied."""
+        return {number: reader.position for number, reader in self._readers_snapshot()}
+
     @contextmanager
     def exclusively(self, partition: TopicIdPartition) -> Iterator[None]:
         """See `isotherm.remote.metadata.api.ExclusiveMetadata`."""
