@@ -130,9 +130,8 @@ def repartition(
         job.check_groups_follow(committed, ranges)
     settings = replace(
         settings_of(
-            partitioner, job.PLACE, compression, batch_size, segment_bytes, appends=bool(starts)
+            partitioner, None, compression, batch_size, segment_bytes, appends=bool(starts)
         ),
-        ties_by=job.TIE,
         may_expire=True,
     )
     with progress("reading the topic"):
@@ -140,7 +139,7 @@ def repartition(
     with spark_session(spark_options) as spark, progress("reading records") as show_step:
         rows = job.old_rows(spark, texts, old, ranges)
         with load_job.planned(rows, target, settings) as plan:
-            reports = load_job.load(spark, plan, show_step, fetch_bytes=options.fetch_bytes)
+            reports = load_job.load(plan, show_step, fetch_bytes=options.fetch_bytes)
             show_step("translating offsets")
             translated = job.translated_offsets(plan.packed, ranges, committed, target.ends)
     with progress("waiting for the broker to adopt the history"):

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from isotherm.spark.option_parsing import option_texts, parse_options
 from isotherm.spark.requirements import check_requirements
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from isotherm.spark.small_input import BatchFunction
 
 
 def read(spark: SparkSession, options: Mapping[str, object]) -> DataFrame:
@@ -30,6 +33,22 @@ def read(spark: SparkSession, options: Mapping[str, object]) -> DataFrame:
     Errors of the tier or the brokers are raised when the query runs.
     """
     check_requirements()
+    mapped = mapped_rows(spark, options)
+    return mapped.tasks.mapInArrow(mapped.rows_of, mapped.schema)
+
+
+class MappedRows(NamedTuple):
+    """The tasks of a read as a frame, and the function of `mapInArrow` that turns them into rows of
+    the schema."""
+
+    tasks: DataFrame
+    rows_of: BatchFunction
+    schema: StructType
+
+
+def mapped_rows(spark: SparkSession, options: Mapping[str, object]) -> MappedRows:
+    """The parts of `read`, for a job whose own function takes the rows in the same worker: they do
+    not pass through the JVM then."""
     from isotherm.spark.row_schema import chosen_schema
     from isotherm.spark.tasks_source import IsothermTasks, rows_of_tasks
 
@@ -38,4 +57,4 @@ def read(spark: SparkSession, options: Mapping[str, object]) -> DataFrame:
     schema = chosen_schema(parsed.columns, include_headers=parsed.include_headers)
     spark.dataSource.register(IsothermTasks)
     tasks = spark.read.format(IsothermTasks.name()).options(**texts).load()
-    return tasks.mapInArrow(functools.partial(rows_of_tasks, parsed, schema), schema)
+    return MappedRows(tasks, functools.partial(rows_of_tasks, parsed, schema), schema)

@@ -13,9 +13,11 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from pyspark.storagelevel import StorageLevel
 
 from isotherm.clock import Clock
 from isotherm.errors import (
@@ -45,6 +47,7 @@ from isotherm.spark.jobs.load_passes import (
     prepare,
     write_all,
 )
+from isotherm.spark.jobs.packed_rows import WorkerRows
 from isotherm.spark.jobs.rewrite_run import (
     check_begun_alone,
     check_cluster_publishes,
@@ -54,6 +57,8 @@ from isotherm.spark.jobs.rewrite_run import (
 from isotherm.spark.jobs.rewrite_tasks import open_journals
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.reading.brokers import KafkaBrokers
+from isotherm.spark.small_input import SMALL_INPUT_ROWS_MAX, small_session
+from isotherm.spark.table_frame import table_frame
 from isotherm.spark.tier.open_log import open_brokers
 from isotherm.spark.tier.tier_settings import tier_settings
 from isotherm.types import Offset, TimestampMs, TopicIdPartition
@@ -62,7 +67,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BATCH_SIZE_DEFAULT = 128 * 1024
+_FIRST_LOOK_S = 0.1
+_PAUSE_GROWTH = 1.25
 _LOOK_INTERVAL_S = 1.0
+"""Each look lists the bucket, so the pauses between them grow up to this one."""
 _UNLIMITED = -1
 
 
@@ -75,7 +83,6 @@ class LoadSettings:
     now_ms: TimestampMs
     partitioner: Partitioner = Partitioner.MURMUR2
     order_by: str | None = None
-    ties_by: str | None = None
     compression: CompressionType | None = None
     compression_level: int | None = None
     batch_size: int = BATCH_SIZE_DEFAULT
@@ -232,38 +239,49 @@ def _check_no_run(store: ObjectStoreSettings, partitions: Iterable[TopicIdPartit
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """The rows, persisted, and where they go."""
+    """The rows, on disk, and where they go. `pieces` are the rows of `packed` in the session in
+    which they are counted and split."""
 
     target: LoadTarget
     rows: list[PartitionRows]
     packed: DataFrame
+    pieces: DataFrame
 
 
 @contextmanager
-def planned(frame: DataFrame, target: LoadTarget, settings: LoadSettings) -> Iterator[LoadPlan]:
+def planned(
+    rows: DataFrame | WorkerRows, target: LoadTarget, settings: LoadSettings
+) -> Iterator[LoadPlan]:
     """Read the input, and keep it on the executors' disks in the block.
 
     Raises ConfigError for columns of wrong types, InvalidRecordError for rows that are no records,
     and PolicyViolationError if the topic's retention would delete records at once.
     """
-    with _pieces_folder(frame.sparkSession) as folder:
+    spark = (rows.tasks if isinstance(rows, WorkerRows) else rows).sparkSession
+    with ExitStack() as stack:
+        folder = stack.enter_context(_pieces_folder(spark))
         packed = prepare(
-            frame,
+            rows,
             partitioner=settings.partitioner,
             partitions_count=len(target.ends),
             run_size=target.rules.batch_size,
             order_by=settings.order_by,
-            ties_by=settings.ties_by,
             now_ms=settings.now_ms,
             folder=folder,
         )
-        try:
-            rows = count_rows(packed, len(target.ends))
-            if not settings.may_expire:
-                _check_retention(target, rows, settings.now_ms)
-            yield LoadPlan(target, rows, packed)
-        finally:
-            packed.unpersist()
+        if folder is None:
+            packed = pieces = packed.persist(StorageLevel.DISK_ONLY)
+            stack.callback(packed.unpersist)
+        else:
+            # The pieces are in files, so a row has little more than a place.
+            table = packed.toArrow()
+            packed = pieces = table_frame(spark, table)
+            if len(table) <= SMALL_INPUT_ROWS_MAX:
+                pieces = table_frame(small_session(spark), table)
+        counted = count_rows(pieces, len(target.ends))
+        if not settings.may_expire:
+            _check_retention(target, counted, settings.now_ms)
+        yield LoadPlan(target, counted, packed, pieces)
 
 
 @contextmanager
@@ -314,7 +332,6 @@ def report(plan: LoadPlan, staged: Sequence[NewSegment] = ()) -> list[LoadReport
 
 
 def load(
-    spark: SparkSession,
     plan: LoadPlan,
     progress: Callable[[str], None] = lambda text: None,
     *,
@@ -328,11 +345,11 @@ def load(
     target = plan.target
     journals, run = open_journals(target.store), new_run()
     task_bytes = max(TASK_BYTES_MIN, target.rules.segment_bytes)
-    ranges = plan_ranges(plan.packed, plan.rows, task_bytes)
+    ranges = plan_ranges(plan.pieces, plan.rows, task_bytes)
     owners = target.owners
     progress("counting records")
     starts = {row.partition: target.ends[owners[row.partition]] for row in plan.rows}
-    places = first_offsets(plan.packed, plan.rows, ranges, starts)
+    places = first_offsets(plan.pieces, plan.rows, ranges, starts)
     if not places:
         return report(plan)
     progress("writing segments")
@@ -353,7 +370,7 @@ def load(
     settings = WriteSettings(
         run=run, target=target.store, rules=target.rules, fetch_bytes=fetch_bytes
     )
-    staged = write_all(spark, plan.packed, ranges, places, owners, settings)
+    staged = write_all(plan.pieces, ranges, places, owners, settings)
     check_not_undone(journals, run, [segment.metadata.segment_id for segment in staged])
     for journal in started:
         segments = _segments_of(journal.partition, staged)
@@ -411,7 +428,7 @@ def await_adoption(
     """Wait until the broker has adopted the histories. Raises PolicyViolationError if it refuses
     one, and RequestTimedOutError after the time limit; the broker goes on after that."""
     deadline_s = clock.monotonic_s() + wait_s
-    never = threading.Event()
+    never, pause_s = threading.Event(), _FIRST_LOOK_S
     while runs := waiting_runs(store, partitions):
         if clock.monotonic_s() >= deadline_s:
             raise RequestTimedOutError(
@@ -421,4 +438,5 @@ def await_adoption(
                 f" bucket={store.url} hint='is this the bucket of the topic, and do all replicas"
                 " run?'"
             )
-        clock.wait(never, _LOOK_INTERVAL_S)
+        clock.wait(never, pause_s)
+        pause_s = min(_PAUSE_GROWTH * pause_s, _LOOK_INTERVAL_S)

@@ -1,7 +1,7 @@
 """The Spark passes of a load: rows become the segments of a history.
 
     pack     the partition of each row, and its place in the order; rows go into pieces
-             (packed_rows). Persisted on disk, so that every later pass sees the same rows
+             (packed_rows), which are on disk, so that every later pass sees the same rows
     count    rows and bytes of each partition, and of each range of places that it is cut into: with
              the counts before it a task knows the offset of its first record
     write    pieces go to their tasks, in order; each task sorts one range after the other, writes
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 from pyspark.sql import functions as sql
 from pyspark.sql import types
-from pyspark.storagelevel import StorageLevel
 
 from isotherm.errors import ConfigError, InvalidRecordError, PolicyViolationError
 from isotherm.record.encode import Partitioner
@@ -34,7 +33,9 @@ from isotherm.remote.rewriting.staging import stage_new_segment
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs import packed_rows, parquet_rows
+from isotherm.spark.jobs.packed_rows import PLACE, WorkerRows
 from isotherm.spark.jobs.rewrite_tasks import by_task, open_journals, open_storage
+from isotherm.spark.small_input import map_batches
 from isotherm.spark.task_folder import task_folder
 from isotherm.types import Offset, TimestampMs, TopicIdPartition
 
@@ -54,6 +55,7 @@ RANGE_BYTES = 48 * 1024 * 1024
 _ENCODED_BYTES = 8 * 1024 * 1024
 """Rows that a task encodes at once: the last batch of them may be small."""
 _PIECES_AT_ONCE = 8
+_NO_PARTITION_COLUMN = "the partitioner is column, and the input has no column partition"
 _ROWS_AT_ONCE = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _QUANTILE_ACCURACY = 10_000
 
@@ -97,23 +99,26 @@ class WriteSettings:
 
 
 def prepare(
-    frame: DataFrame,
+    rows: DataFrame | WorkerRows,
     *,
     partitioner: Partitioner,
     partitions_count: int,
     run_size: int,
     order_by: str | None,
-    ties_by: str | None,
     now_ms: TimestampMs,
     folder: str | None,
 ) -> DataFrame:
-    """The rows as records, packed and persisted on disk; the caller unpersists them. Rows with
-    equal places are in the order of `ties_by`, else of the input. `folder` is for pieces, if all
-    tasks see it; the caller deletes it.
+    """The rows as records, packed. Rows with equal places are in the order of their ties, else of
+    the input. `folder` is for pieces, if all tasks see it; the caller deletes it.
 
     Raises ConfigError for columns that are no record's.
     """
-    columns = {field.name.lower(): field for field in frame.schema.fields}
+    packer = functools.partial(packed_rows.pack, partitioner, partitions_count, run_size, folder)
+    if isinstance(rows, WorkerRows):
+        if partitioner is Partitioner.COLUMN:
+            raise ConfigError(_NO_PARTITION_COLUMN)
+        return rows.packed(packer)
+    columns = {field.name.lower(): field for field in rows.schema.fields}
     if "value" not in columns:
         raise ConfigError(
             f"the input has no column value columns={sorted(columns)}"
@@ -124,25 +129,20 @@ def prepare(
         _bytes_of(columns, "value").alias("value"),
         _timestamp_of(columns, now_ms).alias("timestamp"),
         _timestamp_type_of(columns).alias("timestamp_type"),
-        _place_of(frame, columns, order_by, now_ms).alias("place"),
+        _place_of(rows, columns, order_by, now_ms).alias(PLACE),
         *_headers_of(columns),
     ]
     if partitioner is Partitioner.COLUMN:
         if "partition" not in columns:
-            raise ConfigError("the partitioner is column, and the input has no column partition")
+            raise ConfigError(_NO_PARTITION_COLUMN)
         chosen.append(sql.col(columns["partition"].name).cast("int").alias("partition"))
-    if ties_by is not None:
-        chosen.append(sql.expr(ties_by).cast("long").alias("tie"))
-    packer = functools.partial(packed_rows.pack, partitioner, partitions_count, run_size, folder)
-    is_as_read = order_by is None and ties_by is None and partitioner is not Partitioner.COLUMN
-    tasks = parquet_rows.tasks_of(frame) if is_as_read else []
-    if tasks:
-        reader = functools.partial(parquet_rows.read, tasks, frame.columns, now_ms)
-        numbers = frame.sparkSession.range(0, len(tasks), 1, len(tasks))
-        packed = numbers.mapInArrow(lambda each: packer(reader(each)), packed_rows.PACKED_SQL)
-    else:
-        packed = frame.select(*chosen).mapInArrow(packer, packed_rows.PACKED_SQL)
-    return packed.persist(StorageLevel.DISK_ONLY)
+    elif order_by is None:
+        tasks = parquet_rows.tasks_of(rows)
+        if tasks:
+            reader = functools.partial(parquet_rows.read, tasks, rows.columns, now_ms)
+            numbers = rows.sparkSession.range(0, len(tasks), 1, len(tasks))
+            return WorkerRows(numbers, reader).packed(packer)
+    return rows.select(*chosen).mapInArrow(packer, packed_rows.PACKED_SQL)
 
 
 def _timestamp_type_of(columns: Mapping[str, types.StructField]) -> Column:
@@ -289,7 +289,7 @@ def _split(packed: DataFrame, ranges: Sequence[PlaceRange], *, with_data: bool) 
         [place_range.task for place_range in ranges],
         with_data=with_data,
     )
-    return packed.mapInArrow(splitter, packed_rows.SPLIT_SQL)
+    return map_batches(packed, splitter, packed_rows.SPLIT)
 
 
 def first_offsets(
@@ -322,7 +322,6 @@ def _records_of_tasks(split: DataFrame) -> list[Row]:
 
 
 def write_all(
-    spark: SparkSession,
     packed: DataFrame,
     ranges: Sequence[PlaceRange],
     places: Mapping[int, TaskPlace],
@@ -335,7 +334,7 @@ def write_all(
     """
     write = functools.partial(_write, settings, dict(places), dict(owners))
     split = by_task(_split(packed, ranges, with_data=True), ranges[-1].task + 1)
-    with _few_rows_at_once(spark):
+    with _few_rows_at_once(split.sparkSession):
         rows = (
             split.sortWithinPartitions("task", "range", "row")
             .select("task", "range", "data")

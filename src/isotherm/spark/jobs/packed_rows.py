@@ -10,6 +10,8 @@ in files, and Spark has only their places.
                -> `in_order`: the pieces of a range as one, sorted
 
 Order is by `place`, then by `tie` if the rows have one, else by the input's order.
+
+Rows that a worker can read by itself (WorkerRows) are packed where they are read.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +33,13 @@ if TYPE_CHECKING:
     from io import BufferedWriter
 
     import numpy.typing as npt
+    from pyspark.sql import DataFrame
 
     from isotherm.record.batch_table import Int32Array, Int64Array
+    from isotherm.spark.small_input import BatchFunction
+
+PLACE = "place"
+TIE = "tie"
 
 PACK_BYTES = 16 * 1024 * 1024
 """Rows that are packed at once. Each gives a piece for each partition."""
@@ -57,7 +65,6 @@ _PACKED: dict[str, pa.DataType] = {
     "places": pa.list_(pa.int64()),
     "data": pa.binary(),
 }
-SPLIT_SQL = "task int, range int, row long, records long, data binary"
 _SPLIT: dict[str, pa.DataType] = {
     "task": pa.int32(),
     "range": pa.int32(),
@@ -65,6 +72,20 @@ _SPLIT: dict[str, pa.DataType] = {
     "records": pa.int64(),
     "data": pa.binary(),
 }
+SPLIT = pa.schema(_SPLIT)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRows:
+    """Records that never are rows of Spark's. `read` turns the rows of `tasks` into records in a
+    worker: key, value, timestamp, timestamp_type, PLACE, and as needed headers, partition, TIE."""
+
+    tasks: DataFrame
+    read: BatchFunction
+
+    def packed(self, packer: BatchFunction) -> DataFrame:
+        read = self.read
+        return self.tasks.mapInArrow(lambda batches: packer(read(batches)), PACKED_SQL)
 
 
 def pack(
@@ -172,7 +193,7 @@ def split(
                 }
                 for number, records, data in pieces
             ]
-            yield pa.RecordBatch.from_pylist(split_rows, schema=pa.schema(_SPLIT))
+            yield pa.RecordBatch.from_pylist(split_rows, schema=SPLIT)
 
 
 def _cut(

@@ -9,28 +9,31 @@ same time.
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import functions as sql
 
 from isotherm.errors import PolicyViolationError
-from isotherm.spark.jobs.packed_rows import places_of
-from isotherm.spark.mapped_read import read
+from isotherm.spark.arrow_rows import numbers
+from isotherm.spark.jobs.packed_rows import PLACE, TIE, WorkerRows, places_of
+from isotherm.spark.mapped_read import mapped_rows
 from isotherm.spark.options import READ_COMMITTED
 from isotherm.types import Offset, TopicIdPartition
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from isotherm.record.batch_table import Int64Array
     from isotherm.spark.plan.offsets import OffsetBounds
+    from isotherm.spark.small_input import BatchFunction
 
 _PLACES = 2.0**40
-
-
-PLACE = "place"
-TIE = "tie"
+_MICROS_PER_MS = 1000
 
 
 class OldRange(NamedTuple):
@@ -70,48 +73,64 @@ def old_ranges(bounds: Mapping[int, OffsetBounds], starts: Mapping[int, Offset])
 
 def old_rows(
     spark: SparkSession, options: Mapping[str, object], topic: str, ranges: Sequence[OldRange]
-) -> DataFrame:
+) -> WorkerRows:
     """The committed records of these ranges, with their place in the new topic.
 
     Columns of the record, PLACE, and TIE, which is offset * old_count + partition: a unique number
-    that ascends within a partition.
+    that ascends within a partition. The workers that read them pack them, too.
     """
-    texts = {
-        **options,
-        "subscribe": topic,
-        "includeHeaders": "true",
-        "isolationLevel": READ_COMMITTED,
-        "startingOffsets": json.dumps({topic: {str(e.partition): e.start for e in ranges}}),
-        "endingOffsets": json.dumps({topic: {str(e.partition): e.end for e in ranges}}),
-    }
-    rows = read(spark, texts)
-    return rows.select(
-        "key",
-        "value",
-        "headers",
-        "timestamp",
-        "timestampType",
-        _place(ranges).alias(PLACE),
-        (sql.col("offset") * old_count(ranges) + sql.col("partition")).alias(TIE),
+    mapped = mapped_rows(
+        spark,
+        {
+            **options,
+            "subscribe": topic,
+            "includeHeaders": "true",
+            "columns": "key,value,headers,timestamp,timestampType,offset,partition",
+            "isolationLevel": READ_COMMITTED,
+            "startingOffsets": json.dumps({topic: {str(e.partition): e.start for e in ranges}}),
+            "endingOffsets": json.dumps({topic: {str(e.partition): e.end for e in ranges}}),
+        },
     )
+    return WorkerRows(mapped.tasks, functools.partial(_placed, mapped.rows_of, tuple(ranges)))
+
+
+def _placed(
+    rows_of: BatchFunction, ranges: Sequence[OldRange], tasks: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of tasks, with the columns that `packed_rows.pack` takes."""
+    for rows in rows_of(tasks):
+        if len(rows):
+            yield _with_places(rows, ranges)
+
+
+def _with_places(rows: pa.RecordBatch, ranges: Sequence[OldRange]) -> pa.RecordBatch:
+    count = old_count(ranges)
+    starts, sizes = np.zeros(count, dtype=np.int64), np.ones(count)
+    for partition, start, end in ranges:
+        starts[partition], sizes[partition] = start, max(end - start, 1)
+    offsets, partitions = _int64s(rows["offset"]), _int64s(rows["partition"])
+    # A number that never falls within a partition.
+    shares = (offsets - starts[partitions]) / sizes[partitions]
+    columns = {
+        "key": rows["key"],
+        "value": rows["value"],
+        "timestamp": numbers(_int64s(rows["timestamp"]) // _MICROS_PER_MS, pa.int64()),
+        "timestamp_type": rows["timestampType"],
+        PLACE: numbers(np.floor(shares * _PLACES).astype(np.int64), pa.int64()),
+        "headers": rows["headers"],
+        TIE: numbers(offsets * count + partitions, pa.int64()),
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _int64s(column: Any) -> Int64Array:
+    values: Int64Array = column.cast(pa.int64()).to_numpy()
+    return values
 
 
 def old_count(ranges: Iterable[OldRange]) -> int:
     """The number of partitions of the old topic."""
     return max((old_range.partition for old_range in ranges), default=0) + 1
-
-
-def _place(ranges: Iterable[OldRange]) -> Column:
-    """A number that never falls within a partition."""
-    place = sql.lit(0.0)
-    for old_range in ranges:
-        share = (sql.col("offset") - old_range.start) / sql.lit(
-            float(max(old_range.end - old_range.start, 1))
-        )
-        place = sql.when(sql.col("partition") == old_range.partition, share * _PLACES).otherwise(
-            place
-        )
-    return sql.floor(place).cast("long")
 
 
 def translated_offsets(
@@ -126,6 +145,8 @@ def translated_offsets(
     `packed` has the rows of a run with their new partitions, `committed` the groups' offsets by
     partition of the old topic. A partition without a committed offset counts as unseen.
     """
+    if not committed:
+        return []
     placed = packed.mapInArrow(places_of, "partition int, place long, tie long")
     counts = {
         row["partition"]: row["count"] for row in placed.groupBy("partition").count().collect()
