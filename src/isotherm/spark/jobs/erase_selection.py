@@ -256,17 +256,21 @@ def select_records(
         looked_up, keys = pa.array(keys, pa.binary()), None
     schema = arrow_schema(read.schema)
     scan = _Scan(pieces, settings, read.rows, schema, read.decoded, looked_up)
-    records = piece_tasks(spark, pieces).mapInArrow(scan, read.schema)
-    if settings.action is EraseAction.TOMBSTONE:
-        records = records.where(sql.col(_IS_OPEN))
-    for condition in _conditions(selector):
+    select = _Selected.of(pieces, settings)
+    tasks = piece_tasks(spark, pieces)
+    conditions = list(_conditions(selector))
+    if selector.where is None and keys is None and not conditions:
+        # Nothing is Spark's to compute, so no second worker gets the records from the JVM.
+        selected = tasks.mapInArrow(lambda batches: select(scan(batches)), _SELECTED)
+        return selected.persist(StorageLevel.DISK_ONLY)
+    records = tasks.mapInArrow(scan, read.schema)
+    for condition in conditions:
         records = records.where(condition)
     if selector.where is not None:
         records = records.where(sql.col(_IS_DEAD) | sql.expr(selector.where))
     if keys is not None:
         records = records.join(keys_frame(spark, list(keys)), "key", "left_semi")
-    selected = records.mapInArrow(_Selected.of(pieces, settings), _SELECTED)
-    return selected.persist(StorageLevel.DISK_ONLY)
+    return records.mapInArrow(select, _SELECTED).persist(StorageLevel.DISK_ONLY)
 
 
 def _conditions(selector: Selector) -> Iterator[Column]:
@@ -341,6 +345,8 @@ class _Scan:
             has_key = pc.is_in(rows["key"], value_set=self.keys)
             rows = rows.filter(has_key)
             is_open = is_open[has_key.to_numpy(zero_copy_only=False)]
+        if self.settings.action is EraseAction.TOMBSTONE:
+            rows, is_open = rows.filter(pa.array(is_open)), is_open[is_open]
         count = rows.num_rows
         own: dict[str, Any] = {
             _PIECE: numbers(np.full(count, piece.number, np.int32), pa.int32()),
