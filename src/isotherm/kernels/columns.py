@@ -11,10 +11,12 @@ from numba.extending import register_jitable
 
 from isotherm.kernels.batch_fields import TIMESTAMP_TYPE_FLAG
 from isotherm.kernels.kernel import kernel
-from isotherm.kernels.raw_memory import copy
+from isotherm.kernels.raw_memory import copy, copy_with_room, put_at
 from isotherm.kernels.record_reader import (
     NO_DELTA,
+    PLAIN_ROOM,
     is_wrong_max_timestamp,
+    read_plain_record,
     read_record,
     read_varint,
 )
@@ -36,6 +38,66 @@ def _null_mask(size, row):
     return ~np.uint8((1 if size < 0 else 0) << (row & 7))
 
 
+@register_jitable(forceinline=True)
+def _read_plain_or_other(source, position, plain_end_max, payload_end):
+    """Whether the record at `position` is plain, then the results of `read_record`."""
+    if position < plain_end_max:
+        (
+            end,
+            timestamp_delta,
+            offset_delta,
+            key_start,
+            key_size,
+            value_start,
+            value_size,
+        ) = read_plain_record(source, position, plain_end_max)
+        if end >= 0:
+            return (
+                True,
+                False,
+                end,
+                timestamp_delta,
+                offset_delta,
+                key_start,
+                key_size,
+                value_start,
+                value_size,
+                end - 1,
+                0,
+                0,
+                0,
+            )
+    return False, *read_record(source, position, payload_end)
+
+
+@register_jitable(forceinline=True)
+def _append(source, start, size, has_room, column, row, column_size):
+    """Append the bytes, null if `size` is negative, to a binary column that has `row` rows and
+    `column_size` bytes; its new size. `has_room` is for `copy_with_room`."""
+    ends, validity, data = column
+    if size < 0:
+        validity[row >> 3] &= _null_mask(size, row)
+        size = 0
+    if has_room:
+        copy_with_room(source, start, size, data, column_size)
+    else:
+        copy(source, start, size, data, column_size)
+    column_size += size
+    put_at(ends, row + 1, column_size)
+    return column_size
+
+
+@register_jitable(forceinline=True)
+def _fill_timestamp_types(batch, timestamps, timestamp_types, first, end):
+    """Set the types of the rows [first, end), and with LogAppendTime their timestamps."""
+    is_log_append_time = batch.attributes & TIMESTAMP_TYPE_FLAG != 0
+    for row in range(first, end):
+        put_at(timestamp_types, row, is_log_append_time)
+    if is_log_append_time:
+        for row in range(first, end):
+            put_at(timestamps, row, batch.max_timestamp)
+
+
 @kernel(
     types.UniTuple(types.int64, 8)(
         *(BYTES, BYTES, BATCHES, types.int64, types.int64),
@@ -51,26 +113,36 @@ def decode_records(
     data): Arrow offsets with the first set to 0, an Arrow bitmap with all bits set, and the bytes.
     `headers_positions` gets the position of each record's headers, or -1 - position if they lie in
     `unpacked`. The arrays have the sizes that counts and payload sizes in `batches` require. Empty
-    ends or positions leave the column out.
+    ends or positions leave the column out. The bytes of keys and values need COPY_ROOM more than
+    the payloads, which are overwritten.
+
+    Nearly all records are plain, and take a short path with few variables, which stay in the
+    processor's registers. `read_record` decides about all others.
 
     Returns the row and the index of a damaged record (-1 and -1 for none; the index is -1 if the
     batch's max timestamp differs from its records'), the number of decoded records, the bytes of
     keys, the bytes of values, the number of headers, and the bytes of their names and values.
     """
     offsets, timestamps, timestamp_types = rows
-    key_ends, key_validity, key_data = keys
-    value_ends, value_validity, value_data = values
+    with_keys = len(keys[0]) > 0
+    with_values = len(values[0]) > 0
+    with_headers = len(headers_positions) > 0
     count = keys_size = values_size = headers_total = names_total = header_values_total = 0
     for row_index in range(len(batches)):
         row = batches[row_index]
         source = unpacked if row.is_unpacked else data
         is_unpacked = row.is_unpacked
         position = row.payload_start
+        payload_end = row.payload_end
+        plain_end_max = min(payload_end, len(source) - PLAIN_ROOM)
         base_offset = row.base_offset
-        is_log_append_time = row.attributes & TIMESTAMP_TYPE_FLAG != 0
+        last_offset_delta = row.last_offset_delta
+        base_timestamp = row.base_timestamp
         largest_delta = NO_DELTA
+        first_of_batch = count
         for index in range(row.records_count):
             (
+                is_plain,
                 is_damaged,
                 position,
                 timestamp_delta,
@@ -83,43 +155,38 @@ def decode_records(
                 headers_count,
                 names_size,
                 header_values_size,
-            ) = read_record(source, position, row.payload_end)
+            ) = _read_plain_or_other(source, position, plain_end_max, payload_end)
             # The fields are used only after this single check; `read_record` explains why. It comes
             # before the test of the range, so that damage outside of the range is found too.
-            if is_damaged or offset_delta < 0 or offset_delta > row.last_offset_delta:
+            if is_damaged or offset_delta < 0 or offset_delta > last_offset_delta:
                 return row_index, index, 0, 0, 0, 0, 0, 0
+            # Neighbours of a record with headers have some, too, and are not tried as plain ones.
+            plain_end_max = np.int64(0) if headers_count else plain_end_max
             # Over all records, also those outside the range: the header's value covers them all.
             largest_delta = max(largest_delta, timestamp_delta)
             offset = base_offset + offset_delta
             if offset < offset_start or offset >= offset_end:
                 continue
-            offsets[count] = offset
-            timestamp = row.base_timestamp + timestamp_delta
-            timestamps[count] = row.max_timestamp if is_log_append_time else timestamp
-            timestamp_types[count] = is_log_append_time
-            if len(key_ends):
-                key_validity[count >> 3] &= _null_mask(key_size, count)
-                key_size = max(key_size, 0)
-                copy(source, key_start, key_size, key_data, keys_size)
-                keys_size += key_size
-                key_ends[count + 1] = keys_size
-            if len(value_ends):
-                value_validity[count >> 3] &= _null_mask(value_size, count)
-                value_size = max(value_size, 0)
-                copy(source, value_start, value_size, value_data, values_size)
-                values_size += value_size
-                value_ends[count + 1] = values_size
-            if len(headers_positions):
+            put_at(offsets, count, offset)
+            put_at(timestamps, count, base_timestamp + timestamp_delta)
+            if with_keys:
+                keys_size = _append(source, key_start, key_size, is_plain, keys, count, keys_size)
+            if with_values:
+                values_size = _append(
+                    source, value_start, value_size, is_plain, values, count, values_size
+                )
+            if with_headers:
                 headers_positions[count] = -1 - headers_start if is_unpacked else headers_start
                 headers_total += headers_count
                 names_total += names_size
                 header_values_total += header_values_size
             count += 1
         # Bytes after the last record are damage, too: Kafka's reader refuses them.
-        if position != row.payload_end:
+        if position != payload_end:
             return row_index, row.records_count, 0, 0, 0, 0, 0, 0
         if is_wrong_max_timestamp(row, largest_delta):
             return row_index, -1, 0, 0, 0, 0, 0, 0
+        _fill_timestamp_types(row, timestamps, timestamp_types, first_of_batch, count)
     return -1, -1, count, keys_size, values_size, headers_total, names_total, header_values_total
 
 

@@ -4,14 +4,17 @@ Nothing is checked: the caller guarantees that the bytes exist.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
 
 from __future__ import annotations
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
+
+# Bytes behind a copy that `copy_with_room` may read and overwrite.
+COPY_ROOM = 64
 
 
 @intrinsic
@@ -41,6 +44,45 @@ def word_at(_context, source, _position):
         return word
 
     return types.uint64(source, types.int64), generate
+
+
+@intrinsic
+def put_at(_context, target, _position, _value):
+    """`target[position] = value` for integers, without Numba's branch for negative positions."""
+
+    def generate(context, builder, signature, arguments):
+        target, position, value = arguments
+        array_type, _, value_type = signature.args
+        data = context.make_array(array_type)(context, builder, target).data
+        value = context.cast(builder, value, value_type, array_type.dtype)
+        builder.store(value, builder.gep(data, [position]))
+
+    return types.void(target, types.int64, _value), generate
+
+
+def _block_copy(size):
+    """An intrinsic that copies `size` bytes."""
+
+    @intrinsic
+    def copy_block(_context, source, _start, target, _target_start):
+        def generate(context, builder, signature, arguments):
+            source, start, target, target_start = arguments
+            block_pointer = ir.VectorType(ir.IntType(8), size).as_pointer()
+            source_data = context.make_array(signature.args[0])(context, builder, source).data
+            target_data = context.make_array(signature.args[2])(context, builder, target).data
+            block = builder.load(builder.bitcast(builder.gep(source_data, [start]), block_pointer))
+            # Neither position need be a multiple of the size.
+            block.align = 1
+            place = builder.bitcast(builder.gep(target_data, [target_start]), block_pointer)
+            builder.store(block, place).align = 1
+
+        return types.void(source, types.int64, target, types.int64), generate
+
+    return copy_block
+
+
+_copy_16 = _block_copy(16)
+_copy_64 = _block_copy(64)
 
 
 @intrinsic
@@ -76,3 +118,18 @@ def copy(_context, source, _start, _size, target, _target_start):
         )
 
     return types.void(source, types.int64, types.int64, target, types.int64), generate
+
+
+@register_jitable(forceinline=True)
+def copy_with_room(source, start, size, target, target_start):
+    """`copy` without a call if it is short. COPY_ROOM bytes exist behind it in both arrays, and
+    those of `target` may be overwritten."""
+    if size <= 16:
+        _copy_16(source, start, target, target_start)
+    elif size <= 64:
+        _copy_64(source, start, target, target_start)
+    elif size <= 128:
+        _copy_64(source, start, target, target_start)
+        _copy_64(source, start + size - 64, target, target_start + size - 64)
+    else:
+        copy(source, start, size, target, target_start)

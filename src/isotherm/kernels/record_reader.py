@@ -14,7 +14,12 @@ import numpy as np
 from numba.extending import register_jitable
 
 from isotherm.kernels.batch_fields import NO_TIMESTAMP, TIMESTAMP_TYPE_FLAG
-from isotherm.kernels.raw_memory import byte_at
+from isotherm.kernels.raw_memory import COPY_ROOM, byte_at
+
+# Bytes that must exist behind a plain record. `read_plain_record` reads fields before it knows that
+# they belong to the record, up to 16 bytes behind its end, and `copy_with_room` more.
+PLAIN_ROOM = COPY_ROOM
+_SHORT_MAX = np.uint64(0x1FFFFF)
 
 # Below every timestamp delta: the largest delta before the first record.
 NO_DELTA = np.int64(np.iinfo(np.int64).min)
@@ -130,6 +135,59 @@ def read_record(source, position, payload_end):
         headers_count,
         names_size,
         header_values_size,
+    )
+
+
+@register_jitable(forceinline=True)
+def _read_short_groups(data, position):
+    """Unsigned varint of up to three bytes, and the next position; more than _SHORT_MAX for a
+    longer one. Three bytes exist at the position."""
+    first = byte_at(data, position)
+    if first < np.uint64(0x80):
+        return first, position + 1
+    second = byte_at(data, position + 1)
+    if second < np.uint64(0x80):
+        return first & np.uint64(0x7F) | second << np.uint64(7), position + 2
+    raw = first & np.uint64(0x7F) | (second & np.uint64(0x7F)) << np.uint64(7)
+    return raw | byte_at(data, position + 2) << np.uint64(14), position + 3
+
+
+@register_jitable(forceinline=True)
+def _signed(raw):
+    return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))
+
+
+@register_jitable(forceinline=True)
+def read_plain_record(source, position, end_max):
+    """`read_record` for a plain record: without headers, and with varints of up to three bytes.
+    Others, and damaged ones, have a negative end. `position` is before `end_max`, and PLAIN_ROOM
+    bytes exist behind that.
+
+    Returns end, timestamp delta, offset delta, key's start and size, value's start and size.
+    """
+    raw_size, start = _read_short_groups(source, position)
+    end = start + _signed(raw_size)
+    raw_timestamp, position = _read_short_groups(source, start + 1)
+    raw_offset, position = _read_short_groups(source, position)
+    raw_key, key_start = _read_short_groups(source, position)
+    key_size = _signed(raw_key)
+    key_end = key_start + max(key_size, 0)
+    raws = raw_size | raw_timestamp | raw_offset | raw_key
+    if raws > _SHORT_MAX or end > end_max or key_end >= end:
+        return -1, 0, 0, 0, 0, 0, 0
+    raw_value, value_start = _read_short_groups(source, key_end)
+    value_size = _signed(raw_value)
+    headers_start = value_start + max(value_size, 0)
+    if raw_value > _SHORT_MAX or headers_start + 1 != end or byte_at(source, end - 1) != 0:
+        return -1, 0, 0, 0, 0, 0, 0
+    return (
+        end,
+        _signed(raw_timestamp),
+        _signed(raw_offset),
+        key_start,
+        key_size,
+        value_start,
+        value_size,
     )
 
 

@@ -57,6 +57,9 @@ _OFFSET_MAX = 2**63 - 1
 _COLUMNS_INSIDE = frozenset({"key", "value", "headers"})
 # Bytes per row without key, value and headers: offset, timestamp and timestamp type.
 _ROW_SIZE = 17
+# Bytes behind those of a binary column, which kernels overwrite: COPY_ROOM of
+# isotherm.kernels.raw_memory, which loads Numba.
+_COPY_ROOM = 64
 # A call scans headers in twice as many bytes as it may decode, plus this many.
 _WINDOW_SIZE_MIN = 4096
 
@@ -361,7 +364,7 @@ class _BinaryBuilder:
         self.ends[:1] = 0
         # The kernel clears the bits of nulls.
         self.validity: ByteArray = np.full((count_max + 7) // 8 if is_wanted else 0, 0xFF, np.uint8)
-        self.data: ByteArray = _room(size_max if is_wanted else 0, np.uint8)
+        self.data: ByteArray = _room(size_max + _COPY_ROOM if is_wanted else 0, np.uint8)
 
     @property
     def arrays(self) -> tuple[Int32Array, ByteArray, ByteArray]:
