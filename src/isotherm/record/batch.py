@@ -18,6 +18,7 @@ from isotherm.record.batch_header import (
     LOG_OVERHEAD,
     MAGIC,
     SEQUENCE_MASK,
+    TIMESTAMP_TYPE_FLAG,
     TRANSACTIONAL_FLAG,
     BatchHeader,
     TimestampType,
@@ -83,6 +84,9 @@ __all__ = [
 RECORD_SIZE_MIN = 7  # size, attributes, two deltas, key size, value size, header count
 
 Header: TypeAlias = tuple[str, bytes | None]
+
+# Timestamp delta, offset delta, key, value, headers, and the next record's position.
+_Fields: TypeAlias = tuple[int, int, bytes | None, bytes | None, tuple[Header, ...], Position]
 
 
 class NewRecord(NamedTuple):
@@ -218,7 +222,7 @@ def read_payload(
         )
     payload = memoryview(buffer)[position + HEADER_SIZE : end]
     # Compaction may keep the codec bits of a batch that it empties: nothing to decompress.
-    if header.compression_type is not CompressionType.NONE and header.records_count > 0:
+    if header.attributes & CODEC_MASK and header.records_count > 0:
         payload = memoryview(decompress(header.compression_type, payload, size_max))
     return payload
 
@@ -236,12 +240,24 @@ def read_records(
     Raises CorruptRecordError on any damage. Does not check the CRC; see `verify_batch_crc`.
     """
     payload = _counted_payload(buffer, position, header, size_max)
+    # A field is a slice of the bytes. A slice of a view would be a view, to be copied next.
+    data = bytes(payload)
+    append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_FLAG else None
     records: list[Record] = []
-    next_position = 0
+    end = 0
     for _ in range(header.records_count):
-        record, next_position = _read_record(payload, next_position, header)
-        records.append(record)
-    _check_end(payload, next_position, header)
+        timestamp_delta, offset_delta, key, value, headers, end = _read_plain_fields(
+            data, end, header
+        ) or _read_fields(payload, end, header)
+        timestamp_ms = append_time
+        if timestamp_ms is None:
+            timestamp_ms = _wrap_int64(header.base_timestamp + timestamp_delta)
+        sequence = NO_SEQUENCE
+        if header.base_sequence != NO_SEQUENCE:
+            sequence = (header.base_sequence + offset_delta) & SEQUENCE_MASK
+        offset = header.base_offset + offset_delta
+        records.append(Record(offset, timestamp_ms, key, value, headers, sequence))
+    _check_end(payload, end, header)
     return records
 
 
@@ -298,9 +314,69 @@ def _check_end(payload: memoryview, end: Position, header: BatchHeader) -> None:
         )
 
 
-def _read_record(
-    payload: memoryview, position: Position, header: BatchHeader
-) -> tuple[Record, Position]:
+def _read_plain_fields(data: bytes, position: Position, header: BatchHeader) -> _Fields | None:
+    """`_read_fields` of a plain record: with sizes and an offset delta of up to two bytes. None for
+    others, and for damaged ones: `_read_fields` decides about them.
+    """
+    headers: tuple[Header, ...] | None = ()
+    try:
+        size, at = _read_short(data, position)
+        end = at + (size >> 1)
+        timestamp_delta, at = read_varlong(data, at + 1)
+        offset, at = _read_short(data, at)
+        key_size, key_start = _read_short(data, at)
+        at = key_start + (0 if key_size & 1 else key_size >> 1)
+        value_size, value_start = _read_short(data, at)
+        headers_start = value_start + (0 if value_size & 1 else value_size >> 1)
+        headers_end = headers_start + 1
+        if data[headers_start]:
+            headers, headers_end = _read_plain_headers(data, headers_start)
+    except (IndexError, CorruptRecordError):
+        return None
+    # Two bytes have 14 bits. With the high bit of the second one, there are more bytes.
+    is_short = (size | offset | key_size | value_size) <= 0x3FFF
+    # The lowest bit is the sign. A negative size or offset delta is damage.
+    is_positive = not (size | offset) & 1
+    if not (is_short and is_positive and offset >> 1 <= header.last_offset_delta):
+        return None
+    if headers is None or headers_end != end:
+        return None
+    key = None if key_size & 1 else data[key_start:at]
+    value = None if value_size & 1 else data[value_start:headers_start]
+    return timestamp_delta, offset >> 1, key, value, headers, end
+
+
+def _read_plain_headers(
+    data: bytes, position: Position
+) -> tuple[tuple[Header, ...] | None, Position]:
+    """Up to 63 headers with sizes of up to two bytes, and the next position. None for others, and
+    for damaged ones. Raises IndexError if they are cut off."""
+    headers: list[Header] = []
+    count = data[position]
+    position += 1
+    bits = count << 7  # more than 14 if the count has a second byte
+    for _ in range(count >> 1):
+        name_size, name_start = _read_short(data, position)
+        name_end = name_start + (name_size >> 1)
+        value_size, value_start = _read_short(data, name_end)
+        position = value_start + (0 if value_size & 1 else value_size >> 1)
+        value = None if value_size & 1 else data[value_start:position]
+        headers.append((data[name_start:name_end].decode("utf-8", errors="replace"), value))
+        # The lowest bit is the sign, which names do not have.
+        bits |= name_size | value_size | (name_size & 1) << 14
+    return (None if bits > 0x3FFF or count & 1 else tuple(headers)), position
+
+
+def _read_short(data: bytes, position: Position) -> tuple[int, Position]:
+    """An unsigned varint of one or two bytes, and the next position. More than 14 bits for a longer
+    one. Raises IndexError if it is cut off."""
+    first = data[position]
+    if first < 0x80:
+        return first, position + 1
+    return first & 0x7F | data[position + 1] << 7, position + 2
+
+
+def _read_fields(payload: memoryview, position: Position, header: BatchHeader) -> _Fields:
     size, start = read_varint(payload, position)
     if size < 0 or size > len(payload) - start:
         raise _damaged_record(header, position)
@@ -314,14 +390,7 @@ def _read_record(
     # An offset above the header's last one would belong to the next batch.
     if at != end or not 0 <= offset_delta <= header.last_offset_delta:
         raise _damaged_record(header, position)
-    timestamp_ms = _wrap_int64(header.base_timestamp + timestamp_delta)
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        timestamp_ms = header.max_timestamp
-    sequence = NO_SEQUENCE
-    if header.base_sequence != NO_SEQUENCE:
-        sequence = (header.base_sequence + offset_delta) & SEQUENCE_MASK
-    offset = header.base_offset + offset_delta
-    return Record(offset, timestamp_ms, key, value, headers, sequence), end
+    return timestamp_delta, offset_delta, key, value, headers, end
 
 
 def _read_headers(

@@ -108,8 +108,10 @@ def test_keys_and_values_of_any_length_stay_apart() -> None:
         batch = build_batch(records, base_offset=base)
         # A second batch, so that the last records of the first one have bytes behind them, too.
         columns = decode_columns(batch + batch_at(1000), columns=COLUMNS)
-        decoded = [(row.timestamp_ms, row.key, row.value, row.headers) for row in rows(columns)]
-        assert decoded[:-3] == [(*record[:3], tuple(record.headers)) for record in records]
+        read = read_records(batch, 0, read_batch_header(batch))
+        assert rows(columns)[:-3] == read
+        decoded = [(row.timestamp_ms, row.key, row.value, row.headers) for row in read]
+        assert decoded == [(*record[:3], tuple(record.headers)) for record in records]
         assert columns.offset.tolist() == [*range(base, base + len(records)), 1000, 1001, 1002]
 
 
