@@ -77,7 +77,7 @@ class DecodedRun:
         again.
         """
         values = pa.concat_arrays([earlier.values.take(numbers), later.values])
-        events = np.concatenate([earlier.events[numbers], later.events])
+        events = _joined_events(earlier.events, numbers, later.events)
         # Events have positions in the column of values: they move with their values.
         before = [_starts(earlier.values)[numbers], _starts(later.values)[:-1]]
         moved = _starts(values)[:-1].astype(np.int64) - np.concatenate(before)
@@ -193,6 +193,14 @@ def place_hashes(columns: MetadataColumns) -> Int64Array:
     hashes: Int64Array = events["topic_high"] * 31 + events["topic_low"] * 17 + events["partition"]
     hashes[events["kind"] >= ODD] = 0
     return hashes
+
+
+def _joined_events(earlier: Events, numbers: Int64Array, later: Events) -> Events:
+    """The rows `numbers` of `earlier`, and all of `later`. Rows move as pieces of bytes: Numpy
+    copies rows of fields field by field, which takes ten times as long."""
+    pieces = f"V{EVENT.itemsize}"
+    joined = np.concatenate([earlier.view(pieces)[numbers], later.view(pieces)])
+    return joined.view(EVENT)
 
 
 def segment_ids(events: Events, numbers: Int64Array) -> list[bytes]:
