@@ -4,7 +4,7 @@ See `isotherm.kernels` for the rules of kernels.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,unreachable"
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numba import types
 
 from isotherm.kernels.batch_fields import TIMESTAMP_TYPE_FLAG
 from isotherm.kernels.kernel import kernel
+from isotherm.kernels.raw_memory import put_at
 from isotherm.kernels.record_reader import (
     NO_DELTA,
     is_wrong_max_timestamp,
@@ -40,6 +41,10 @@ def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
         source = unpacked if row.is_unpacked else data
         position = row.payload_start
         payload_end = row.payload_end
+        base_offset = row.base_offset
+        last_offset_delta = row.last_offset_delta
+        base_timestamp = row.base_timestamp
+        max_timestamp = row.max_timestamp
         is_log_append_time = row.attributes & TIMESTAMP_TYPE_FLAG != 0
         largest_delta = NO_DELTA
         for index in range(row.records_count):
@@ -49,18 +54,18 @@ def decode_heads(data, unpacked, batches, offset_start, offset_end, rows):
             end = start + size
             timestamp_delta, position = read_varlong(source, start + 1, end)
             offset_delta, position = read_varint(source, position, end)
-            if position > end or offset_delta < 0 or offset_delta > row.last_offset_delta:
+            if position > end or offset_delta < 0 or offset_delta > last_offset_delta:
                 return row_index, index, 0
             largest_delta = max(largest_delta, timestamp_delta)
             # The record's size gives the next position, whatever its other fields contain.
             position = end
-            offset = row.base_offset + offset_delta
+            offset = base_offset + offset_delta
             if offset < offset_start or offset >= offset_end:
                 continue
-            offsets[count] = offset
-            timestamp = row.base_timestamp + timestamp_delta
-            timestamps[count] = row.max_timestamp if is_log_append_time else timestamp
-            timestamp_types[count] = is_log_append_time
+            put_at(offsets, count, offset)
+            timestamp = base_timestamp + timestamp_delta
+            put_at(timestamps, count, max_timestamp if is_log_append_time else timestamp)
+            put_at(timestamp_types, count, is_log_append_time)
             count += 1
         if position != payload_end:
             return row_index, row.records_count, 0

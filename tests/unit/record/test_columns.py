@@ -418,3 +418,11 @@ def test_batch_with_another_largest_timestamp_than_its_records_is_damage(
     header = read_batch_header(sound)._replace(**changed)
     with pytest.raises(CorruptRecordError, match="another largest timestamp"):
         decode_columns(encode_batch(header, bytes(sound[HEADER_SIZE:])), columns=columns)
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, frozenset({"timestamp"})])
+def test_record_behind_the_last_offset_of_its_batch_is_damage(columns: frozenset[str]) -> None:
+    sound = batch_at(0)
+    header = read_batch_header(sound)._replace(last_offset_delta=1)
+    with pytest.raises(CorruptRecordError, match="record is damaged record_index=2"):
+        decode_columns(encode_batch(header, bytes(sound[HEADER_SIZE:])), columns=columns)
