@@ -4,6 +4,10 @@ The topic is in the page cache. One, four and sixteen members of confluent-kafka
 take its records together, in the implicit mode: each poll accepts what the one before gave. A round
 is a group of its own, which begins at earliest. Rates are totals, from the first record that any
 member gets to the last; a member ends after IDLE_S without one.
+
+In two cases a batch has as many records as a member takes with one fetch. One member, and one
+consumer whose fetches have room for one batch, read the same topic: the CPU of a share fetch with
+its acknowledgement, beside that of a fetch.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import psutil
-from confluent_kafka import ShareConsumer
+from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -28,17 +32,19 @@ from confluent_kafka.admin import (
 from bench.harness import Case, Question, main
 from bench.load import Metrics, begin_at_once
 from bench.servers import Server
-from bench.topics import create_filled, delete
+from bench.topics import create, create_filled, delete
 
 MEMBERS = (1, 4, 16)
 RECORD_SIZE = 1024
 RECORDS = 200_000
 IDLE_S = 4.0
+# max.poll.records of a member.
+BATCH_RECORDS = 500
 
 
 def build_cases(scale: float) -> Sequence[Case]:
     records = int(RECORDS * scale)
-    return [
+    of_members = [
         Case(
             name=f"x{members} {RECORD_SIZE} B",
             parameters={"members": members, "record_size": RECORD_SIZE, "records": records},
@@ -56,9 +62,69 @@ def build_cases(scale: float) -> Sequence[Case]:
         )
         for members in MEMBERS
     ]
+    batches = records // BATCH_RECORDS
+    by_batch = [
+        Case(
+            name=f"one {reader}, batches of {BATCH_RECORDS}",
+            parameters={"reader": reader, "record_size": RECORD_SIZE, "batches": batches},
+            bytes_moved=batches * BATCH_RECORDS * RECORD_SIZE,
+            prepare=partial(_fill_by_batch, topic=f"shared-{number}", batches=batches),
+            measure=measure,
+            finish=partial(delete, topic=f"shared-{number}"),
+            is_quick=False,
+        )
+        for reader, number, measure in (
+            (
+                "member",
+                "batches",
+                partial(_measure, members=1, records=batches * BATCH_RECORDS, topic="batches"),
+            ),
+            (
+                "consumer",
+                "fetched",
+                partial(_measure_consumer, topic="shared-fetched", batches=batches),
+            ),
+        )
+    ]
+    return [*of_members, *by_batch]
 
 
-def _measure(server: Server, *, members: int, records: int) -> Metrics:
+def _fill_by_batch(server: Server, *, topic: str, batches: int) -> None:
+    create(server, topic=topic)
+    settings = {
+        "bootstrap.servers": server.bootstrap_server,
+        "batch.num.messages": BATCH_RECORDS,
+        "batch.size": 1_000_000,
+        "linger.ms": 60_000,  # a flush ends it
+    }
+    producer = Producer(settings)
+    for _ in range(batches):
+        for _ in range(BATCH_RECORDS):
+            producer.produce(topic, bytes(RECORD_SIZE))
+        if producer.flush(60):
+            raise RuntimeError(f"records were not sent topic={topic}")
+
+
+def _measure_consumer(server: Server, *, topic: str, batches: int) -> Metrics:
+    (run,) = begin_at_once(
+        [
+            "bench.share_groups",
+            "consumer",
+            server.bootstrap_server,
+            topic,
+            str(batches * BATCH_RECORDS),
+        ],
+        1,
+    )
+    seconds = run["ended_s"] - run["began_s"]
+    return {
+        "records_per_s": run["records"] / seconds,
+        "mb_per_s": run["records"] * RECORD_SIZE / 1e6 / seconds,
+        "client_cpu_s": run["client_cpu_s"],
+    }
+
+
+def _measure(server: Server, *, members: int, records: int, topic: str | None = None) -> Metrics:
     group = str(uuid.uuid4())
     entry = ConfigEntry(
         "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
@@ -66,7 +132,13 @@ def _measure(server: Server, *, members: int, records: int) -> Metrics:
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": server.bootstrap_server})
     admin.incremental_alter_configs([resource])[resource].result()
-    module = ["bench.share_groups", "member", server.bootstrap_server, f"shared-{members}", group]
+    module = [
+        "bench.share_groups",
+        "member",
+        server.bootstrap_server,
+        f"shared-{topic or members}",
+        group,
+    ]
     runs = begin_at_once(module, members)
     taken = sum(run["records"] for run in runs)
     if taken < records:
@@ -106,6 +178,36 @@ def _member(bootstrap_server: str, topic: str, group: str) -> None:
     print(json.dumps(figures))
 
 
+def _consumer(bootstrap_server: str, topic: str, records: int) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_server,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.message.max.bytes": BATCH_RECORDS * RECORD_SIZE + 50_000,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    taken, began_s = 0, 0.0
+    while taken < records:
+        messages = [each for each in consumer.consume(BATCH_RECORDS, 0.5) if each.error() is None]
+        if messages:
+            began_s = began_s or time.time()
+            taken += len(messages)
+    ended_s = time.time()
+    cpu = psutil.Process().cpu_times()
+    consumer.close()
+    figures = {
+        "records": taken,
+        "began_s": began_s,
+        "ended_s": ended_s,
+        "client_cpu_s": cpu.user + cpu.system,
+    }
+    print(json.dumps(figures))
+
+
 QUESTION = Question(
     "share_groups",
     "How fast do the members of a share group get and acknowledge records?",
@@ -115,5 +217,8 @@ QUESTION = Question(
 if __name__ == "__main__":
     if sys.argv[1:2] == ["member"]:
         _member(*sys.argv[2:])
+    elif sys.argv[1:2] == ["consumer"]:
+        server, topic, records = sys.argv[2:]
+        _consumer(server, topic, int(records))
     else:
         main(QUESTION)
