@@ -1,5 +1,8 @@
 """The ends of partitions that this broker or another one leads, for the lag of share groups.
 
+A leader that is lost before its answer, or silent, is asked again after BACKOFFS_S, as in Kafka; if
+another broker leads by then, that one is.
+
 Versions  ListOffsets 10.
 Source: Kafka NetworkPartitionMetadataClient.
 """
@@ -7,6 +10,7 @@ Source: Kafka NetworkPartitionMetadataClient.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
@@ -24,6 +28,8 @@ from isotherm.errors import (
     IsothermError,
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
+    PeerDisconnectedError,
+    PeerTimeoutError,
     UnknownTopicOrPartitionError,
 )
 from isotherm.protocol.api_keys import ApiKey, request_class
@@ -34,6 +40,7 @@ from isotherm.types import Offset, TopicPartition
 QUEUED_PARTITIONS_MAX = 10_000  # per broker; the lag of a partition above the limit is not told
 PARTITIONS_TOGETHER_MAX = 1000
 LIST_OFFSETS_VERSION = 10
+BACKOFFS_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 _LATEST = -1
 _ERRORS: dict[ErrorCode, type[IsothermError]] = {
     ErrorCode.not_leader_or_follower: NotLeaderOrFollowerError,
@@ -53,20 +60,42 @@ class EndOffsets:
         replica_manager: ReplicaManager,
         batches: PeerBatches[TopicPartition, EndOffset] | None = None,
         listener_name: str = "",
+        backoffs_s: Sequence[float] = BACKOFFS_S,
     ) -> None:
         """Without `batches` this broker leads every partition."""
         self._metadata = metadata
         self._replica_manager = replica_manager
         self._batches = batches
         self._listener_name = listener_name
+        self._backoffs_s = backoffs_s
+        self._stopped = asyncio.Event()
 
     async def stop(self) -> None:
         """Fail what waits, and close the connections."""
+        self._stopped.set()
         if self._batches is not None:
             await self._batches.stop()
 
     async def find(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, EndOffset]:
         """The high watermark of each partition, or the error of its leader or of the way to it."""
+        ends = await self._attempt(partitions)
+        for backoff_s in self._backoffs_s:
+            lost = [
+                partition
+                for partition, end in ends.items()
+                if isinstance(end, PeerDisconnectedError | PeerTimeoutError)
+            ]
+            if not lost or self._stopped.is_set():
+                break
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), backoff_s)
+                break
+            ends.update(await self._attempt(lost))
+        return ends
+
+    async def _attempt(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, EndOffset]:
         ends: dict[TopicPartition, EndOffset] = {}
         sent: list[tuple[TopicPartition, asyncio.Future[EndOffset]]] = []
         for partition in partitions:

@@ -27,7 +27,7 @@ from isotherm.client.node_connection import NodeConnection
 from isotherm.clock import SystemClock
 from isotherm.config.layers import embedded_defaults
 from isotherm.config.server_properties import parse_broker_config
-from isotherm.errors import NotLeaderOrFollowerError, PeerDisconnectedError
+from isotherm.errors import IsothermError, NotLeaderOrFollowerError, PeerDisconnectedError
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import blank_entity, entity_of
 from isotherm.protocol.framing import RequestHeader
@@ -295,5 +295,58 @@ def test_ends_come_from_the_leaders(run: Any) -> None:
         # Broker 2 sees a partition that the leader does not have.
         assert isinstance(found[asked[3]], Exception)
         await ends.stop()
+
+    run(scenario)
+
+
+def test_a_lost_leader_is_asked_again_and_a_stop_ends_that(run: Any) -> None:
+    async def scenario(broker: Broker) -> None:
+        first, second = (TopicPartition("t", index) for index in range(2))
+        lost, hour_s = PeerDisconnectedError("lost"), 3600.0
+
+        class Leaders:
+            """Brokers of which each has these answers, one after the other."""
+
+            def __init__(self, *answers: EndOffset) -> None:
+                self.answers = list(answers)
+
+            def submit(self, *_: Any) -> asyncio.Future[EndOffset]:
+                answer = self.answers.pop(0)
+                future: asyncio.Future[EndOffset] = asyncio.get_running_loop().create_future()
+                if isinstance(answer, IsothermError):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+                return future
+
+            async def stop(self) -> None: ...
+
+        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 1)
+        leaders = tuple(PartitionImage(0, (1,), (1,), 1, 1, 1) for _ in range(2))
+        image = MetadataImage(
+            topics_by_name={"t": TopicImage("t", None, leaders)},  # type: ignore[arg-type]
+            brokers={1: BrokerImage(1, 1, None, None, False, endpoints=(endpoint,))},
+        )
+        metadata: Any = SimpleNamespace(image=image, broker_config=SimpleNamespace(node_id=2))
+
+        def ends_of(leaders: Any, *backoffs_s: float) -> EndOffsets:
+            replicas = broker.services.replica_manager
+            return EndOffsets(metadata, replicas, leaders, "PLAINTEXT", backoffs_s)
+
+        # What has an answer, or an error of its leader, is not asked again.
+        refusal = NotLeaderOrFollowerError("no")
+        answers: Any = Leaders(lost, refusal, lost, 7)
+        assert await ends_of(answers, 0, 0).find([first, second]) == {first: 7, second: refusal}
+        assert answers.answers == []
+        # Nor is anything after the last attempt.
+        answers = Leaders(lost, lost, 7)
+        assert await ends_of(answers, 0).find([first]) == {first: lost}
+        assert answers.answers == [7]
+        # A stop ends the wait.
+        ends = ends_of(Leaders(lost), hour_s)
+        waiting = asyncio.ensure_future(ends.find([first]))
+        await asyncio.sleep(0)
+        await ends.stop()
+        assert await waiting == {first: lost}
 
     run(scenario)
