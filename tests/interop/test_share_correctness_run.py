@@ -58,9 +58,17 @@ def test_share_groups_survive_many_kills(kafka_tools: Path, tmp_path: Path) -> N
     assert report.groups["explicit"].errors
 
 
+def test_kafka_and_isotherm_take_turns_as_leaders_and_coordinators(
+    kafka_tools: Path, tmp_path: Path
+) -> None:
+    """The second broker is Kafka's. When it is killed, Isotherm knows from it what is done."""
+    faults = [Fault.MOVE, Fault.EVERYTHING]
+    check(ClusterOfBrokers(tmp_path / "brokers", "IK"), tmp_path, faults)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("kinds", ["III", "IKI"])
 def test_share_groups_survive_kills_of_leaders_and_coordinators(
     kafka_tools: Path, tmp_path: Path, kinds: str
 ) -> None:
-    check(ClusterOfBrokers(tmp_path / "brokers", kinds), tmp_path, IN_TURN * 2)
+    check(ClusterOfBrokers(tmp_path / "brokers", kinds), tmp_path, [Fault.MOVE, *IN_TURN] * 2)

@@ -66,6 +66,16 @@ TOPIC: Final = "tasks"
 PARTITIONS: Final = 2
 OFFSETS, STATES = "__consumer_offsets", "__share_group_state"
 OFFSETS_PARTITIONS: Final = 3
+PARTITION_COUNTS: Final = {TOPIC: PARTITIONS, OFFSETS: OFFSETS_PARTITIONS, STATES: 1}
+PLACES: Final = [
+    (topic, partition) for topic, count in PARTITION_COUNTS.items() for partition in range(count)
+]
+TURNS: Final = {TOPIC: 0, OFFSETS: 1, STATES: 0}
+TOPIC_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
+    TOPIC: {},
+    OFFSETS: {"cleanup.policy": "compact"},
+    STATES: {"cleanup.policy": "delete"},
+}
 GROUPS: Final = ("explicit", "implicit")
 """The groups are named by their mode."""
 COUNT_MAX: Final = 5
@@ -103,6 +113,8 @@ class Fault(enum.Enum):
     JAVA = "java"
     """The consumers of Kafka's own client are killed."""
     PYTHON = "python"
+    MOVE = "move"
+    """The partitions of a cluster get other leaders: no process is killed."""
     EVERYTHING = "everything"
     """The leader and all consumers: who consumes then begins after every answer."""
 
@@ -153,13 +165,28 @@ class ClusterOfBrokers:
             "remote.log.storage.system.enable": "false",
         }
         members = {each: CLUSTER_KINDS[kind] for each, kind in zip(ids, kinds, strict=True)}
-        self._cluster = MixedCluster(directory, members, settings)
+        self._cluster = MixedCluster(directory, members, settings, BROKER_SETTINGS)
         self.servers = self._cluster.servers
         self._killed = 0
-        turns = [ids[turn:] + ids[:turn] for turn in range(len(ids))]
-        self._cluster.create(TOPIC, *turns[:PARTITIONS])
-        self._cluster.create(OFFSETS, *turns[:OFFSETS_PARTITIONS], **{"cleanup.policy": "compact"})
-        self._cluster.create(STATES, turns[-1], **{"cleanup.policy": "delete"})
+        self._ids = ids
+        self._moves = 0
+        for topic, config in TOPIC_CONFIGS.items():
+            replicas = []
+            for partition in range(PARTITION_COUNTS[topic]):
+                turn = self._turn(topic, partition)
+                replicas.append(ids[turn:] + ids[:turn])
+            self._cluster.create(topic, *replicas, **config)
+
+    def move(self) -> None:
+        """Give each partition the next broker as its leader."""
+        self._moves += 1
+        for topic, partition in PLACES:
+            self._cluster.move_leader(topic, partition, self._ids[self._turn(topic, partition)])
+
+    def _turn(self, topic: str, partition: int) -> int:
+        """The position of a partition's leader. One of the topic's partitions has its leader and
+        its share coordinator at one broker, the other at two."""
+        return (self._moves + partition + TURNS[topic]) % len(self._ids)
 
     def kill(self, fault: Fault) -> None:
         topic, partition = TOPIC, 0
@@ -174,9 +201,8 @@ class ClusterOfBrokers:
     def start(self) -> None:
         self._cluster.members[self._killed].start()
         everyone = set(self._cluster.members)
-        for name, count in ((TOPIC, PARTITIONS), (OFFSETS, OFFSETS_PARTITIONS), (STATES, 1)):
-            for index in range(count):
-                self._cluster.await_isr(name, everyone, index)
+        for topic, partition in PLACES:
+            self._cluster.await_isr(topic, everyone, partition)
 
     def close(self) -> None:
         self._cluster.close()
@@ -294,7 +320,7 @@ def run(
     try:
         await_progress(workers, tasks)
         for fault in faults:
-            say(f"kill {fault.value}")
+            say(f"fault={fault.value}")
             kills_ns.append(time.monotonic_ns())
             play(fault, brokers, workers)
             await_progress(workers, tasks)
@@ -323,6 +349,10 @@ def run(
 
 def play(fault: Fault, brokers: Brokers, workers: Workers) -> None:
     """Kill what the fault names, and start it again."""
+    if fault is Fault.MOVE:
+        assert isinstance(brokers, ClusterOfBrokers), "only a cluster has other leaders"
+        brokers.move()
+        return
     consumers = CONSUMERS if fault is Fault.EVERYTHING else (fault,)
     killed = [each for each in consumers if each in CONSUMERS]
     has_broker = fault not in CONSUMERS
@@ -441,7 +471,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     directory = Path(tempfile.mkdtemp(prefix="isotherm-share-run-"))
     print(f"seed={options.seed} directory={directory}", flush=True)
-    faults = random.Random(options.seed).choices(list(Fault), k=options.faults)
+    kinds = [each for each in Fault if options.cluster or each is not Fault.MOVE]
+    faults = random.Random(options.seed).choices(kinds, k=options.faults)
     brokers: Brokers
     if options.cluster:
         brokers = ClusterOfBrokers(directory / "brokers", options.cluster)
