@@ -315,6 +315,7 @@ def run(
     configure_groups(brokers.servers)
     directory.mkdir(parents=True, exist_ok=True)
     tasks = Tasks(brokers.servers)
+    report = ShareReport(faults=Counter(faults))
     kills_ns: list[int] = []
     workers = Workers(directory, brokers.servers)
     try:
@@ -324,18 +325,21 @@ def run(
             kills_ns.append(time.monotonic_ns())
             play(fault, brokers, workers)
             await_progress(workers, tasks)
-        await_end(brokers.servers)
+        try:
+            await_end(brokers.servers)
+        except AssertionError as stuck:
+            report.anomalies.append(f"stuck: {stuck}")
         workers.stop()
         # What is over is on disk.
         brokers.kill(Fault.LEADER)
         brokers.start()
         wait_until(lambda: is_known(lags(brokers.servers)), "the groups' lags")
         left = {place: lag for place, lag in lags(brokers.servers).items() if lag}
+        if left and not report.anomalies:
+            report.anomalies.append(f"what had ended has not: lags={left}")
     finally:
         workers.kill()
-    report = ShareReport(faults=Counter(faults), records=len(tasks.places))
-    if left:
-        report.anomalies.append(f"what had ended has not: lags={left}")
+    report.records = len(tasks.places)
     lines = workers.lines()
     for group in GROUPS:
         found = report.groups[group] = deliveries(lines, group)
