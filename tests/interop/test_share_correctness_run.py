@@ -47,7 +47,7 @@ def check(brokers: Brokers, directory: Path, faults: list[Fault]) -> ShareReport
 def test_share_groups_survive_kills_of_the_broker_and_of_consumers(
     kafka_tools: Path, tmp_path: Path
 ) -> None:
-    faults = [Fault.LEADER, Fault.EVERYTHING]
+    faults = [Fault.EVERYTHING, Fault.LEADER]
     check(SingleBroker(tmp_path / "broker"), tmp_path, faults)
 
 

@@ -321,6 +321,7 @@ def run(
     try:
         await_progress(workers, tasks)
         for fault in faults:
+            await_work(workers, tasks)
             say(f"fault={fault.value}")
             kills_ns.append(time.monotonic_ns())
             play(fault, brokers, workers)
@@ -378,6 +379,13 @@ def configure_groups(servers: str) -> None:
         ]
         resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
         admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+
+
+def await_work(workers: Workers, tasks: Tasks) -> None:
+    """Return while consumers are at work, so that a fault meets acknowledgements just answered."""
+    before = _handled(workers).total()
+    tasks.produce()
+    wait_until(lambda: _handled(workers).total() > before, "acknowledgements", timeout_s=TIMEOUT_S)
 
 
 def await_progress(workers: Workers, tasks: Tasks) -> None:
