@@ -6,18 +6,23 @@ import asyncio
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from typer.testing import CliRunner
 
 from isotherm.broker.cluster.replica_cluster import PARTITIONS, STATE_AGE
 from isotherm.broker.cluster.replica_settings import Tail
 from isotherm.broker.cluster.upstream_cluster import METADATA_LAG
+from isotherm.cli.main import app
 from isotherm.client.node_address import NodeAddress
+from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
+from isotherm.storage_view.cluster_storage import StorageReader
 from isotherm.testing.local_servers import free_ports
 from oracle.consumed_records import consume_all
 from oracle.kafka import EAGER_SETTINGS, KafkaOracle, run_tool
@@ -81,6 +86,24 @@ def test_records_of_the_metadata_topic_that_are_not_applied_are_counted(
     make_tiered_topic(kafka, "not-applied", partitions=1, records=2500)
     wait_until(lambda: metrics.value(METADATA_LAG) > 0, "records that are not applied")
     delete_topic(kafka.bootstrap_server, "not-applied")
+
+
+def test_tools_count_the_tier_through_the_replica(
+    kafka: KafkaOracle, kafka_tiered_topic: TieredTopic, proxy: EmbeddedReplica
+) -> None:
+    name = kafka_tiered_topic.name
+
+    def tier(server: str) -> tuple[int, int, int]:
+        with closing(StorageReader({"bootstrap.servers": server}, SystemClock())) as reader:
+            sums = reader.read().topics[name].sums
+        return sums.remote_bytes, sums.remote_segments, sums.missing_offsets
+
+    through_kafka = tier(kafka.bootstrap_server)
+    assert through_kafka[0] > 0
+    assert tier(proxy.bootstrap_servers) == through_kafka
+    printed = CliRunner().invoke(app, ["top", "--once", "-b", proxy.bootstrap_servers]).output
+    assert name[:12] in printed
+    assert "offsets missing" not in printed
 
 
 def test_replica_is_the_only_broker_that_clients_see(

@@ -70,6 +70,7 @@ from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.remote.storage.store_check import check_store
 from isotherm.types import (
     REMOTE_LOG_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPICS,
     BrokerId,
     Offset,
     TopicIdPartition,
@@ -224,7 +225,7 @@ class UpstreamCluster(ReplicaCluster):
         places = {
             TopicIdPartition(topic.topic_id, topic.name, partition.partition)
             for topic in state.topics
-            if self._tiered.get(topic.name)
+            if self._is_shown(topic.name)
             for partition in topic.partitions
         }
         self._assign(places)
@@ -237,6 +238,12 @@ class UpstreamCluster(ReplicaCluster):
         self._raise_starts(places)
         self._note_metadata_ends()
         self._looked_s = self._surroundings.clock.monotonic_s()
+
+    def _is_shown(self, topic: str) -> bool:
+        """Whether clients that see no other broker see the topic. Those of the tier's metadata are
+        passed on, from their first record to the last (docs/decisions/0293)."""
+        is_passed_on = self.passes_tail_on and topic in REMOTE_LOG_METADATA_TOPICS
+        return is_passed_on or self._tiered.get(topic, False)
 
     def _read_state(self) -> UpstreamState:
         state = read_state(self.client)
@@ -338,10 +345,10 @@ class UpstreamCluster(ReplicaCluster):
                 broker.broker_id: self._image_of(broker) for broker in self._state.brokers.values()
             }
         else:
-            topics = [topic for topic in topics if self._tiered.get(topic.name)]
+            topics = [topic for topic in topics if self._is_shown(topic.name)]
             peers = self._answering.items()
             brokers |= {n: self._image_of(UpstreamBroker(n, a, None)) for n, a in peers}
-        configs = {topic.name: HISTORY_SETTINGS for topic in topics if self._tiered.get(topic.name)}
+        configs = {topic.name: HISTORY_SETTINGS for topic in topics if self._is_shown(topic.name)}
         self.publish(topics=topics, configs=configs, brokers=brokers, acls=self._acls)
 
     def _image_of(self, broker: UpstreamBroker) -> BrokerImage:
