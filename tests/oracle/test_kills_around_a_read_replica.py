@@ -5,7 +5,6 @@ the tier into the tail. It gets exactly the records that the leader gives."""
 from __future__ import annotations
 
 import itertools
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +16,8 @@ from confluent_kafka.admin import AdminClient
 
 from bench.replica_servers import ReplicaServer
 from oracle.consumed_records import consume_all
-from oracle.kafka import java_command
 from oracle.kafka_cluster import BrokerOracle, ControllerOracle
 from oracle.tiered_topic import fully_tiered
-from oracle.tools import CONSOLE_CONSUMER
 from oracle.topics import SEGMENT_BYTES_MIN, create_topic
 from tests.support.conditions import wait_until
 
@@ -107,7 +104,7 @@ def answers(replica: ReplicaServer) -> bool:
 
 
 @contextmanager
-def librdkafka(replica: ReplicaServer, tmp_path: Path) -> Iterator[ReadTo]:
+def librdkafka(replica: ReplicaServer) -> Iterator[ReadTo]:
     """It reads little ahead, so that kills meet it where it is."""
     consumer = Consumer(
         {
@@ -147,58 +144,16 @@ def librdkafka(replica: ReplicaServer, tmp_path: Path) -> Iterator[ReadTo]:
         consumer.close()
 
 
-@contextmanager
-def java(replica: ReplicaServer, tmp_path: Path) -> Iterator[ReadTo]:
-    printed = tmp_path / "java.txt"
-    command = java_command(
-        CONSOLE_CONSUMER, "--bootstrap-server", replica.bootstrap_server,
-        "--topic", TOPIC, "--partition", "0", "--offset", "earliest",
-        "--command-property", "metadata.max.age.ms=1000",
-        "--command-property", "auto.offset.reset=none",
-        "--formatter-property", "print.offset=true",
-        "--formatter-property", "print.value=false",
-        log_level="off",
-    )  # fmt: skip
-
-    def offsets() -> Offsets:
-        text = printed.read_text()
-        lines = text[: text.rfind("\n") + 1].splitlines()
-        return [int(line.partition(":")[2]) for line in lines if line.startswith("Offset:")]
-
-    def read_to(count: int) -> Offsets:
-        wait_until(
-            lambda: len(offsets()) >= count,
-            lambda: f"{count} records, {len(offsets())} so far",
-            timeout_s=TIMEOUT_S,
-        )
-        return offsets()
-
-    with printed.open("wb") as output, subprocess.Popen(command, stdout=output) as process:
-        try:
-            yield read_to
-        finally:
-            process.kill()
-
-
-Client: TypeAlias = Callable[[ReplicaServer, Path], "contextmanager[ReadTo]"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("client", "kills"),
-    [
-        (librdkafka, 3),
-        pytest.param(librdkafka, 18, marks=pytest.mark.nightly),
-        pytest.param(java, 18, marks=pytest.mark.nightly),
-    ],
+    "kills",
+    [3, pytest.param(18, marks=pytest.mark.nightly)],
 )
-def test_consumer_gets_all_records_once_and_in_order(
-    servers: Servers, tmp_path: Path, client: Client, kills: int
-) -> None:
+def test_consumer_gets_all_records_once_and_in_order(servers: Servers, kills: int) -> None:
     controller, leader, replica = servers
     victims: Iterator[Killed] = itertools.cycle((replica, leader, controller))
     written = HISTORY_RECORDS
-    with client(replica, tmp_path) as read_to:
+    with librdkafka(replica) as read_to:
         for number in range(kills):
             victim = next(victims)
             # The kills are spread over the tier, its end and the tail.
