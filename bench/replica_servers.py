@@ -19,7 +19,7 @@ from pathlib import Path
 from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from bench.servers import STOP_TIMEOUT_S
+from bench.servers import end_process
 from isotherm.record.batch import NewRecord, build_batch
 from isotherm.remote.metadata.wire.keys import metadata_partition
 from isotherm.remote.metadata.wire.serde import encode_event
@@ -91,12 +91,7 @@ class ReplicaServer:
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            end_process(self._process)
             self._process = None
 
 

@@ -126,13 +126,18 @@ class IsothermServer:
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            end_process(self._process)
             self._process = None
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to stop, and kill it if it has not after STOP_TIMEOUT_S."""
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 NewServer: TypeAlias = Callable[[Path], Server]

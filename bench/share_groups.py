@@ -167,14 +167,8 @@ def _member(bootstrap_server: str, topic: str, group: str) -> None:
             began_s = began_s or ended_s
             records += len(messages)
             last_s = time.monotonic() + IDLE_S
-    cpu = psutil.Process().cpu_times()
+    figures = _figures(records, began_s, ended_s)
     consumer.close()
-    figures = {
-        "records": records,
-        "began_s": began_s,
-        "ended_s": ended_s,
-        "client_cpu_s": cpu.user + cpu.system,
-    }
     print(json.dumps(figures))
 
 
@@ -197,15 +191,20 @@ def _consumer(bootstrap_server: str, topic: str, records: int) -> None:
             began_s = began_s or time.time()
             taken += len(messages)
     ended_s = time.time()
-    cpu = psutil.Process().cpu_times()
+    figures = _figures(taken, began_s, ended_s)
     consumer.close()
-    figures = {
-        "records": taken,
+    print(json.dumps(figures))
+
+
+def _figures(records: int, began_s: float, ended_s: float) -> Metrics:
+    """What a process has to tell, with its CPU until now."""
+    cpu = psutil.Process().cpu_times()
+    return {
+        "records": records,
         "began_s": began_s,
         "ended_s": ended_s,
         "client_cpu_s": cpu.user + cpu.system,
     }
-    print(json.dumps(figures))
 
 
 QUESTION = Question(

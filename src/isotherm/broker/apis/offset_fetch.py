@@ -56,12 +56,12 @@ async def handle(context: RequestContext, request: Any) -> Any:
     # A short request may name one group with many offsets again and again.
     of_all_topics: dict[GroupRequest, dict[str, Any]] = {}
     for group in _group_requests(request):
-        fields = of_all_topics.get(group) if group.topics is None else None
-        if fields is None:
-            fields = await _group_fields(context, request, group)
-        if group.topics is None:
-            of_all_topics[group] = fields
-        groups.append(fields)
+        if group.topics is not None:
+            groups.append(await _group_fields(context, request, group))
+            continue
+        if group not in of_all_topics:
+            of_all_topics[group] = await _group_fields(context, request, group)
+        groups.append(of_all_topics[group])
     return _response(context, groups)
 
 

@@ -10,7 +10,6 @@ Source: Kafka NetworkPartitionMetadataClient.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
@@ -21,6 +20,7 @@ from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.leader_requests import leader_endpoint
 from isotherm.broker.peers.peer_batches import PeerBatches
+from isotherm.broker.share_partitions.backoff import is_stopped_within
 from isotherm.broker.shared_futures import shared_result
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_connection import NodeConnection
@@ -85,10 +85,7 @@ class EndOffsets:
                 for partition, end in ends.items()
                 if isinstance(end, PeerDisconnectedError | PeerTimeoutError)
             ]
-            if not lost or self._stopped.is_set():
-                break
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), backoff_s)
+            if not lost or await is_stopped_within(self._stopped, backoff_s):
                 break
             ends.update(await self._attempt(lost))
         return ends

@@ -16,7 +16,6 @@ Source: Kafka PersisterStateManager.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -31,6 +30,7 @@ from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.image import NO_LEADER
 from isotherm.broker.peers.peer_batches import PeerBatches
+from isotherm.broker.share_partitions.backoff import is_stopped_within
 from isotherm.broker.share_partitions.state_requests import (
     NO_STATE,
     DeleteState,
@@ -185,10 +185,7 @@ class Persister:
         answers = await self._attempt(requests)
         for backoff_s in self._backoffs_s:
             requests = [each for each in requests if self._is_retried(each, answers[each.key])]
-            if not requests or self._stopped.is_set():
-                break
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), backoff_s)
+            if not requests or await is_stopped_within(self._stopped, backoff_s):
                 break
             answers.update(await self._attempt(requests))
         return answers
