@@ -107,7 +107,9 @@ def test_produce_to_a_full_disk_ends_and_names_what_is_not_stored(tmp_path: Path
         broker.kill()
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
-    *refused, total = done.stderr.splitlines()
+    *told, total = done.stderr.splitlines()
+    # On a slow machine the wait outlasts the time after which the tool says that it waits.
+    refused = [line for line in told if "still trying" not in line]
     assert refused
     for line in refused:
         assert re.match(
