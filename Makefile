@@ -69,7 +69,8 @@ check: lint types imports docs test ## Everything that has to hold before a comm
 SOAK_SECONDS ?= 1200
 SOAK_KILLS ?= 500
 SOAK_ROUNDS ?= 20
-soak: setup ## The longest tests; SOAK_ROUNDS of new examples; clients at work for SOAK_SECONDS; SOAK_KILLS kills; clusters
+SOAK_FRAMES ?= 50000000
+soak: setup ## The longest tests; SOAK_ROUNDS of new examples; clients at work for SOAK_SECONDS; SOAK_KILLS kills; clusters; SOAK_FRAMES hostile frames
 	$(BIN)/python -m pytest -q -m "soak or nightly"
 	for round in $$(seq $(SOAK_ROUNDS)); do $(BIN)/python -m pytest -q tests/property || exit; done
 	PYTHONPATH=. $(BIN)/python -m tests.support.correctness.run --seconds $(SOAK_SECONDS) --erase
@@ -79,6 +80,7 @@ soak: setup ## The longest tests; SOAK_ROUNDS of new examples; clients at work f
 	PYTHONPATH=. $(BIN)/python -m tests.support.share_runs.run --faults 50
 	PYTHONPATH=. $(BIN)/python -m tests.support.share_runs.run --cluster III --faults 30
 	PYTHONPATH=. $(BIN)/python -m tests.support.cluster.placements
+	$(BIN)/python -m bench.hostile_search --frames $(SOAK_FRAMES) --seed $$(date +%s)
 
 MUTANTS ?= 10
 mutants: setup ## Change MUTANTS places of each module that decides or destroys; print what no test notices

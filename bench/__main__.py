@@ -90,6 +90,7 @@ FURTHER = (
     Task("spark_handover", 2.0),
     Task("spark_tail", 2.0),
     Task("small_jobs", 4.0),
+    Task("large_jobs", 9.0),
     Task("compact", 3.0),
     Task("erase", 4.0),
     Task("repartition", 4.0),

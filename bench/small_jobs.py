@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 from confluent_kafka import Producer
@@ -33,6 +34,8 @@ QUESTION = Question(
     lambda scale: (),
 )
 SEGMENTS = 20
+SEGMENT_BYTES = 1 << 20
+VALUE_BYTES = 1000
 _SAMPLE_S = 0.1
 _FOUND = 3  # the exit code of a job with findings
 _SETTINGS = {"remote.log.manager.task.interval.ms": "500"}
@@ -50,27 +53,38 @@ JOBS: Mapping[str, tuple[str, ...]] = {
 """What each row runs: the first word of its name is the job."""
 
 
-def fill(broker: EmbeddedBroker) -> None:
+def fill(broker: EmbeddedBroker, segments: int, segment_bytes: int) -> None:
+    """Produce until the bucket has that many segments; the broker's disk keeps one of them."""
     properties = {"bootstrap.servers": broker.bootstrap_servers}
-    config = {"remote.storage.enable": "true", "segment.bytes": "1048576", "retention.ms": "-1"}
+    config = {
+        "remote.storage.enable": "true",
+        "segment.bytes": str(segment_bytes),
+        "retention.ms": "-1",
+        "local.retention.bytes": str(segment_bytes),
+    }
     admin = AdminClient(properties)
     admin.create_topics([NewTopic("flights", 1, config=config)])["flights"].result()
     producer = Producer({**properties, "batch.size": 65536})
-    for number in range((SEGMENTS + 1) * 1024):
-        producer.produce("flights", os.urandom(1000), b"%d" % number)
+    for number in range((segments + 1) * segment_bytes // (VALUE_BYTES + 24)):
+        while True:
+            try:
+                producer.produce("flights", os.urandom(VALUE_BYTES), b"%d" % number)
+                break
+            except BufferError:
+                producer.poll(1)
         producer.poll(0)
     producer.flush()
-    while len(list((broker.directory / "bucket").rglob("*.rsm-manifest"))) < SEGMENTS:
+    while len(list((broker.directory / "bucket").rglob("*.rsm-manifest"))) < segments:
         time.sleep(_SAMPLE_S)
 
 
-def run(name: str, places: Mapping[str, str]) -> tuple[float, float]:
+def run(name: str, places: Mapping[str, str], python: str = sys.executable) -> tuple[float, float]:
     """The seconds and CPU-seconds of one run."""
     job = name.replace(",", " ").split()[0]
     command = ["pipeline", job, *(each.format(**places) for each in JOBS[name])]
     started = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "isotherm.cli.main", *command], stdout=subprocess.DEVNULL
+        [python, "-m", "isotherm.cli.main", *command], stdout=subprocess.DEVNULL
     )
     cpu: dict[psutil.Process, float] = {}
     while process.poll() is None:
@@ -87,6 +101,20 @@ def run(name: str, places: Mapping[str, str]) -> tuple[float, float]:
     return time.perf_counter() - started, sum(cpu.values())
 
 
+def figures_of(name: str, runs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Print a job's row; returns it."""
+    seconds, cpu = (sorted(figures) for figures in zip(*runs, strict=True))
+    row = {
+        "job": name,
+        "s": statistics.median(seconds),
+        "s_min": seconds[0],
+        "s_max": seconds[-1],
+        "cpu_s": statistics.median(cpu),
+    }
+    print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    return row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}")
@@ -97,7 +125,7 @@ def main() -> None:
     document = describe(QUESTION, rounds)
     rows = []
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder), _SETTINGS) as broker:
-        fill(broker)
+        fill(broker, SEGMENTS, SEGMENT_BYTES)
         places = {
             "bucket": str(broker.directory / "bucket"),
             "broker": broker.bootstrap_servers,
@@ -105,16 +133,7 @@ def main() -> None:
         }
         for name in options.jobs or JOBS:
             runs = [run(name, {**places, "run": f"table-{number}"}) for number in range(rounds)]
-            seconds, cpu = (sorted(figures) for figures in zip(*runs, strict=True))
-            row = {
-                "job": name,
-                "s": statistics.median(seconds),
-                "s_min": seconds[0],
-                "s_max": seconds[-1],
-                "cpu_s": statistics.median(cpu),
-            }
-            rows.append(row)
-            print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+            rows.append(figures_of(name, runs))
     is_whole = not options.quick and not options.jobs
     keep({**document, "small_jobs": rows}, is_whole=is_whole)
 
