@@ -50,6 +50,27 @@ frozen = gc.get_freeze_count()
 print(json.dumps({"alive": alive, "left": len(gc.get_objects()), "frozen": frozen}))
 """
 
+LARGE = """
+import asyncio, gc, json, weakref
+from isotherm.broker.garbage import BYTES_GROWN_MIN, ShortCollections
+class Circle:
+    pass
+collections = ShortCollections(asyncio.new_event_loop())
+collections.start()
+circle = Circle()
+circle.itself = circle
+ref = weakref.ref(circle)
+gc.collect()
+del circle
+gc.collect()
+collections.collect_excluded()
+alive = [ref() is not None]
+other = b"x" * BYTES_GROWN_MIN
+collections.collect_excluded()
+alive.append(ref() is not None)
+print(json.dumps({"alive": alive}))
+"""
+
 
 def output_of(script: str) -> dict[str, object]:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
@@ -66,3 +87,7 @@ def test_excluded_garbage_is_collected_once_there_is_much_more() -> None:
     output = output_of(GARBAGE)
     assert output["alive"] == [True, True, False]
     assert output["left"] <= VISITED_MAX < output["frozen"]
+
+
+def test_excluded_garbage_is_collected_once_the_process_has_grown() -> None:
+    assert output_of(LARGE)["alive"] == [True, False]

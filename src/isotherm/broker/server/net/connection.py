@@ -85,6 +85,9 @@ UNSENT_SIZE_MAX = 64 * 1024
 # Requests of one connection that may be in progress at once. Each keeps its frame in memory.
 UNANSWERED_MAX = 16
 
+# What a transport calls when its connection has ended: nothing.
+_NOBODY = asyncio.BufferedProtocol()
+
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Answer: TypeAlias = "Sequence[Buffer]"
 
@@ -299,6 +302,9 @@ class Connection(asyncio.BufferedProtocol):
         self._owner.forget(self)
         for callback in self._when_closed or ():
             callback(self)
+        # A transport with TLS keeps the protocol, which keeps the transport: 256 KiB that only the
+        # garbage collector would free, and not even that if they are excluded (broker/garbage.py).
+        self._transport.set_protocol(_NOBODY)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:

@@ -36,6 +36,8 @@ TIMEOUT_S = 300
 # The beginning of a ClientHello.
 BEGUN = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 SIZE_MAX = 65_536
+# Of the loop, for what it does after a connection's end.
+TURNS = 100
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -340,6 +342,30 @@ def test_connections_wait_while_there_is_no_room_for_another(
 
     run(scenario)
     assert caplog.text.count("connections wait to be accepted listener=CLIENTS") == 3
+
+
+def test_ended_connection_is_freed_without_the_collector(run: Run, keystore: Path) -> None:
+    """The collector never visits what was in use during a full run of it (broker/garbage.py)."""
+
+    def connections() -> int:
+        return sum(isinstance(each, Connection) for each in gc.get_objects())
+
+    async def scenario() -> None:
+        async with serving(keystore) as (server, port):
+            async with connected(port) as stream:
+                assert await is_served(stream)
+                assert connections() == 1
+            await until(lambda: server.connection_count == 0)
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            assert connections() == 0
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(scenario)
+    finally:
+        gc.enable()
 
 
 def test_second_handshake_ends_its_connection(run: Run, keystore: Path, tmp_path: Path) -> None:
