@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.testing.embedded_broker import EmbeddedBroker
+from isotherm.testing.local_servers import free_ports
 from isotherm.types import TopicIdPartition
 from tests.support.conditions import wait_until
 from tests.support.record_segments import RecordSegmentMaker
@@ -113,10 +113,8 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Tier:
 
 @pytest.fixture
 def unused_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port: int = bound.getsockname()[1]
-        return port
+    (port,) = free_ports(1)
+    return port
 
 
 @pytest.fixture

@@ -140,12 +140,13 @@ class Tiers:
         return [tuple(entry) for entry in self.log(topic, partition).leader_epochs.entries]
 
     def remote_objects(self, topic: str) -> list[str]:
+        bucket = self.directory / "bucket"
         # Unlike a glob, a walk does not mind that directories go meanwhile.
         return [
             name
-            for path, _, names in os.walk(self.directory / "bucket")
+            for path, _, names in os.walk(bucket)
+            if str(Path(path).relative_to(bucket)).startswith(f"{topic}-")
             for name in names
-            if topic in str(Path(path, name))
         ]
 
     # -- expectations
