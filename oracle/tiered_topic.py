@@ -106,7 +106,7 @@ def _produce(bootstrap_server: str, topic: str, partitions: int, records: int) -
                 timestamp=1_700_000_000_000 + i * 10,
                 headers=_headers(i),
             )
-        if producer.flush(30):
+        if producer.flush(300):
             raise TimeoutError(f"the producer could not send: topic={topic}")
 
 

@@ -115,7 +115,7 @@ def test_broker_tiers_into_several_buckets_and_reads_back(
         for _ in range(30):
             values.append(b"%07d" % len(values) + bytes(100_000))
             producer.produce("spread", values[-1])
-            producer.flush(20)
+            producer.flush(300)
         for _ in range(2000):
             if log.local_log_start_offset >= len(values) - 20:
                 break

@@ -209,6 +209,7 @@ def commit_transaction(disks: Disks, transactional_id: str, partition: int) -> N
         {
             "bootstrap.servers": disks.broker.bootstrap_servers,
             "transactional.id": transactional_id,
+            "transaction.timeout.ms": 900_000,
         }
     )
     producer.init_transactions(TIMEOUT_S)

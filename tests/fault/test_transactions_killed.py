@@ -71,7 +71,14 @@ def test_decided_end_is_carried_out_by_the_next_start(
     servers = broker.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(TIMEOUT_S)
-    producer = Producer({"bootstrap.servers": servers, "transactional.id": "tx", "log_level": 0})
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "transactional.id": "tx",
+            "transaction.timeout.ms": 900_000,
+            "log_level": 0,
+        }
+    )
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
     for partition in range(PARTITIONS):
@@ -89,6 +96,7 @@ def test_decided_end_is_carried_out_by_the_next_start(
         {
             "bootstrap.servers": broker.bootstrap_servers,
             "transactional.id": "tx",
+            "transaction.timeout.ms": 900_000,
             "log_level": 0,
         }
     )

@@ -148,7 +148,12 @@ def test_tombstone_stays_for_the_retention_time_of_deletions(broker: EmbeddedBro
 def test_aborted_records_are_compacted_away(broker: EmbeddedBroker) -> None:
     topic = make_topic(broker)
     producer = Producer(
-        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic, "linger.ms": 0}
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "transactional.id": topic,
+            "transaction.timeout.ms": 900_000,
+            "linger.ms": 0,
+        }
     )
     producer.init_transactions(TIMEOUT_S)
     for value, commits in (("committed", True), ("aborted", False)):
@@ -172,7 +177,12 @@ def test_open_transaction_holds_the_cleaner_back(broker: EmbeddedBroker) -> None
     produce(broker, topic, ("a", "1"), ("a", "2"))
     log_of(broker, topic).roll()
     producer = Producer(
-        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic, "linger.ms": 0}
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "transactional.id": topic,
+            "transaction.timeout.ms": 900_000,
+            "linger.ms": 0,
+        }
     )
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
@@ -316,7 +326,11 @@ def test_offsets_of_groups_survive_compaction_and_a_restart(tmp_path: Path) -> N
 def test_transactional_ids_survive_compaction_and_a_restart(tmp_path: Path) -> None:
     def begin(broker: EmbeddedBroker) -> Producer:
         producer = Producer(
-            {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "steady"}
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "transactional.id": "steady",
+                "transaction.timeout.ms": 900_000,
+            }
         )
         producer.init_transactions(TIMEOUT_S)
         return producer

@@ -93,7 +93,7 @@ def send(broker: EmbeddedBroker, topic: str) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for n in range(MESSAGES):
         producer.produce(topic, b"value %d" % n, partition=n % 2)
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
 
 
 def commit(broker: EmbeddedBroker, topic: str, offset: int) -> None:
@@ -204,7 +204,7 @@ def share_members(broker: EmbeddedBroker) -> Iterator[None]:
             worker.commit_sync()
             return done == MESSAGES - 1 and released
 
-        wait_until(all_others_done, "the acknowledgements", timeout_s=60)
+        wait_until(all_others_done, "the acknowledgements")
         for number in range(1, WORKERS):
             members.enter_context(closing(share_consumer(servers, number)))
         yield

@@ -32,7 +32,7 @@ MODULE = "github.com/twmb/franz-go"
 VERSION = "v1.22.2"
 HERE = Path(__file__).parent / "franz_go"
 ADMIN = HERE / "admin"
-RUN_TIMEOUT_S = 150
+RUN_TIMEOUT_S = 400
 # The group and transaction chains move this many through each protocol; their default is 500,000.
 RECORDS = 2000
 USER, PASSWORD = "alice", "0pen-sesame"

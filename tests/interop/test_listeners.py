@@ -74,7 +74,7 @@ def described_nodes(bootstrap_servers: str) -> list[tuple[str, int]]:
 def produce(bootstrap_servers: str, topic: str, value: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     producer.produce(topic, value)
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
 
 
 def consume_in_group(bootstrap_servers: str, topic: str) -> str:

@@ -153,7 +153,7 @@ def committed(cluster: MixedCluster, group_id: str, partitions: int = 1) -> list
     topic = group_id
     try:
         asked = [TopicPartition(topic, index) for index in range(partitions)]
-        return [each.offset for each in consumer.committed(asked, timeout=60)]
+        return [each.offset for each in consumer.committed(asked, timeout=300)]
     except KafkaException:
         return []
     finally:

@@ -26,7 +26,7 @@ def _topics(broker):
 def test_records_come_back(kafka_broker, kafka_topic):
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
     producer.produce(kafka_topic, b"hello")
-    producer.flush(60)
+    producer.flush(300)
     consumer = Consumer({"bootstrap.servers": kafka_broker.bootstrap_servers, "group.id": "g"})
     consumer.assign([TopicPartition(kafka_topic, 0, 0)])
     assert [each.value() for each in consumer.consume(1, timeout=300)] == [b"hello"]

@@ -90,7 +90,7 @@ def describe(admin: AdminClient, name: str) -> TopicDescription | None:
 def produce(address: str, topic: str, count: int, *, transactional: bool = False) -> None:
     settings = {"bootstrap.servers": address, "linger.ms": 5, "compression.type": "lz4"}
     if transactional:
-        settings |= {"transactional.id": "follower-test"}
+        settings |= {"transactional.id": "follower-test", "transaction.timeout.ms": 900_000}
     producer = Producer(settings)
     if transactional:
         producer.init_transactions(WAIT_S)

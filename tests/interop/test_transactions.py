@@ -53,6 +53,7 @@ def producer(broker: EmbeddedBroker) -> Iterator[Callable[..., Producer]]:
                 {
                     "bootstrap.servers": settings.pop("servers", broker.bootstrap_servers),
                     "transactional.id": transactional_id or f"id-{next(_numbers)}",
+                    "transaction.timeout.ms": 900_000,
                     "linger.ms": 0,
                     "log_level": 0,
                     **settings,

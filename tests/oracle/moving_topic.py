@@ -48,7 +48,14 @@ def committed_records(transactions: int) -> int:
 
 
 def _write(server: str, topic: str, first: int, end: int) -> None:
-    producer = Producer({"bootstrap.servers": server, "transactional.id": topic, "linger.ms": 5})
+    producer = Producer(
+        {
+            "bootstrap.servers": server,
+            "transactional.id": topic,
+            "transaction.timeout.ms": 900_000,
+            "linger.ms": 5,
+        }
+    )
     producer.init_transactions(TIMEOUT_S)
     for number in range(first, end):
         producer.begin_transaction()

@@ -36,8 +36,17 @@ COME_AGAIN = {
     E.concurrent_transactions,
     E.not_enough_replicas,
 }
-SETTINGS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
+# What runs out on one broker before the other, on a slow machine, would be a difference.
+LONGEST_MS = 1_800_000
+SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "group.consumer.max.session.timeout.ms": str(LONGEST_MS),
+    "group.consumer.session.timeout.ms": str(LONGEST_MS),
+    "transaction.max.timeout.ms": str(LONGEST_MS),
+}
 AT_ONCE = {
+    **SETTINGS,
     "group.consumer.min.assignment.interval.ms": "0",
     "group.consumer.assignment.interval.ms": "0",
     "group.consumer.assignor.offload.enable": "false",
@@ -130,7 +139,7 @@ class Transactions:
             "INIT_PRODUCER_ID",
             5,
             transactional_id=self._prefix + name,
-            transaction_timeout=60_000,
+            transaction_timeout=LONGEST_MS,
             producer_id=expected.producer_id,
             producer_epoch=expected.epoch,
         )
@@ -273,7 +282,7 @@ class Group:
             member_id=member.member_id,
             member_epoch=epoch,
             instance_id=self._instance(name) if is_full else None,
-            rebalance_timeout=60_000 if is_full else -1,
+            rebalance_timeout=LONGEST_MS if is_full else -1,
             subscribed_topic_names=["t"] if is_full else None,
             topic_partitions=None if has is None else topics,
         )
@@ -313,8 +322,8 @@ class Group:
                 "JOIN_GROUP",
                 version,
                 group_id=self._group_id,
-                session_timeout=10_000,
-                rebalance_timeout=60_000,
+                session_timeout=LONGEST_MS,
+                rebalance_timeout=LONGEST_MS,
                 protocol_type="consumer",
                 protocols=[offered],
                 **fields,

@@ -45,7 +45,7 @@ def _write(server: IsothermServer) -> None:
         producer = Producer({**options, "enable.idempotence": True})
         for i in range(100):
             producer.produce("local", key=f"k{i}", value=f"value {i} " * 10, partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(300) == 0
     run_tool(
         "org.apache.kafka.tools.ProducerPerformance",
         "--topic=local", f"--num-records={JAVA_RECORDS}", "--record-size=100", "--throughput=-1",

@@ -105,7 +105,7 @@ def set_up(server: str) -> None:
     producer = Producer({"bootstrap.servers": server, "batch.num.messages": 1, "acks": "all"})
     for number in range(60):
         producer.produce("filled", f"v{number}", partition=number % 2, timestamp=START_MS + number)
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
     consumer = Consumer({"bootstrap.servers": server, "group.id": "readers"})
     offsets = [TopicPartition("filled", 0, 10), TopicPartition("filled", 1, 20)]
 

@@ -131,7 +131,7 @@ def test_manager_follows_what_kafka_goes_on_to_copy(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_server, "acks": "all"})
     for number in range(3000):
         producer.produce(partition.topic, bytes(1000), b"%d" % number, 0)
-    producer.flush(30)
+    producer.flush(300)
 
     def sees_more() -> bool:
         following.poll()

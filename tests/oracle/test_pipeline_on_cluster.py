@@ -301,7 +301,7 @@ def fill(broker: EmbeddedBroker, cluster: Cluster) -> list[ConsumedRecord]:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 65536})
     for number in range(8000):
         producer.produce("ours", (b"%d-" % number).ljust(1000, b"x"), b"key-%d" % (number % 50))
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
     log = cluster.server.bucket_folder / "ours"
     wait_until(lambda: len(list(log.glob("**/*.rsm-manifest"))) >= 7, "the tiering")
     return list(consume_all(broker.bootstrap_servers, "ours"))

@@ -81,7 +81,7 @@ class Registered:
         producer = Producer(servers)
         for key, value in zip(keys or [None] * len(values), values, strict=True):
             producer.produce(topic, key=key, value=value, headers=headers)
-        assert producer.flush(60) == 0
+        assert producer.flush(300) == 0
 
     def serializer(self, schema: object, topic: str = "orders", field: str = "value") -> Any:
         serialize = AvroSerializer(self.client, json.dumps(schema))

@@ -141,7 +141,13 @@ def test_partition_is_replicated_and_its_transaction_ends(cluster: Cluster, lead
     admin = AdminClient(cluster.client)
     new = NewTopic(topic, 1, replica_assignment=[replicas], config={"min.insync.replicas": "3"})
     admin.create_topics([new])[topic].result(TIMEOUT_S)
-    producer = Producer({**cluster.client, "transactional.id": f"{topic}-{uuid.uuid4()}"})
+    producer = Producer(
+        {
+            **cluster.client,
+            "transactional.id": f"{topic}-{uuid.uuid4()}",
+            "transaction.timeout.ms": 900_000,
+        }
+    )
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
     for number in range(100):

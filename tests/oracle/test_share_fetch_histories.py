@@ -409,7 +409,11 @@ def transact(server: Server, seed: int) -> None:
     """Random transactions on partition 0, some of them aborted, with other records in between."""
     rng = random.Random(seed)
     producer = Producer(
-        {"bootstrap.servers": server.bootstrap_server, "transactional.id": f"t-{seed}"}
+        {
+            "bootstrap.servers": server.bootstrap_server,
+            "transactional.id": f"t-{seed}",
+            "transaction.timeout.ms": 900_000,
+        }
     )
     producer.init_transactions()
     for _ in range(6):
@@ -441,7 +445,7 @@ def test_records_of_aborted_transactions_are_delivered_by_the_isolation_level(
         group = ConfigResource(ResourceType.GROUP, history.group, incremental_configs=[entry])
         admin.incremental_alter_configs([group])[group].result()
         consumer = Consumer({"bootstrap.servers": server.bootstrap_server, "group.id": "ends"})
-        ends.append(consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=60)[1])
+        ends.append(consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=300)[1])
         transact(server, 3)
         consumer.close()
     assert ends[0] == ends[1]

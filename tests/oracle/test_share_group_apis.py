@@ -73,7 +73,7 @@ class Server:
             self._names = {topic.topic_id: topic.name for topic in topics if topic.topic_id}
             return len(self._names) == len(TOPICS)
 
-        wait_until(are_shown, "the topics", timeout_s=60)
+        wait_until(are_shown, "the topics")
 
     def call(self, api: str, version: int, **fields: Any) -> Any:
         for attempt in range(AGAIN_MAX):
@@ -185,7 +185,6 @@ class History:
             wait_until(
                 lambda server=server: server.initialized(self.group_id) >= self._initialized,
                 "the states",
-                timeout_s=60,
             )
 
     def describe(self) -> Any:

@@ -81,13 +81,13 @@ class Kafka:
             }
             return len(self.topic_ids) == len(asked)
 
-        wait_until(are_shown, "the topics", timeout_s=60)
+        wait_until(are_shown, "the topics")
 
         def is_available() -> bool:
             self.call("FIND_COORDINATOR", 6, key_type=0, coordinator_keys=["x"])
             return self.heartbeat("x", "a", 5, None).error_code not in NOT_YET
 
-        wait_until(is_available, "the group coordinator", timeout_s=60)
+        wait_until(is_available, "the group coordinator")
         self._reader = Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -119,7 +119,7 @@ class Kafka:
     def new_records(self) -> list[GroupRecord]:
         """Of share groups, since the last call."""
         partition = TopicPartition(OFFSETS_TOPIC, 0)
-        _, end = self._reader.get_watermark_offsets(partition, timeout=60)
+        _, end = self._reader.get_watermark_offsets(partition, timeout=300)
         records = []
         while self._read < end:
             for message in self._reader.consume(end - self._read, 60):
@@ -233,7 +233,7 @@ class History:
         expected = (answer.error_code, answer.member_id, answer.member_epoch, size)
         written = self._written()
         if initializes:
-            wait_until(lambda: self._has_initialized(written), "the states", timeout_s=60)
+            wait_until(lambda: self._has_initialized(written), "the states")
         self.steps.append((member, epoch, names, expected))
         shown = "\n".join(map(str, self.steps[-20:]))
         if epoch > 0 and names is None and None in (found[3], size):
@@ -279,7 +279,7 @@ class History:
         }
         written = self._written()
         if partitions:
-            wait_until(lambda: self._has_initialized(written), "the states", timeout_s=60)
+            wait_until(lambda: self._has_initialized(written), "the states")
         assert self._shown(1, records) == self._shown(0, written)
 
     def delete_offsets(self, *names: str) -> None:

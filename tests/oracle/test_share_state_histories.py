@@ -64,7 +64,7 @@ class Server:
                 {each[1] for each in self.initialize("first", 0, 0, 0)} & NOT_YET
             )
 
-        wait_until(is_available, "the share coordinator", timeout_s=60)
+        wait_until(is_available, "the share coordinator")
 
     def call(self, api: str, version: int, **fields: Any) -> Any:
         payload = ask(self.bootstrap_servers, request_frame(ApiKey[api], version, fields))
@@ -137,7 +137,7 @@ class Server:
     def records(self) -> list[tuple[bytes, bytes | None]]:
         consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": "reader"})
         partition = TopicPartition(STATE_TOPIC, 0, 0)
-        _, end = consumer.get_watermark_offsets(partition, timeout=60)
+        _, end = consumer.get_watermark_offsets(partition, timeout=300)
         consumer.assign([partition])
         records: list[tuple[bytes, bytes | None]] = []
         while len(records) < end:

@@ -63,7 +63,11 @@ def test_javas_transactions_are_seen_as_they_ended(
 
 def test_kafkas_tools_read_the_transactions(broker: EmbeddedBroker, tmp_path: Path) -> None:
     producer = Producer(
-        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "tools"}
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "transactional.id": "tools",
+            "transaction.timeout.ms": 900_000,
+        }
     )
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()

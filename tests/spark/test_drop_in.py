@@ -62,6 +62,7 @@ def cluster(broker: EmbeddedBroker) -> EmbeddedBroker:
             "batch.size": 65536,
             "compression.type": "none",
             "transactional.id": "writer",
+            "transaction.timeout.ms": 900_000,
         }
     )
     producer.init_transactions(TIMEOUT_S)

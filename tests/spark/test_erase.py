@@ -47,7 +47,11 @@ def tiered(
         future.result(TIMEOUT_S)
     produce(broker, range(2000))
     aborting = Producer(
-        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "aborts"}
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "transactional.id": "aborts",
+            "transaction.timeout.ms": 900_000,
+        }
     )
     aborting.init_transactions(TIMEOUT_S)
     aborting.begin_transaction()

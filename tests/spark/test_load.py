@@ -26,7 +26,7 @@ from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.consumed_records import consume_all
 
 START_MS = 1_700_000_000_000
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 COUNT = 20_000
 SCHEMA = (
     "key binary, value binary, headers array<struct<key:string,value:binary>>, timestamp timestamp"

@@ -18,7 +18,7 @@ from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.consumed_records import consume_all
 
 NOW_MS = 1_700_000_000_000
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 def column_of(*values: Any, kind: pa.DataType) -> pa.Array:

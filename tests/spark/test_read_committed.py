@@ -23,6 +23,7 @@ def transactional(broker: EmbeddedBroker, name: str) -> Producer:
         {
             "bootstrap.servers": broker.bootstrap_servers,
             "transactional.id": name,
+            "transaction.timeout.ms": 900_000,
             "batch.size": 50_000,
             "linger.ms": 1,
         }

@@ -47,7 +47,14 @@ def fill(broker: EmbeddedBroker) -> None:
     admin = AdminClient(servers)
     for future in admin.create_topics([NewTopic(TOPIC, 2, 1, config=config)]).values():
         future.result(TIMEOUT_S)
-    producer = Producer({**servers, "transactional.id": "filler", "batch.size": 16384})
+    producer = Producer(
+        {
+            **servers,
+            "transactional.id": "filler",
+            "transaction.timeout.ms": 900_000,
+            "batch.size": 16384,
+        }
+    )
     producer.init_transactions(TIMEOUT_S)
     for transaction in range(12):
         producer.begin_transaction()
@@ -173,7 +180,11 @@ def test_history_is_served_after_the_log_directory_is_lost(
             assert consume(broker, partition, isolation) == tiered
     # New records continue the log after its history, and the old producer's state is known.
     producer = Producer(
-        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "filler"}
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "transactional.id": "filler",
+            "transaction.timeout.ms": 900_000,
+        }
     )
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()

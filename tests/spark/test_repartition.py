@@ -18,7 +18,7 @@ from isotherm.cli.main import app
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.consumed_records import ConsumedRecord, consume_all
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 START_MS = 1_700_000_000_000
 OLD_PARTITIONS, NEW_PARTITIONS = 3, 5
 

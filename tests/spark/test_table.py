@@ -211,15 +211,20 @@ def test_history_and_tail_are_what_a_committed_consumer_reads(
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_topics([NewTopic("orders", 1, 1, config=TIERED_TOPIC)])["orders"].result(300)
     producer = Producer(
-        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t", "linger.ms": 1}
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "transactional.id": "t",
+            "transaction.timeout.ms": 900_000,
+            "linger.ms": 1,
+        }
     )
-    producer.init_transactions(60)
+    producer.init_transactions(300)
 
     def transaction(*, commits: bool) -> None:
         producer.begin_transaction()
         for number in range(200):
             producer.produce("orders", value=f"{commits}-{number}-".ljust(2000, "x"))
-        producer.flush(60)
+        producer.flush(300)
         (producer.commit_transaction if commits else producer.abort_transaction)(60)
 
     bucket, server = broker.directory / "bucket", ("-b", broker.bootstrap_servers)

@@ -29,7 +29,7 @@ def test_rows_go_that_kafka_has_deleted(broker: EmbeddedBroker, tmp_path: Path) 
     def produce() -> None:
         for number in range(200):
             producer.produce("gone", value=f"{number}".ljust(200, "x"), partition=number % 2)
-        producer.flush(60)
+        producer.flush(300)
 
     lake = tmp_path / "lake"
     options = ("-b", server, "--warehouse", str(lake))

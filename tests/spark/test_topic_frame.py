@@ -126,7 +126,7 @@ def test_brokers_give_the_tail(spark: SparkSession, broker: EmbeddedBroker, tmp_
     def produce(count: int) -> None:
         for number in range(count):
             producer.produce("trades", value=f"{number}-".ljust(2000, "x"), key=b"k")
-        producer.flush(60)
+        producer.flush(300)
 
     bucket, lake = broker.directory / "bucket", str(tmp_path / "lake")
     produce(200)

@@ -114,7 +114,9 @@ def _write(broker: EmbeddedBroker, number: int) -> None:
                     topic, b"%s-%d" % (topic.encode(), number), b"%d" % (number % 3), partition
                 )
     assert producer.flush(TIMEOUT_S) == 0
-    transactional = Producer({**bootstrap, "transactional.id": "writer"})
+    transactional = Producer(
+        {**bootstrap, "transactional.id": "writer", "transaction.timeout.ms": 900_000}
+    )
     transactional.init_transactions(TIMEOUT_S)
     for outcome in ("aborted", "committed"):
         transactional.begin_transaction()

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.conditions import wait_until
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 def described_members(bootstrap_servers: str, group: str) -> list[tuple[str, str, Any]]:

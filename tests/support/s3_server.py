@@ -21,7 +21,7 @@ from isotherm.testing.local_servers import find_binary, free_ports
 BUCKET = "isotherm"
 ACCESS_KEY = "isotherm"
 SECRET_KEY = "isotherm-secret"
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 300
 _POLL_S = 0.05
 
 

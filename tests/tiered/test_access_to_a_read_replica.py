@@ -27,7 +27,7 @@ from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from tests.support.conditions import wait_until
 from tests.support.embedded_replica import EmbeddedReplica
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 OPEN, CLOSED = "open", "closed"
 LISTENER = "SASL_PLAINTEXT://127.0.0.1:0"
 LOGINS = {

@@ -59,7 +59,9 @@ def left(open_tiers: Any, tmp_path: Path) -> Left:
     tiers = open_tiers(tmp_path / "cluster")
     tiers.create_topic(TOPIC, partitions=2)
     plain = Producer({**tiers.client, "linger.ms": 0})
-    producer = Producer({**tiers.client, "linger.ms": 0, "transactional.id": "t"})
+    producer = Producer(
+        {**tiers.client, "linger.ms": 0, "transactional.id": "t", "transaction.timeout.ms": 900_000}
+    )
     producer.init_transactions(TIMEOUT_S)
     for number in range(5):
         write(plain, b"a-%d" % number, partition=0)

@@ -224,21 +224,23 @@ def test_transactions_with_tiered_store(tiers: Any) -> None:
     """TransactionsWithTieredStoreTest, its basic case: committed and aborted transactions with
     records and markers in several remote segments."""
     tiers.create_topic("a")
-    producer = Producer({**tiers.client, "transactional.id": "t", "linger.ms": 0})
-    producer.init_transactions(30)
+    producer = Producer(
+        {**tiers.client, "transactional.id": "t", "transaction.timeout.ms": 900_000, "linger.ms": 0}
+    )
+    producer.init_transactions(300)
     committed = []
     for number in range(8):
         producer.begin_transaction()
         for part in range(2):
             value = b"%d-%d" % (number, part)
             producer.produce("a", value, b"k", 0)
-            assert producer.flush(30) == 0
+            assert producer.flush(300) == 0
             if number % 2 == 0:
                 committed.append((b"k", value))
         if number % 2 == 0:
-            producer.commit_transaction(30)
+            producer.commit_transaction(300)
         else:
-            producer.abort_transaction(30)
+            producer.abort_transaction(300)
     end = tiers.log("a").log_end_offset
     assert end == 24
     tiers.expect_earliest_local("a", end - 1)

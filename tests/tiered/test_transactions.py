@@ -52,7 +52,13 @@ def begin(tiers: Any) -> Iterator[Callable[..., Producer]]:
 
 
 def transactional(tiers: Any, transactional_id: str, **settings: Any) -> Producer:
-    made = {**tiers.client, "transactional.id": transactional_id, "linger.ms": 0, **settings}
+    made = {
+        **tiers.client,
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": 900_000,
+        "linger.ms": 0,
+        **settings,
+    }
     producer = Producer(made)
     producer.init_transactions(TIMEOUT_S)
     return producer

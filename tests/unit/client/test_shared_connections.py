@@ -14,7 +14,7 @@ from isotherm.errors import PeerDisconnectedError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from tests.support.scripted_peer import ScriptedPeer
 
-GUARD_S = 10
+GUARD_S = 300
 FETCH_ROW = {"api_key": ApiKey.FETCH, "min_version": 4, "max_version": 17}
 
 Answer = Callable[[Any], Mapping[str, Any] | None]

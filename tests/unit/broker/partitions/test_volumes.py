@@ -12,7 +12,7 @@ from isotherm.broker.partitions.volumes import Volumes
 from isotherm.errors import LogDirFailedError
 from isotherm.log.log_dir import LogDir, Volume
 
-WAIT_S = 30
+WAIT_S = 300
 
 
 class HangingDisk(LogDir):

@@ -10,7 +10,7 @@ import pytest
 from isotherm.broker.threads.step_thread import UNTIL_WOKEN_S, StepThread
 from isotherm.testing.sim_clock import SimClock
 
-GUARD_S = 10
+GUARD_S = 300
 
 
 class Steps:
