@@ -18,9 +18,11 @@ from isotherm.log.fs import FileSystem
 from isotherm.testing.broker_process import BrokerProcess
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.jars import OracleUnavailableError, resolve_jars, resolve_spark_source_jars
+from tests.support.spark_scheduling import SparkOnOneWorker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
 
 # No deadline for examples, and no limit for drawing them: both times depend on the machine, and no
 # test depends on that.
@@ -95,6 +97,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def rewrite(request: pytest.FixtureRequest) -> bool:
     """Whether transcripts take the outputs of the code."""
     return bool(request.config.getoption("--rewrite"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkOnOneWorker | None:
+    """Keep the files with Spark on one worker, where `--dist loadfile` keeps files whole."""
+    return SparkOnOneWorker(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
