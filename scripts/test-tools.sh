@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What the tests use beside Python and Java: Maven (Kafka's jars), kcat, bubblewrap, linters of the packaging, a browser, Kerberos, and
-# an S3 server and a proxy built with Go. Installs what can be installed here; tests that need the rest skip and say so.
+# an S3 server and a proxy built with Go; and what the first tests of a checkout would wait for. Installs what can be installed here; tests
+# that need the rest skip and say so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,3 +36,6 @@ if command -v go >/dev/null 2>&1; then
 else
   echo "Go is not installed, tests on S3 and of network faults skip: https://go.dev/dl" >&2
 fi
+
+# In a second where all of it is there.
+PYTHONPATH=. .venv/bin/python -m tests.support.first_run

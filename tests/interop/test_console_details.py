@@ -237,7 +237,7 @@ def test_share_group_has_its_members_and_what_is_done(
         row = f"{QUEUE} Stable share 2"
         look_until(browser, lambda: row in " ".join(browser.text("#groups").split()))
         browser.open(f"{address}/#/topics/tasks", "#readers table")
-        assert row in " ".join(browser.text("#readers").split())
+        look_until(browser, lambda: row in " ".join(browser.text("#readers").split()))
         browser.open(f"{address}/#/groups/{QUEUE}", "#members tbody tr")
         look_until(browser, lambda: len(workers_of(browser, 0) + workers_of(browser, 1)) == WORKERS)
         first, second = workers_of(browser, 0), workers_of(browser, 1)
