@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from isotherm.testing.conformance.remote_storage import (
 )
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.segment_files import SegmentMaker
+from tests.support.conditions import wait_until
 
 LOCAL_TOPIC_LENGTH_MAX = 220
 
@@ -107,7 +107,6 @@ def test_broker_tiers_into_several_buckets_and_reads_back(
     admin.create_topics([topic])["spread"].result(300)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     log = broker.node.services.replica_manager.find_partition("spread", None, 0).log
-    pause = threading.Event()
     values: list[bytes] = []
     used: set[str] = set()
     # A segment's id is random and decides where it goes: with 25 each bucket gets one.
@@ -116,11 +115,7 @@ def test_broker_tiers_into_several_buckets_and_reads_back(
             values.append(b"%07d" % len(values) + bytes(100_000))
             producer.produce("spread", values[-1])
             producer.flush(300)
-        for _ in range(2000):
-            if log.local_log_start_offset >= len(values) - 20:
-                break
-            pause.wait(0.01)
-        assert log.local_log_start_offset >= len(values) - 20
+        wait_until(lambda: log.local_log_start_offset >= len(values) - 20, "the closed segments")
         buckets = (tmp_path / "buckets").iterdir()
         used = {bucket.name for bucket in buckets if any(bucket.rglob("*.log"))}
     assert used == {"near", "far"}

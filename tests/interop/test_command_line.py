@@ -235,11 +235,17 @@ def test_interrupted_production_counts_what_is_acknowledged(broker: EmbeddedBrok
         # Standard input stays open: the signal ends the wait for a line.
         assert producing.wait() == 130
         assert producing.stderr is not None
-        (line,) = producing.stderr.read().splitlines()
+        (line,) = said(producing.stderr.read())
     counts = dict(part.split("=") for part in line.decode().split() if "=" in part)
     assert line.startswith(b"isotherm: interrupted ")
     assert int(counts["acknowledged"]) == _end(broker, "endless")
     assert int(counts["lines"]) == int(counts["acknowledged"]) + int(counts["not_acknowledged"])
+
+
+def said(stderr: bytes) -> list[bytes]:
+    """The lines without those of a slow machine, which tell what is waited for."""
+    lines = stderr.splitlines()
+    return [line for line in lines if b"still trying" not in line and b"still waiting" not in line]
 
 
 def _end(broker: EmbeddedBroker, topic: str) -> int:
@@ -256,7 +262,7 @@ def test_interrupted_consumption_says_nothing(broker: EmbeddedBroker) -> None:
         consuming.send_signal(signal.SIGINT)
         assert consuming.wait() == 130
         assert consuming.stderr is not None
-        assert consuming.stderr.read() == b""
+        assert said(consuming.stderr.read()) == []
 
 
 @pytest.mark.parametrize(
@@ -268,7 +274,7 @@ def test_reader_of_a_pipe_may_leave(broker: EmbeddedBroker, arguments: str) -> N
     with process(broker, *arguments.split(), stdout=writing) as printing:
         os.close(writing)
         assert printing.stderr is not None
-        assert (printing.wait(), printing.stderr.read()) == (0, b"")
+        assert (printing.wait(), said(printing.stderr.read())) == (0, [])
 
 
 def test_group_that_does_not_exist_is_an_error(broker: EmbeddedBroker, tmp_path: Path) -> None:

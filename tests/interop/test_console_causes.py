@@ -41,7 +41,7 @@ from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from tests.support.faulty_fs import FaultyFileSystem
 from tests.support.s3_stub import S3Stub, WireFault
 
-TURNS_MAX = 2000
+TURNS_MAX = 6000
 WORDY = "wordy"
 BOTH_TIERS = {**TIERED_TOPIC, "local.retention.bytes": "-2"}
 METRICS = {"prometheus.listener": "127.0.0.1:0"}

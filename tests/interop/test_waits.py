@@ -7,7 +7,6 @@ import re
 import resource
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +16,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from isotherm.testing.broker_process import BrokerProcess
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
+from tests.support.conditions import wait_until
 from tests.support.s3_stub import S3Stub, WireFault
 
 TIMEOUT_S = 120
-TURNS_MAX = 2000
 RECORDS = 2500
 FILE_SIZE_MAX = 200_000
 pytestmark = pytest.mark.slow
@@ -76,13 +75,10 @@ def test_consume_names_the_offset_that_the_bucket_does_not_give(
 
 
 def wait_for_tiering(directory: Path) -> None:
-    pause = threading.Event()
-    for _ in range(TURNS_MAX):
-        first = min(path.name for path in directory.glob("*.log"))
-        if first != f"{0:020}.log":
-            return
-        pause.wait(0.05)
-    raise AssertionError("the first segment stays on the disk")
+    wait_until(
+        lambda: min(path.name for path in directory.glob("*.log")) != f"{0:020}.log",
+        "the first segment to leave the disk",
+    )
 
 
 def test_produce_to_a_full_disk_ends_and_names_what_is_not_stored(tmp_path: Path) -> None:

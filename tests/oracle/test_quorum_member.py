@@ -42,9 +42,10 @@ pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 def controller(
     kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControllerOracle]:
-    # Sessions end soon, and so do the batches that a snapshot does not have.
+    # Sessions end soon, but not in a pause of a busy machine; and so do the batches that a snapshot
+    # does not have.
     settings = {
-        "broker.session.timeout.ms": "3000",
+        "broker.session.timeout.ms": "6000",
         "metadata.log.max.record.bytes.between.snapshots": "20000",
     }
     oracle = ControllerOracle(tmp_path_factory.mktemp("controller"), settings)
@@ -222,7 +223,7 @@ def test_second_process_of_a_node_is_asked_to_wait_for_the_first(start_node, tmp
         str(node.config.controller_quorum_bootstrap_servers[0]),
         CLUSTER_ID,
         node_id=9,
-        settings={"initial.broker.registration.timeout.ms": "1500"},
+        settings={"initial.broker.registration.timeout.ms": "5000"},
     )
     try:
         twin.follow()
