@@ -28,8 +28,8 @@ setup: $(INSTALLED) java ## Install everything into .venv and check for Java
 java:
 	@scripts/ensure-java.sh
 
-# Each worker starts a Kafka and a Spark of its own, a gigabyte or two together. One more than there
-# are processors here: many tests wait for what servers do in their own time.
+# Each worker starts a Kafka of its own, and one of them a Spark (tests/support/spark_scheduling.py).
+# One more than there are processors here: many tests wait for what servers do in their own time.
 TEST_WORKERS ?= 3
 # The folders of the tests lie in memory where there is room: they hold a hundred thousand files, and
 # brokers flush to them. Those of tests that fail stay.

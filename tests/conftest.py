@@ -34,6 +34,8 @@ settings.load_profile(os.environ.get("ISOTHERM_EXAMPLES", "new examples"))
 
 # The files that take a minute or more, the longest first.
 LONGEST = (
+    "fault/test_hostile_search.py",
+    "fault/test_erasure_crash.py",
     "interop/test_readme.py",
     "property/remote/test_schedules.py",
     "oracle/test_spark_cluster.py",
