@@ -18,6 +18,9 @@ from oracle.jars import OracleUnavailableError
 from oracle.kafka import CHEAP_COMPILER
 
 _WRITE_TIMEOUT_S = 900
+# That compiler alone gets 48 MB for its code, which a few files of tests fill by more than half. A
+# JVM without room for code interprets. This is what both compilers get.
+_ROOM_FOR_CODE = "-XX:ReservedCodeCacheSize=240m"
 # Its queries load the classes that most sessions need: a shuffle, rows from Python, a SQL function.
 # The JVM writes the archive when it ends.
 _SESSION = """
@@ -48,7 +51,7 @@ def java_options() -> str:
         archive = archive_options(jars, _write)
     except OracleUnavailableError:  # Spark itself says what to install
         archive = ()
-    return " ".join([CHEAP_COMPILER, *archive])
+    return " ".join([CHEAP_COMPILER, _ROOM_FOR_CODE, *archive])
 
 
 def _write(options: tuple[str, ...]) -> None:
