@@ -45,6 +45,9 @@ class ModelLeader:
     faults: dict[int, int] = field(default_factory=dict)
     alter: Callable[[FetchPartitionResponse], FetchPartitionResponse] = lambda answer: answer
     before_answer: Callable[[], None] = lambda: None
+    waits: Callable[[], None] | None = None
+    """Called while a fetch is under way, before its answer."""
+    is_interrupted: bool = False
     is_away: bool = False
     pending_upload: int = -1
 
@@ -52,6 +55,11 @@ class ModelLeader:
         if self.is_away:
             raise PeerDisconnectedError("no connection")
         self.requests.append(request)
+        self.is_interrupted = False
+        if self.waits is not None:
+            self.waits()
+        if self.is_interrupted:
+            raise PeerDisconnectedError("the wait was ended")
         topics = [
             FetchTopicResponse(
                 None,
@@ -134,6 +142,9 @@ class ModelLeader:
     ) -> EpochEndOffset:
         log = self._check(place, leader_epoch)
         return EpochEndOffset(*log.leader_epochs.end_offset_for(epoch, log.log_end_offset))
+
+    def interrupt(self) -> None:
+        self.is_interrupted = True
 
     def close(self) -> None:
         self.is_away = True

@@ -58,6 +58,7 @@ class _UntilDeadline:
         self._opened = opened
         self._clock = clock
         self._deadline_s = clock.monotonic_s() + timeout_s
+        self.has_received = False
 
     def sendall(self, data: bytes, /) -> None:
         self._opened.socket.settimeout(self._left_s())
@@ -65,7 +66,9 @@ class _UntilDeadline:
 
     def recv_into(self, buffer: memoryview, /) -> int:
         self._opened.socket.settimeout(self._left_s())
-        return self._opened.stream.recv_into(buffer)
+        size = self._opened.stream.recv_into(buffer)
+        self.has_received = True
+        return size
 
     def _left_s(self) -> float:
         left_s = self._deadline_s - self._clock.monotonic_s()
@@ -80,7 +83,8 @@ class _Sent(NamedTuple):
 
 
 class NodeConnection:
-    """One thread at a time may make requests; any thread may call `close` at any time.
+    """One thread at a time may make requests; any thread may call `close` and `interrupt` at any
+    time.
 
     Requests raise PeerDisconnectedError or PeerTimeoutError. The socket is then closed, and the
     next request opens another one.
@@ -113,7 +117,10 @@ class NodeConnection:
         self._socket: socket.socket | None = None
         self._is_in_use = False
         self._is_closed = False
-        self._guard = threading.Lock()  # guards the three fields above
+        # The stream of an exchange that is under way.
+        self._exchanging: _UntilDeadline | None = None
+        self._is_interrupted = False
+        self._guard = threading.Lock()  # guards the five fields above
 
     def send(self, request: Any) -> Any:
         """Send a kio entity and return the response. The entity's class determines the API and
@@ -133,6 +140,8 @@ class NodeConnection:
         with self._request_errors(f"api={api_name(request.api_key)}"), self._in_use():
             opened = self._ready()
             stream = _UntilDeadline(opened, self._clock, self._request_timeout_s)
+            with self._guard:
+                self._exchanging = stream
             sent = self._write(stream, request)
             return self._read(stream, sent, buffer or ReceiveBuffer())
 
@@ -180,6 +189,23 @@ class NodeConnection:
                 with contextlib.suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
 
+    def interrupt(self) -> bool:
+        """End the exchange under way, which raises PeerDisconnectedError, unless its response has
+        begun to arrive. Returns whether it was ended. The next request opens another socket.
+
+        The exchange may return its response all the same, if that arrives at this moment. Any
+        thread.
+        """
+        with self._guard:
+            stream = self._exchanging
+            if stream is None or stream.has_received or self._socket is None:
+                return False
+            self._is_interrupted = True
+            # As in `close`, only the user's thread closes the socket.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            return True
+
     @contextlib.contextmanager
     def _in_use(self) -> Iterator[None]:
         """Mark the socket as in use.
@@ -197,8 +223,10 @@ class NodeConnection:
         finally:
             with self._guard:
                 self._is_in_use = False
-                if has_failed or self._is_closed:
+                self._exchanging = None
+                if self._is_interrupted or has_failed or self._is_closed:
                     self._drop_socket()
+                self._is_interrupted = False
 
     @contextlib.contextmanager
     def _request_errors(self, what: str) -> Iterator[None]:

@@ -239,6 +239,62 @@ def test_close_ends_a_request_that_waits_and_all_later_ones(start_peer):
     assert peer.connections == 1
 
 
+def test_interrupt_ends_a_request_that_waits_and_the_next_one_is_answered(start_peer):
+    has_request, is_over = threading.Event(), threading.Event()
+
+    def answer(frame: memoryview) -> bytes | None:
+        if has_request.is_set():
+            return cluster_answer(frame)
+        has_request.set()
+        is_over.wait()
+        return None
+
+    peer = start_peer(answer)
+    with ThreadPoolExecutor(1) as executor, connected(peer.address) as connection:
+        assert not connection.interrupt()
+        waiting = executor.submit(connection.send, REQUEST)
+        has_request.wait()
+        assert connection.interrupt()
+        with pytest.raises(PeerDisconnectedError):
+            waiting.result(PATIENT_S)
+        is_over.set()
+        assert connection.send(REQUEST).controller_id == 3
+        assert not connection.interrupt()
+        assert connection.send(REQUEST).controller_id == 3
+    assert peer.connections == 2
+
+
+def test_interrupt_leaves_a_response_that_has_begun_to_arrive(start_peer):
+    begins, is_tried = threading.Event(), threading.Event()
+    tried = []
+
+    class Recording(NodeConnection):
+        def _read(self, stream, sent, buffer):
+            first = memoryview(bytearray(1))
+            stream.recv_into(first)
+            begins.set()
+            is_tried.wait()
+            tried.append(first[0])
+            raise OSError("the rest is not read")
+
+    peer = start_peer(cluster_answer)
+    connection = Recording(
+        peer.address,
+        client_id="broker-1-test",
+        connect_timeout_s=PATIENT_S,
+        request_timeout_s=PATIENT_S,
+        response_bytes_max=1 << 20,
+    )
+    with ThreadPoolExecutor(1) as executor, contextlib.closing(connection):
+        waiting = executor.submit(connection.send, REQUEST)
+        begins.wait()
+        assert not connection.interrupt()
+        is_tried.set()
+        with pytest.raises(PeerDisconnectedError, match="the rest is not read"):
+            waiting.result(PATIENT_S)
+    assert tried == [0]
+
+
 def test_started_request_is_answered_while_its_sender_does_other_work(start_peer):
     is_asked, may_answer = threading.Event(), threading.Event()
 

@@ -77,7 +77,7 @@ class RequestVersions(NamedTuple):
 
 
 class LeaderEndpoint:
-    """The requests of a fetcher to a leader. For one thread, except `close`."""
+    """The requests of a fetcher to a leader. For one thread, except `interrupt` and `close`."""
 
     def __init__(
         self,
@@ -173,6 +173,11 @@ class LeaderEndpoint:
                 code,
             )
         return partitions[0]
+
+    def interrupt(self) -> None:
+        """Let a fetch that waits raise PeerDisconnectedError. No effect once its answer arrives.
+        Any thread."""
+        self._connection.interrupt()
 
     def close(self) -> None:
         """Abort a call that waits, and refuse later calls. Any thread."""

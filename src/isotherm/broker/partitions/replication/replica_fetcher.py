@@ -4,6 +4,8 @@
               ▲                                        │
               └── no partition ready: wait ◄───────────┘ failed request: all back off
 
+A new partition ends the wait of a request under way, at most once per replica.fetch.wait.max.ms.
+
 The fetcher holds its lock while it changes a partition's log, and releases it while it waits for
 the leader or the remote tier. A change that was planned during such a wait is carried out only if
 the partition's state is still the same. So once `remove` returns, nothing of an older leader epoch
@@ -14,6 +16,7 @@ Source: Kafka AbstractFetcherThread, ReplicaFetcherThread.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import uuid
 from collections.abc import Callable, Iterable
@@ -64,6 +67,10 @@ from isotherm.types import (
 logger = logging.getLogger(__name__)
 
 _READ_UNCOMMITTED = 0
+
+# With more partitions the fetch under way goes on waiting when some are added: the next request
+# would be a full one, some 10 microseconds for each partition on either side.
+FOLLOWED_MAX_TO_END_WAIT = 1000
 
 
 class FollowedPartition(Protocol):
@@ -184,6 +191,11 @@ class ReplicaFetcher:
         # them.
         self._followed: dict[_Key, _Followed] = {}
         self._failed: set[TopicPartition] = set()
+        # Whether a fetch is under way, whether new partitions have ended its wait, and before which
+        # time they end no other.
+        self._is_fetching = False
+        self._is_wait_ended = False
+        self._waits_until_s = -math.inf
         self._thread = StepThread(name, self._step, context.clock)
 
     # ---- any thread
@@ -204,6 +216,7 @@ class ReplicaFetcher:
         """Fetch these partitions in their current leader epoch. A partition that is already fetched
         in it continues."""
         with self._lock:
+            has_new = False
             for partition in partitions:
                 place, epoch = partition.topic_id_partition, partition.leader_epoch
                 self._failed.discard(place.topic_partition)
@@ -217,7 +230,27 @@ class ReplicaFetcher:
                     or earlier.leader_epoch != epoch
                 ):
                     self._followed[key] = _Followed(partition, epoch)
+                    has_new = True
+            if has_new:
+                self._end_wait()
         self._thread.wake()
+
+    def _end_wait(self) -> None:
+        """End a fetch that waits for records: the next one has the new partitions. The caller holds
+        the lock.
+
+        It waits for up to replica.fetch.wait.max.ms otherwise, and with it each producer with
+        acks=all to a new topic. In Kafka it does (docs/decisions/0307).
+        """
+        now_s = self._clock.monotonic_s()
+        if (
+            self._is_fetching
+            and len(self._followed) <= FOLLOWED_MAX_TO_END_WAIT
+            and now_s >= self._waits_until_s
+        ):
+            self._waits_until_s = now_s + self._config.replica_fetch_wait_max_ms / 1000
+            self._is_wait_ended = True
+            self._leader.interrupt()
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop fetching these partitions. Waits for an append in progress."""
@@ -270,15 +303,21 @@ class ReplicaFetcher:
         with self._lock:
             # The session itself needs no lock: only this thread uses it.
             request = self._session.request(self._requests())
+            self._is_fetching = not request.is_empty
         if request.is_empty:
             return False
         try:
             response = self._leader.fetch(self._fetch_request(request))
         except RetriableError as error:
+            if self._fetched():
+                # No failure of the leader: nobody backs off, and the next request is a full one.
+                self._session.on_failure()
+                return True
             if not self._thread.is_stopping:
                 self._outage.failed(error)
             self._on_failed_request()
             return True
+        self._fetched()
         self._outage.worked()
         fault = self._session.on_response(response)
         if fault:
@@ -295,6 +334,13 @@ class ReplicaFetcher:
                 if not self._thread.is_stopping:
                     self._process(_Key(topic.topic_id, answer.partition), answer)
         return True
+
+    def _fetched(self) -> bool:
+        """The fetch is over. Returns whether new partitions have ended its wait."""
+        with self._lock:
+            is_wait_ended, self._is_wait_ended = self._is_wait_ended, False
+            self._is_fetching = False
+            return is_wait_ended
 
     def _fetch_request(self, request: SessionRequest) -> FetchRequest:
         return FetchRequest(

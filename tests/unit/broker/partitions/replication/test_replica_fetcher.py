@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.partitions.replica_metrics import FetcherMetrics
 from isotherm.broker.partitions.replica_roles import NoFetchers, ReplicaFetchers
+from isotherm.broker.partitions.replication import replica_fetcher
 from isotherm.broker.partitions.replication.follower_fetch import FetchState
 from isotherm.broker.partitions.replication.replica_fetcher import FetcherContext, ReplicaFetcher
 from isotherm.broker.partitions.replication.replication_quota import ReplicationQuota
@@ -329,6 +330,74 @@ def test_leader_that_is_away_backs_all_off(setup: Setup) -> None:
     setup.append(A)
     assert setup.fetch() is True
     setup.check_equal()
+
+
+def test_new_partition_ends_the_wait_of_the_fetch_under_way(setup: Setup) -> None:
+    setup.append(A)
+    setup.append(B)
+    setup.follow(A)
+    setup.leader.waits = lambda: setup.follow(B)
+    assert setup.fetch() is True
+    assert setup.followed[A].log.log_end_offset == 0
+    setup.leader.waits = None
+    # Nobody backs off, and the clock stands still.
+    assert setup.fetch() is True
+    assert {each.partition for each in setup.asked()} == {0, 1}
+    setup.fetch()
+    setup.check_equal(A)
+    setup.check_equal(B)
+
+
+def test_partition_that_is_followed_already_ends_no_wait(setup: Setup) -> None:
+    setup.append(A)
+    setup.follow(A)
+    setup.leader.waits = lambda: setup.follow(A)
+    assert setup.fetch() is True
+    assert setup.followed[A].log.log_end_offset == 1
+
+
+def test_new_partitions_end_one_wait_in_the_time_of_the_longest(setup: Setup) -> None:
+    """Otherwise topics that are created one after the other would end each request."""
+    setup.append(A)
+    setup.follow(A)
+    setup.leader.waits = lambda: setup.follow(B)
+    setup.fetch()
+
+    def follow_b_again() -> None:
+        setup.fetcher.remove([B.topic_partition])
+        setup.follow(B)
+
+    setup.leader.waits = follow_b_again
+    setup.clock.advance(ReplicationConfig().replica_fetch_wait_max_ms - 1)
+    setup.fetch()
+    assert setup.followed[A].log.log_end_offset == 1
+    setup.append(A)
+    setup.clock.advance(1)
+    setup.fetch()
+    assert setup.followed[A].log.log_end_offset == 1
+    setup.leader.waits = None
+    setup.fetch()
+    assert setup.followed[A].log.log_end_offset == 2
+
+
+def test_new_partition_among_very_many_waits_for_the_fetch_under_way(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_fetcher, "FOLLOWED_MAX_TO_END_WAIT", 1)
+    setup.append(A)
+    setup.follow(A)
+    setup.leader.waits = lambda: setup.follow(B)
+    setup.fetch()
+    assert setup.followed[A].log.log_end_offset == 1
+
+
+def test_leader_that_goes_away_after_an_ended_wait_is_backed_off(setup: Setup) -> None:
+    setup.follow(A)
+    setup.leader.waits = lambda: setup.follow(B)
+    assert setup.fetch() is True
+    setup.leader.is_away = True
+    assert setup.fetch() is True
+    assert setup.fetch() is False
 
 
 def test_damaged_records_are_asked_for_again(setup: Setup) -> None:
