@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
+from kio.schema.errors import ErrorCode
+
 from isotherm.broker.partitions.replication.fetch_session_client import (
     FetchSessionClient,
     SessionRequest,
@@ -71,6 +73,18 @@ _READ_UNCOMMITTED = 0
 # With more partitions the fetch under way goes on waiting when some are added: the next request
 # would be a full one, some 10 microseconds for each partition on either side.
 FOLLOWED_MAX_TO_END_WAIT = 1000
+
+# A leader may hear of its role a moment after its followers. The first fetch of a partition that it
+# refuses so is repeated after this time, then after twice of it, up to replica.fetch.backoff.ms.
+FIRST_BACKOFF_MS = 50
+_LEADS_NOT_YET = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_leader_epoch,
+    }
+)
 
 
 class FollowedPartition(Protocol):
@@ -126,13 +140,15 @@ class FetcherContext(NamedTuple):
 @dataclass(slots=True)
 class _Followed:
     """A followed partition. `state` is None before the first fetch in this leader epoch. `request`
-    is None if the last fetch left the partition out; it was made of `requested_state`."""
+    is None if the last fetch left the partition out; it was made of `requested_state`.
+    `refused_count` is how often the leader has said that it does not lead the partition yet."""
 
     partition: FollowedPartition
     leader_epoch: LeaderEpoch
     state: FetchState | None = None
     request: FetchPartition | None = None
     requested_state: FetchState | None = None
+    refused_count: int = 0
 
     @property
     def place(self) -> TopicIdPartition:
@@ -196,6 +212,8 @@ class ReplicaFetcher:
         self._is_fetching = False
         self._is_wait_ended = False
         self._waits_until_s = -math.inf
+        # When the first partition is ready that the last request left out.
+        self._ready_ms = math.inf
         self._thread = StepThread(name, self._step, context.clock)
 
     # ---- any thread
@@ -296,7 +314,10 @@ class ReplicaFetcher:
             logger.exception("replica fetcher met an unexpected error fetcher=%s", self.name)
             self._on_failed_request()
             has_asked = False
-        return 0 if has_asked else self._config.replica_fetch_backoff_ms / 1000
+        if has_asked:
+            return 0
+        backoff_ms = self._config.replica_fetch_backoff_ms
+        return min(backoff_ms, max(0, self._ready_ms - self._now_ms())) / 1000
 
     def _fetch_once(self) -> bool:
         """Send one request and process its answer. Returns False if no partition is ready."""
@@ -343,9 +364,11 @@ class ReplicaFetcher:
             return is_wait_ended
 
     def _fetch_request(self, request: SessionRequest) -> FetchRequest:
+        # Nobody waits for longer than until another partition is ready.
+        wait_ms = min(self._config.replica_fetch_wait_max_ms, self._ready_ms - self._now_ms())
         return FetchRequest(
             self._broker_id,
-            self._config.replica_fetch_wait_max_ms,
+            max(0, int(wait_ms)),
             self._config.replica_fetch_min_bytes,
             self._config.replica_fetch_response_max_bytes,
             _READ_UNCOMMITTED,
@@ -362,6 +385,7 @@ class ReplicaFetcher:
         Each `_Followed` keeps its request in `request`.
         """
         now_ms = self._now_ms()
+        self._ready_ms = math.inf
         requests = {}
         # A copy: `_attempt` removes partitions that fail.
         for followed in list(self._followed.values()):
@@ -380,7 +404,10 @@ class ReplicaFetcher:
             if followed.state is None:
                 self._attempt(followed, lambda each=followed: self._begin(each))  # type: ignore[misc]
             state, place = followed.state, followed.place
-            if state is None or not state.is_ready(now_ms) or self._is_held_back(followed, state):
+            if state is not None and not state.is_ready(now_ms):
+                self._ready_ms = min(self._ready_ms, state.delayed_until_ms)
+                continue
+            if state is None or self._is_held_back(followed, state):
                 continue
             followed.requested_state = state
             requests[place] = followed.request = state.request(
@@ -423,6 +450,8 @@ class ReplicaFetcher:
                 case Reaction.TRUNCATE:
                     self._attempt(followed, lambda: self._truncate(followed, state, answer))
                 case Reaction.BACK_OFF | Reaction.FAIL:
+                    if state.lag is None and answer.error_code in _LEADS_NOT_YET:
+                        self._delay_briefly(followed, state)
                     refusal = RefusedFetchError(f"error={code_name(answer.error_code)}")
                     self._give_up(followed, reaction, refusal)
         # These two wait for the leader or the remote tier, so they run without the lock.
@@ -601,6 +630,13 @@ class ReplicaFetcher:
         # Failed partitions leave the requests; the fetcher continues for the others (KIP-461).
         self._followed.pop(_Key(place.topic_id, place.partition), None)
         self._failed.add(place.topic_partition)
+
+    def _delay_briefly(self, followed: _Followed, state: FetchState) -> None:
+        backoff_ms = self._config.replica_fetch_backoff_ms
+        brief_ms = min(backoff_ms, FIRST_BACKOFF_MS << min(followed.refused_count, 10))
+        followed.refused_count += 1
+        # The back-off of `_give_up` does not prolong one that runs already.
+        followed.state = state.delayed(self._now_ms(), brief_ms)
 
     def _back_off(self, followed: _Followed) -> None:
         if followed.state is not None:

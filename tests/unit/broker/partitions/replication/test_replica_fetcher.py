@@ -400,6 +400,45 @@ def test_leader_that_goes_away_after_an_ended_wait_is_backed_off(setup: Setup) -
     assert setup.fetch() is False
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_leader_epoch,
+    ],
+)
+def test_leader_that_has_not_heard_of_its_role_is_asked_again_soon(
+    setup: Setup, error: ErrorCode
+) -> None:
+    setup.append(A)
+    setup.append(B)
+    setup.follow(A)
+    setup.fetch()
+    setup.follow(B)
+    # The wait of the request without it ends when it is ready again, each time later.
+    for backoff_ms in (50, 100, 200, 400, 500, 500):
+        setup.leader.faults[1] = error
+        setup.fetch()
+        assert {each.partition for each in setup.asked()} == {0, 1}
+        setup.fetch()
+        assert {each.partition for each in setup.asked()} == {0}
+        assert setup.leader.requests[-1].max_wait_ms == backoff_ms
+        setup.clock.advance(min(backoff_ms, 400) if backoff_ms < 500 else BACKOFF_MS)
+    setup.fetch()
+    setup.check_equal(B)
+
+
+def test_fetcher_without_a_ready_partition_begins_again_when_one_is(setup: Setup) -> None:
+    setup.leader.faults[0] = ErrorCode.unknown_topic_id
+    setup.follow(A)
+    assert setup.fetcher._step() == 0
+    assert setup.fetcher._step() == 0.05
+    setup.clock.advance(20)
+    assert setup.fetcher._step() == 0.03
+
+
 def test_damaged_records_are_asked_for_again(setup: Setup) -> None:
     def damage(answer: FetchPartitionResponse) -> FetchPartitionResponse:
         records = bytearray(answer.records[0])
