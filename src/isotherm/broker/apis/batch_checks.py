@@ -66,7 +66,7 @@ def needs_thread(request: ProduceRequest) -> bool:
             if records is None or header is None or left < 0:
                 continue
             if header.attributes & CODEC_MASK:
-                left -= _size_bound(header, records[HEADER_SIZE:])
+                left -= size_bound(header, records[HEADER_SIZE:])
             else:
                 left -= len(records)
     if len(partitions) < count:
@@ -74,7 +74,9 @@ def needs_thread(request: ProduceRequest) -> bool:
     return left < 0
 
 
-def _size_bound(header: BatchHeader, payload: memoryview) -> int:
+def size_bound(header: BatchHeader, payload: memoryview) -> int:
+    """An upper bound of the size of a compressed batch's records; more than LOOP_SIZE_MAX says only
+    that the size may be larger."""
     codec = header.attributes & CODEC_MASK
     if codec > COMPRESSION_TYPE_MAX or not payload:
         return 0  # refused before anything else

@@ -48,6 +48,7 @@ from isotherm.broker.apis.produce_admission import (
     await_admissions,
     start_admissions,
 )
+from isotherm.broker.apis.repeated_produce import remember, repeat
 from isotherm.broker.apis.transaction_admission import PendingAdmission
 from isotherm.broker.error_mapping import error_code as code_of
 from isotherm.broker.error_mapping import error_message
@@ -62,7 +63,7 @@ from isotherm.broker.server.requests.guarding import refusals_of_items, topic_na
 from isotherm.broker.server.requests.item_refusal import handle_allowed
 from isotherm.broker.server.requests.later_response import LaterResponse
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Access, Api, Charge
+from isotherm.broker.server.requests.served_api import Access, Api, Charge, Repetition
 from isotherm.errors import (
     CorruptMessageError,
     IsothermError,
@@ -469,4 +470,5 @@ API = Api(
     carries_records=True,
     charge=Charge.PRODUCED_BYTES,
     refuse_by=_refuse,
+    repetition=Repetition(remember, repeat),
 )

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.error_mapping import error_code
-from isotherm.broker.loop_turns import next_turn
+from isotherm.broker.loop_turns import PART_SIZE, next_turn
 from isotherm.broker.server.net.connection import Answer, Connection, PendingAnswer
 from isotherm.broker.server.requests.context import BrokerServices, HangUpError, RequestContext
 from isotherm.broker.server.requests.later_response import LaterResponse
@@ -112,6 +112,11 @@ class Dispatcher:
         if served is None:
             return _answer_unsupported(frame, kind, self._api_versions)
         api, codec = served
+        has_quotas = self._quotas is not None and self._quotas.is_active
+        if connection.repeated_requests is not None and not has_quotas:
+            answer = self._repeat(api, kind, frame, connection.repeated_requests)
+            if answer is not None:
+                return answer
         header, body = read_request_frame(frame, is_flexible=codec.is_flexible)
         context = RequestContext(
             self._services,
@@ -125,22 +130,35 @@ class Dispatcher:
         # A broker without quotas makes no meter: a request has a budget of
         # calls (docs/decisions/0136).
         meter = None
-        if self._quotas is not None and self._quotas.is_active:
+        if has_quotas:
+            assert self._quotas is not None
             meter = RequestMeter(
                 self._quotas, api, header, len(frame), connection, connection.principal.name
             )
             if meter.mutations is not None:
                 context = context._replace(charge=meter.mutations.charge)
-        exchange = _Exchange(served, context, meter, self.metrics)
+        exchange = _Exchange(served, context, meter, self.metrics, frame)
         if len(body) <= LOOP_REQUEST_SIZE_MAX or api.carries_records:
             return exchange.handle(codec.read_request(body))
         return exchange.handle_decoded(body)
+
+    def _repeat(
+        self, api: Api, kind: tuple[int, int], frame: memoryview, repeated: Any
+    ) -> Answer | None:
+        if api.repetition is None:
+            return None
+        now_s = self._services.clock.monotonic_s
+        arrived_s = now_s()
+        answer = api.repetition.repeat(self._services, kind, frame, repeated)
+        if answer is not None:
+            self.metrics.mark(*kind, (now_s() - arrived_s) * 1000)
+        return answer
 
 
 class _Exchange:
     """One request, from its decoding to its answer."""
 
-    __slots__ = ("_api", "_codec", "_context", "_meter", "_metrics")
+    __slots__ = ("_api", "_codec", "_context", "_frame", "_meter", "_metrics")
 
     def __init__(
         self,
@@ -148,8 +166,10 @@ class _Exchange:
         context: RequestContext,
         meter: RequestMeter | None,
         metrics: RequestMetrics,
+        frame: memoryview,
     ) -> None:
         self._api, self._codec = served
+        self._frame = frame
         self._context = context
         self._meter = meter
         self._metrics = metrics
@@ -165,7 +185,12 @@ class _Exchange:
         api = self._api
         if self._meter is not None:
             request = self._meter.bounded(request)
-        if api.carries_records and has_many_partitions(request):
+        # Most requests have one topic, and cost no call (docs/decisions/0136).
+        if (
+            api.carries_records
+            and (len(request.topics) != 1 or len(request.topics[0].partitions) > PART_SIZE)
+            and has_many_partitions(request)
+        ):
             self._context = self._context._replace(is_large=True)
         context = self._context
         respond: Callable[[], Any] = partial(api.handle, context, request)
@@ -179,6 +204,8 @@ class _Exchange:
             response = respond() if self._meter is None else self._meter.timed(respond)
             # Cheaper than isinstance(response, Awaitable), which every request would pay for.
             if not hasattr(response, "__await__"):
+                if self._api.repetition is not None and self._meter is None:
+                    self._api.repetition.remember(self._context, self._frame, request, response)
                 return self._encode(response)
             if isinstance(response, LaterResponse):
                 return PendingAnswer(

@@ -212,6 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         "listener_name",
         "may_finish",
         "principal",
+        "repeated_requests",
         "request_memory",
         "turn_time",
     )
@@ -223,6 +224,8 @@ class Connection(asyncio.BufferedProtocol):
         self.listener_name = listener.name
         self.client_address = ""
         self.principal = ANONYMOUS
+        # For the API of the requests: what later ones may repeat (docs/decisions/0308).
+        self.repeated_requests: Any = None
         self.active_at = loop.time()
         self._owner = owner
         self._loop = loop

@@ -60,7 +60,9 @@ class TopicCreationRequests(Protocol):
 
 
 class ClientConnection(Hashable, Protocol):
-    """The connection of a request."""
+    """The connection of a request. What it remembers of its requests is for their API alone."""
+
+    repeated_requests: Any
 
     def when_closed(self, callback: Callable[[Any], None]) -> None:
         """Call `callback` when the connection is closed; once, if it is added twice."""

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.access.authorizer import Authorizer
+from isotherm.broker.server.net.connection import Answer
 from isotherm.broker.server.requests.access_checks import Check, Denial
-from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.context import BrokerServices, RequestContext
 from isotherm.broker.server.requests.refusals import (
     Items,
     Refusal,
@@ -29,6 +30,19 @@ Handler: TypeAlias = Callable[[RequestContext, Any], Any]
 Refuse: TypeAlias = Callable[[RequestContext, Any, ErrorCode], Any]
 # Gets the API with its own handler; returns what that returns.
 Guard: TypeAlias = "Callable[[Authorizer, Api, RequestContext, Any], Any]"
+
+
+class Repetition(NamedTuple):
+    """How an API answers requests that repeat an earlier one of their connection, without decoding
+    them.
+
+    - `remember` gets a request that was answered at once, and its response.
+    - `repeat` gets key and version of a request, its frame, and what `remember` has put into the
+      connection. It returns the answer, or None for any other request; nothing has changed then.
+    """
+
+    remember: Callable[[RequestContext, memoryview, Any, Any], None]
+    repeat: Callable[[BrokerServices, tuple[int, int], memoryview, Any], Answer | None]
 
 
 class Charge(enum.Enum):
@@ -107,6 +121,7 @@ class Api:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     refuse_by: Refuse | None = None
     renamed: Mapping[ErrorCode, Renamed] = field(default_factory=dict)
+    repetition: Repetition | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.access, Access):

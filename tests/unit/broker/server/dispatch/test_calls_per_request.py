@@ -8,6 +8,7 @@ simulated clock's do not: a broker calls the system's clock instead.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import math
 import struct
@@ -55,6 +56,9 @@ SESSION_CALLS_MAX = 56
 """Calls of a fetch in a session of SESSION_SIZE partitions, of which one has changed."""
 SESSION_SIZE = 200
 
+REPEATED_CALLS_MAX = {False: 31, True: 41}
+"""Calls of a produce request that repeats the one before, by whether the producer is idempotent."""
+
 CHECKED_CALLS_MAX = {"fetch": 5, "produce": 6}
 """Additional calls with an authorizer, for one or two partitions of a topic."""
 
@@ -85,12 +89,12 @@ class Transport(asyncio.Transport):
 
 
 class Owner:
-    """A server with this one connection."""
+    """A server with this one connection. Without `repeats` all requests are decoded."""
 
     frame_size_max = 1 << 30
     write_buffer_size_max = 1 << 20
 
-    def __init__(self, services: Any) -> None:
+    def __init__(self, services: Any, *, repeats: bool) -> None:
         self.memory = RequestMemory(-1, 0, lambda _: None, share=0)
         self.loop_watch = LoopWatch(asyncio.get_running_loop())
         self.turns: Turns[Connection] = Turns(asyncio.get_running_loop(), SystemClock())
@@ -98,7 +102,11 @@ class Owner:
         self.turns.left_s = math.inf
         self.answers: AnswerMemory[Connection] = AnswerMemory(-1, (), lambda: 0.0, lambda _: None)
         self.scratch = memoryview(bytearray(64 * 1024))
-        self._dispatcher = Dispatcher(services, guarded_apis(APIS, services.authorizer))
+        apis = {
+            key: api if repeats else dataclasses.replace(api, repetition=None)
+            for key, api in APIS.items()
+        }
+        self._dispatcher = Dispatcher(services, guarded_apis(apis, services.authorizer))
 
     def entrance(self, connection: Connection) -> Entrance:
         return Entrance(self._dispatcher, self.frame_size_max, self.memory)
@@ -110,10 +118,12 @@ class Owner:
 class Client:
     """A client whose requests are put into the broker's memory without a socket."""
 
-    def __init__(self, parts: Any) -> None:
+    def __init__(self, parts: Any, *, repeats: bool = False) -> None:
         listener = Listener("PLAINTEXT", SecurityProtocol.PLAINTEXT, "", 0, Address("", 0))
         self._loop = asyncio.get_running_loop()
-        self._connection = Connection(cast("Any", Owner(parts.services)), listener, self._loop)
+        self._connection = Connection(
+            cast("Any", Owner(parts.services, repeats=repeats)), listener, self._loop
+        )
         self._transport = Transport()
         self._connection.connection_made(self._transport)
 
@@ -223,9 +233,15 @@ def batches(parts: Any, records_count: int, *, is_idempotent: bool) -> Iterator[
 
 
 def produce_calls(
-    parts: Any, version: int, partitions: int, records_count: int, *, is_idempotent: bool = False
+    parts: Any,
+    version: int,
+    partitions: int,
+    records_count: int,
+    *,
+    is_idempotent: bool = False,
+    repeats: bool = False,
 ) -> int:
-    client = Client(parts)
+    client = Client(parts, repeats=repeats)
     made = batches(parts, records_count, is_idempotent=is_idempotent)
     for records in islice(made, _WARM_UP):
         client.ask(produce_frame(version, partitions, records))
@@ -262,6 +278,15 @@ def test_produce_request_of_any_size_takes_few_calls(
     async def scenario() -> None:
         calls = produce_calls(parts, version, 1, records_count)
         assert calls <= CALLS_MAX["produce", version]
+
+    parts.run(scenario)
+
+
+@pytest.mark.parametrize("is_idempotent", [False, True])
+def test_repeated_produce_request_takes_fewer_calls(parts: Any, is_idempotent: bool) -> None:
+    async def scenario() -> None:
+        calls = produce_calls(parts, 11, 1, 600, is_idempotent=is_idempotent, repeats=True)
+        assert calls <= REPEATED_CALLS_MAX[is_idempotent]
 
     parts.run(scenario)
 

@@ -34,6 +34,7 @@ class Client:
     client_address = "192.0.2.1"
     principal = ANONYMOUS
     listener_name = "PLAINTEXT"
+    repeated_requests = None
 
 
 def frame(api_key: int, api_version: int, body: bytes = b"", correlation_id: int = 77) -> Any:
