@@ -1,7 +1,8 @@
 """Line plots as small SVG files: the same points give the same bytes.
 
-Both axes are logarithmic, so proportional growth is a line of slope 1. A thin one goes through each
-panel's last point. Text and lines follow the reader's light or dark scheme.
+In `small_multiples` both axes are logarithmic, so proportional growth is a line of slope 1. A thin
+one goes through each panel's last point. In `over_time` both axes are linear and begin at 0. Text
+and lines follow the reader's light or dark scheme.
 """
 
 from __future__ import annotations
@@ -26,15 +27,24 @@ Points = Sequence[tuple[float, float]]
 
 def small_multiples(x_title: str, panels: Mapping[str, Points]) -> str:
     """An SVG document with a panel for each series; its points are above 0 and rise in x."""
+    return _document({title: _panel(title, x_title, each) for title, each in panels.items()})
+
+
+def over_time(x_title: str, panels: Mapping[str, Points]) -> str:
+    """An SVG document with a panel for each series; its points rise in x, and none is below 0."""
+    return _document({title: _time_panel(title, x_title, each) for title, each in panels.items()})
+
+
+def _document(panels: Mapping[str, Iterator[str]]) -> str:
     columns = min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     width, height = columns * PANEL_WIDTH, rows * PANEL_HEIGHT
     sizes = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" {sizes}><style>{STYLE}</style>']
-    for number, (title, points) in enumerate(panels.items()):
+    for number, panel in enumerate(panels.values()):
         x, y = number % columns * PANEL_WIDTH, number // columns * PANEL_HEIGHT
         lines.append(f'<g transform="translate({x} {y})">')
-        lines += _panel(title, x_title, points)
+        lines += panel
         lines.append("</g>")
     return "\n".join([*lines, "</svg>", ""])
 
@@ -72,6 +82,28 @@ def _panel(title: str, x_title: str, points: Points) -> Iterator[str]:
     yield f'<polyline class="l" points="{" ".join(f"{x},{y}" for x, y in coordinates)}"/>'
     for x, y in coordinates:
         yield f'<circle class="p" cx="{x}" cy="{y}" r="3"/>'
+
+
+def _time_panel(title: str, x_title: str, points: Points) -> Iterator[str]:
+    x_high = max(x for x, _ in points) or 1.0
+    y_high = 1.2 * max(y for _, y in points) or 1.0
+    right, bottom = PANEL_WIDTH - RIGHT, PANEL_HEIGHT - BOTTOM
+    yield f'<text class="t" x="{LEFT}" y="16">{escape(title)}</text>'
+    yield (f'<rect class="f" x="{LEFT}" y="{TOP}" width="{right - LEFT}" height="{bottom - TOP}"/>')
+    for x, place in ((0.0, LEFT), (x_high, right)):
+        yield f'<text x="{place}" y="{bottom + 12}" text-anchor="middle">{_short(x)}</text>'
+    for y, place in ((0.0, bottom), (y_high, TOP)):
+        yield f'<text x="{LEFT - 4}" y="{place + 3}" text-anchor="end">{_short(y)}</text>'
+    yield (
+        f'<text x="{(LEFT + right) / 2}" y="{bottom + 26}" text-anchor="middle">{escape(x_title)}'
+        "</text>"
+    )
+    line = " ".join(
+        f"{round(LEFT + x / x_high * (right - LEFT), 1)},"
+        f"{round(bottom - y / y_high * (bottom - TOP), 1)}"
+        for x, y in points
+    )
+    yield f'<polyline class="l" points="{line}"/>'
 
 
 class _Scale:

@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import Any
 import pytest
 
 from bench import __main__ as suite
-from bench import report
+from bench import plot, report, soak
 from bench.floors import check, read_floors
-from bench.plot import small_multiples
+from bench.plot import over_time, small_multiples
 from bench.ratios import ratios_of
 from bench.report_growth import exponent
 from bench.report_pages import FIGURES, figures
@@ -160,3 +161,29 @@ def test_plot_has_a_mark_for_each_point_and_is_the_same_each_time() -> None:
 def test_exponent_is_the_slope_of_the_last_half() -> None:
     assert exponent([(1, 7), (10, 7), (100, 5), (1000, 500)]) == pytest.approx(2.0)
     assert exponent([(1, 3), (10, 3)]) == pytest.approx(0.0)
+
+
+def test_plot_over_time_begins_at_zero_and_ends_at_its_last_point() -> None:
+    points = [(0.5, 0.0), (1.0, 100.0), (2.0, 50.0)]
+    drawn = over_time("minutes", {"resident memory, MB": points})
+    (line,) = re.findall(r'<polyline class="l" points="([^"]*)"', drawn)
+    (x_first, y_first), (_, y_high), (x_last, y_last) = (
+        tuple(map(float, each.split(","))) for each in line.split()
+    )
+    left, right = plot.LEFT, plot.PANEL_WIDTH - plot.RIGHT
+    bottom = plot.PANEL_HEIGHT - plot.BOTTOM
+    assert (x_first, x_last) == (left + (right - left) / 4, right)
+    assert y_first == bottom
+    # Half as high as the highest point.
+    assert bottom - y_last == pytest.approx((bottom - y_high) / 2, abs=0.2)
+
+
+def test_soak_compares_the_second_quarter_with_the_last() -> None:
+    """The first quarter, in which caches fill, does not count."""
+    grown = [100.0, 200.0, 300.0, 300.0, 310.0, 320.0, 330.0, 330.0]
+    samples = [
+        soak.Sample(float(second), value, 100.0, 50, 8, 0.0) for second, value in enumerate(grown)
+    ]
+    found = soak.quarters(samples)
+    assert found["resident_mb"] == {"second": 300.0, "last": 330.0, "times": 1.1}
+    assert found["descriptors"]["times"] == 1.0

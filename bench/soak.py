@@ -1,0 +1,280 @@
+"""Does a broker's memory stay the same under all kinds of work at once?
+
+For an hour, or `--seconds`, one broker has all of this at the same time: a producer with acks=all
+at a share of Kafka's capacity, by a schedule (bench/open_loop.py), and a consumer of its tail, in a
+topic whose segments are copied, expire locally, and are deleted from the bucket; cold readers of a
+history in the bucket (bench/history_readers.py); a thousand idle connections and two hundred that
+send little (bench/connections.py).
+
+Resident memory, descriptors, threads and CPU time are noted every ten seconds. The result has the
+medians of the second and of the last quarter: caches are full by then, so what grows between the
+two would go on growing. The plot is written beside the result.
+
+    python -m bench.soak --seconds 180 --history-gb 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from bench import connections, history_readers, load, open_loop
+from bench.cold_consume import TIERED_CONFIG
+from bench.fetch_client import FetchClient
+from bench.harness import LATEST_DIRECTORY, REPOSITORY, Question, describe, keep
+from bench.latency import RECORD_SIZE, kafkas_capacity_mb_per_s
+from bench.load import Metrics
+from bench.logins import connect
+from bench.plot import over_time
+from bench.servers import IsothermServer, Server
+from bench.topics import create, create_filled
+from oracle.tiered_topic import fully_tiered
+from oracle.topics import wait_until
+
+PRESENT = "present"
+SECONDS = 3600
+HISTORY_GB = 20.0
+SHARE = 0.5
+READERS = 4
+IDLE, ACTIVE = 1000, 200
+SAMPLE_INTERVAL_S = 10.0
+# A round of the producer keeps its delays in memory until its end.
+ROUND_S = 60.0
+PRESENT_CONFIG = {
+    **TIERED_CONFIG,
+    "local.retention.bytes": str(256 * 1024 * 1024),
+    # Reached within a minute at some 100 MB/s, so that segments are deleted from the bucket, too.
+    "retention.bytes": str(4 * 1024 * 1024 * 1024),
+}
+QUESTION = Question(
+    "soak", "Does a broker's memory stay the same under all kinds of work?", lambda _: ()
+)
+
+
+class Sample(NamedTuple):
+    """`anonymous_mb` is the part of the resident memory that no file backs."""
+
+    seconds: float
+    resident_mb: float
+    anonymous_mb: float
+    descriptors: int
+    threads: int
+    cpu_s: float
+
+
+PANELS = {
+    "resident memory, MB": "resident_mb",
+    "without files, MB": "anonymous_mb",
+    "descriptors": "descriptors",
+    "threads": "threads",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=QUESTION.text)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"default {SECONDS}")
+    parser.add_argument(
+        "--history-gb", type=float, default=HISTORY_GB, help=f"default {HISTORY_GB:.0f}"
+    )
+    parser.add_argument(
+        "--share", type=float, default=SHARE, help=f"of Kafka's capacity, default {SHARE}"
+    )
+    options = parser.parse_args()
+    document = describe(QUESTION, 1)
+    with (
+        tempfile.TemporaryDirectory(prefix="isotherm-soak-") as directory,
+        contextlib.ExitStack() as stack,
+    ):
+        server = IsothermServer(Path(directory))
+        stack.callback(server.stop)
+        server.start()
+        document["results"] = [measure(server, options.seconds, options.history_gb, options.share)]
+    keep(document, is_whole=options.seconds >= SECONDS)
+    path = LATEST_DIRECTORY / "soak.svg"
+    path.write_text(plot([Sample(*each) for each in document["results"][0]["samples"]]))
+    print(f"written: {path.relative_to(REPOSITORY)}", file=sys.stderr)
+
+
+def measure(server: Server, seconds: float, history_gb: float, share: float) -> dict[str, Any]:
+    """Let all clients work for so long. Raises RuntimeError if one of them gives up."""
+    records = int(history_gb * 1e9 / RECORD_SIZE / load.BATCH_RECORDS) * load.BATCH_RECORDS
+    create_filled(
+        server,
+        topic=history_readers.HISTORY,
+        records=records,
+        record_size=RECORD_SIZE,
+        compression="none",
+        config=TIERED_CONFIG,
+    )
+    create(server, topic=PRESENT, config=PRESENT_CONFIG)
+    create(server, topic=connections.TOPIC)
+    wait_until(
+        lambda: fully_tiered(server.log_dir, history_readers.HISTORY, 1),
+        "the tiering of the history",
+    )
+    records_per_s = share * kafkas_capacity_mb_per_s() * 1e6 / RECORD_SIZE
+    address = server.bootstrap_server
+    with (
+        history_readers.readers(address, records, READERS) as read_bytes,
+        _tail_reader(address) as tail_bytes,
+        _connected(address, seconds),
+        _producing(address, records_per_s, seconds) as rounds,
+    ):
+        samples = list(_samples(server, seconds, rounds))
+        read_mb, tail_mb = read_bytes.value / 1e6, tail_bytes.value / 1e6
+    return {
+        "case": "all kinds of work",
+        "parameters": {
+            "seconds": seconds,
+            "history_gb": history_gb,
+            "records_per_s": round(records_per_s),
+            "record_size": RECORD_SIZE,
+            "cold_readers": READERS,
+            "idle_connections": IDLE,
+            "active_connections": ACTIVE,
+        },
+        "cold_read_mb": round(read_mb),
+        "tail_read_mb": round(tail_mb),
+        "publish_p99_ms": [round(each["publish_p99_ms"], 1) for each in rounds.ended],
+        "quarters": quarters(samples),
+        "samples": [[round(value, 1) for value in each] for each in samples],
+    }
+
+
+def quarters(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
+    """The medians of each panel in the second and in the last quarter, and how many times the first
+    the second is."""
+    size = max(1, len(samples) // 4)
+    found = {}
+    for name in PANELS.values():
+        second, last = (
+            statistics.median(getattr(each, name) for each in part)
+            for part in (samples[size : 2 * size] or samples, samples[-size:])
+        )
+        found[name] = {"second": second, "last": last, "times": round(last / second, 3)}
+    return found
+
+
+def plot(samples: Sequence[Sample]) -> str:
+    """An SVG document with a panel for each of PANELS."""
+    return over_time(
+        "minutes",
+        {
+            title: [(each.seconds / 60, float(getattr(each, name))) for each in samples]
+            for title, name in PANELS.items()
+        },
+    )
+
+
+class _Rounds:
+    """The producer's rounds so far. `failure` is the error of one that failed."""
+
+    def __init__(self) -> None:
+        self.ended: list[Metrics] = []
+        self.failure: BaseException | None = None
+
+
+@contextlib.contextmanager
+def _producing(address: str, records_per_s: float, seconds: float) -> Iterator[_Rounds]:
+    rounds, end_s = _Rounds(), time.monotonic() + seconds
+
+    def produce() -> None:
+        try:
+            while (left_s := end_s - time.monotonic()) > 2 * open_loop.STARTING_S:
+                metrics = open_loop.run(
+                    address,
+                    PRESENT,
+                    records_per_s=records_per_s,
+                    record_size=RECORD_SIZE,
+                    seconds=min(ROUND_S, left_s - open_loop.STARTING_S),
+                    receives=False,
+                )
+                rounds.ended.append(metrics)
+        except BaseException as error:  # raised again by the thread that samples
+            rounds.failure = error
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield rounds
+    finally:
+        thread.join()
+
+
+@contextlib.contextmanager
+def _tail_reader(address: str) -> Iterator[Synchronized[int]]:
+    context = multiprocessing.get_context("spawn")
+    read_bytes = context.Value("q", 0)
+    process = context.Process(target=read_tail, args=(address, read_bytes), daemon=True)
+    process.start()
+    try:
+        yield read_bytes
+        assert process.is_alive(), "the reader of the tail has given up"
+    finally:
+        process.kill()
+        process.join()
+
+
+def read_tail(address: str, read_bytes: Synchronized[int]) -> None:
+    """Read the topic of the producer for ever, one fetch behind the other."""
+    client = FetchClient(connect(address, {}), PRESENT, history_readers.FETCH_BYTES)
+    while True:
+        size = client.fetch()
+        with read_bytes.get_lock():
+            read_bytes.value += size
+
+
+@contextlib.contextmanager
+def _connected(address: str, seconds: float) -> Iterator[None]:
+    command = [sys.executable, "-m", "bench.connections", "run", address]
+    command += [str(IDLE), str(ACTIVE), str(seconds)]
+    client = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=REPOSITORY)
+    try:
+        yield
+        if client.wait(connections.START_TIMEOUT_S + seconds):
+            raise RuntimeError(f"the connections failed: status={client.returncode}")
+    finally:
+        client.kill()
+        client.wait()
+
+
+def _samples(server: Server, seconds: float, rounds: _Rounds) -> Iterator[Sample]:
+    process, began_s = psutil.Process(server.pid), time.monotonic()
+    for number in range(1, int(seconds / SAMPLE_INTERVAL_S) + 1):
+        time.sleep(max(0.0, began_s + number * SAMPLE_INTERVAL_S - time.monotonic()))
+        if rounds.failure is not None:
+            raise RuntimeError("the producer failed") from rounds.failure
+        with process.oneshot():
+            memory, times = process.memory_info(), process.cpu_times()
+            sample = Sample(
+                time.monotonic() - began_s,
+                memory.rss / 1e6,
+                (memory.rss - memory.shared) / 1e6,
+                process.num_fds(),
+                process.num_threads(),
+                times.user + times.system,
+            )
+        print(
+            f"{sample.seconds:7.0f} s {sample.resident_mb:8.1f} MB"
+            f" ({sample.anonymous_mb:.1f} without files) {sample.descriptors:6d} descriptors"
+            f" {sample.threads:4d} threads {sample.cpu_s:9.1f} CPU-s",
+            file=sys.stderr,
+        )
+        yield sample
+
+
+if __name__ == "__main__":
+    main()
