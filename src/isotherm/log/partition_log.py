@@ -83,6 +83,7 @@ from isotherm.types import (
     Position,
     ProducerId,
     TimestampMs,
+    make_tuple,
 )
 
 
@@ -361,14 +362,17 @@ class PartitionLog:
                 producers.on_high_watermark(end_offset)
         if self._is_watched:
             self._changed()
-        return AppendInfo(
-            first_offset,
-            validated.last_offset,
-            validated.max_timestamp,
-            now_ms if config.stamps_records else NO_TIMESTAMP,
-            self._log_start_offset,
-            duplicate=False,
-            needs_flush=end_offset - self._recovery_point >= config.flush_messages,
+        return make_tuple(
+            AppendInfo,
+            (
+                first_offset,
+                validated.last_offset,
+                validated.max_timestamp,
+                now_ms if config.stamps_records else NO_TIMESTAMP,
+                self._log_start_offset,
+                False,  # no duplicate
+                end_offset - self._recovery_point >= config.flush_messages,
+            ),
         )
 
     @property

@@ -137,12 +137,10 @@ class ProducerStateManager:
         state = self._producers.get(header.producer_id)
         if state is None or state.epoch != header.producer_epoch:
             return None
-        last_sequence = header.last_sequence
+        last_sequence, delta = header.last_sequence, header.last_offset_delta
         for batch in state.batches:
-            if (
-                batch.last_sequence == last_sequence
-                and batch.first_sequence == header.base_sequence
-            ):
+            # Of as many records: so the first sequences are equal, too.
+            if batch.last_sequence == last_sequence and batch.offset_delta == delta:
                 return batch
         return None
 

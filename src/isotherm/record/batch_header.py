@@ -45,6 +45,7 @@ from isotherm.types import (
     ProducerEpoch,
     ProducerId,
     TimestampMs,
+    make_tuple,
 )
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def peek_header(buffer: ReadBuffer) -> BatchHeader | None:
     """The header at the start of the buffer, unchecked; None if the buffer is too short for one."""
     if len(buffer) < HEADER_SIZE:
         return None
-    return BatchHeader(*HEADER_LAYOUT.unpack_from(buffer))
+    return make_tuple(BatchHeader, HEADER_LAYOUT.unpack_from(buffer))
 
 
 def check_header(header: BatchHeader, position: Position = 0) -> None:

@@ -8,6 +8,7 @@ untouched, and names the fault or changes the batch.
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import TYPE_CHECKING
 
@@ -26,15 +27,26 @@ from isotherm.record.batch_header import (
 )
 from isotherm.record.compression import COMPRESSION_TYPE_MAX, DECOMPRESSED_SIZE_MAX, decompress
 from isotherm.record.crc32c import crc32c_of_array
-from isotherm.types import NO_PRODUCER_ID
+from isotherm.types import NO_PRODUCER_ID, make_tuple
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from isotherm.config.topic import TopicConfig
     from isotherm.types import LeaderEpoch, Offset, TimestampMs
 
 _OFFSET_LENGTH_EPOCH = struct.Struct(">qii")
 INT64_MAX = 2**63 - 1
 _ATTRIBUTES_OF_PLAIN_BATCHES = CODEC_MASK | TRANSACTIONAL_FLAG
+
+
+@functools.cache
+def _kernels() -> ModuleType:
+    """Numba is loaded when the first batch is checked. An import statement in a function takes as
+    long as its kernel for a small batch."""
+    from isotherm.kernels import produced
+
+    return produced
 
 
 def assign_to_plain_batch(
@@ -93,9 +105,7 @@ def assign_to_plain_batch(
         except CorruptRecordError:
             return None
         payload = np.frombuffer(memoryview(unpacked).toreadonly(), dtype=np.uint8)
-    # Imported here, not above: Numba is loaded when the first batch is checked.
-    from isotherm.kernels import produced as kernels
-
+    kernels = _kernels()
     verdict, _, largest_timestamp = kernels.check_records(
         payload,
         count,
@@ -109,4 +119,4 @@ def assign_to_plain_batch(
         return None
     # Last, because a declined batch must be unchanged. The CRC covers none of these fields.
     _OFFSET_LENGTH_EPOCH.pack_into(records, 0, next_offset, length, leader_epoch)
-    return BatchHeader(next_offset, length, leader_epoch, *header[3:])
+    return make_tuple(BatchHeader, (next_offset, length, leader_epoch, *header[3:]))

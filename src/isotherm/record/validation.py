@@ -55,7 +55,7 @@ from isotherm.record.decompression_memory import (
 from isotherm.record.few_records import vouch_for
 from isotherm.record.plain_batch import INT64_MAX, assign_to_plain_batch
 from isotherm.record.record_faults import RecordRules, refused_records
-from isotherm.types import NO_PRODUCER_ID, NO_TIMESTAMP
+from isotherm.types import NO_PRODUCER_ID, NO_TIMESTAMP, make_tuple
 
 if TYPE_CHECKING:
     from isotherm.config.topic import TopicConfig
@@ -142,12 +142,17 @@ def validate_and_assign_offsets(
             now_ms=now_ms,
         )
         if plain is not None:
-            return ValidatedRecords(
-                memoryview(records),
-                next_offset + plain.last_offset_delta,
-                plain.max_timestamp,
-                (plain,),
-                ((0, plain),) if plain.producer_id > NO_PRODUCER_ID else (),
+            producer_batches = ((0, plain),) if plain.producer_id > NO_PRODUCER_ID else ()
+            last_offset = next_offset + plain.last_offset_delta
+            return make_tuple(
+                ValidatedRecords,
+                (
+                    memoryview(records),
+                    last_offset,
+                    plain.max_timestamp,
+                    (plain,),
+                    producer_batches,
+                ),
             )
     rules = _record_rules(topic_partition, config, now_ms)
     batches = _read_batches(records, origin)
