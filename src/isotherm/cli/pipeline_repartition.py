@@ -100,6 +100,12 @@ def repartition(
     """
     from isotherm.spark.jobs import load as load_job
     from isotherm.spark.jobs import repartition as job
+    from isotherm.spark.jobs.load_passes import RANGE_BYTES
+    from isotherm.spark.jobs.moved_offsets import (
+        TranslatedOffset,
+        moved_rules,
+        translated_offsets,
+    )
     from isotherm.spark.option_parsing import parse_options
     from isotherm.spark.plan.offsets import parse_partition_offsets
     from isotherm.spark.tier.open_log import open_brokers
@@ -139,9 +145,14 @@ def repartition(
     with spark_session(spark_options) as spark, progress("reading records") as show_step:
         rows = job.old_rows(spark, texts, old, ranges)
         with load_job.planned(rows, target, settings) as plan:
-            reports = load_job.load(plan, show_step, fetch_bytes=options.fetch_bytes)
-            show_step("translating offsets")
-            translated = job.translated_offsets(plan.packed, ranges, committed, target.ends)
+            rules = moved_rules(job.old_count(ranges), committed, RANGE_BYTES)
+            loaded = load_job.load(
+                plan,
+                show_step,
+                fetch_bytes=options.fetch_bytes,
+                moved=rules if committed else None,
+            )
+    translated = translated_offsets(loaded.moved, committed, target.ends)
     with progress("waiting for the broker to adopt the history"):
         load_job.await_adoption(target.store, list(target.ends), wait_s, SystemClock())
     # Last: a group must not be sent to records that are not there yet.
@@ -152,17 +163,15 @@ def repartition(
     if as_json:
         print_json(
             {
-                "partitions": [report.as_row() for report in reports],
+                "partitions": [report.as_row() for report in loaded.reports],
                 "groups": [each._asdict() for each in translated],
                 "ended_at": json.loads(ends),
             }
         )
         return
-    print_reports(reports, run=True, as_json=False)
+    print_reports(loaded.reports, run=True, as_json=False)
     if translated:
-        print_rows(
-            job.TranslatedOffset._fields, [each._asdict() for each in translated], as_json=False
-        )
+        print_rows(TranslatedOffset._fields, [each._asdict() for each in translated], as_json=False)
     console().print(f"\nwhat arrives from now on: --from-offsets '{ends}'", soft_wrap=True)
 
 

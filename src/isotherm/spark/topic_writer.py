@@ -56,6 +56,6 @@ def write_history(
     )
     target = job.open_target(parsed, topic, settings)
     with job.planned(frame, target, settings) as plan:
-        reports = job.load(plan, fetch_bytes=parsed.fetch_bytes)
+        reports = job.load(plan, fetch_bytes=parsed.fetch_bytes).reports
     job.await_adoption(target.store, list(target.ends), wait_s, clock)
     return reports

@@ -15,8 +15,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
 from pyspark.storagelevel import StorageLevel
 
 from isotherm.clock import Clock
@@ -47,6 +48,7 @@ from isotherm.spark.jobs.load_passes import (
     prepare,
     write_all,
 )
+from isotherm.spark.jobs.moved_offsets import MOVED, MovedRules
 from isotherm.spark.jobs.packed_rows import WorkerRows
 from isotherm.spark.jobs.rewrite_run import (
     check_begun_alone,
@@ -239,13 +241,18 @@ def _check_no_run(store: ObjectStoreSettings, partitions: Iterable[TopicIdPartit
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """The rows, on disk, and where they go. `pieces` are the rows of `packed` in the session in
-    which they are counted and split."""
+    """The rows, on disk, in pieces, and where they go."""
 
     target: LoadTarget
     rows: list[PartitionRows]
-    packed: DataFrame
     pieces: DataFrame
+
+
+class LoadedHistory(NamedTuple):
+    """`moved` is a table of MOVED: see MovedRules."""
+
+    reports: list[LoadReport]
+    moved: pa.Table
 
 
 @contextmanager
@@ -270,18 +277,17 @@ def planned(
             folder=folder,
         )
         if folder is None:
-            packed = pieces = packed.persist(StorageLevel.DISK_ONLY)
-            stack.callback(packed.unpersist)
+            pieces = packed.persist(StorageLevel.DISK_ONLY)
+            stack.callback(pieces.unpersist)
         else:
             # The pieces are in files, so a row has little more than a place.
             table = packed.toArrow()
-            packed = pieces = table_frame(spark, table)
-            if len(table) <= SMALL_INPUT_ROWS_MAX:
-                pieces = table_frame(small_session(spark), table)
+            is_small = len(table) <= SMALL_INPUT_ROWS_MAX
+            pieces = table_frame(small_session(spark) if is_small else spark, table)
         counted = count_rows(pieces, len(target.ends))
         if not settings.may_expire:
             _check_retention(target, counted, settings.now_ms)
-        yield LoadPlan(target, counted, packed, pieces)
+        yield LoadPlan(target, counted, pieces)
 
 
 @contextmanager
@@ -336,7 +342,8 @@ def load(
     progress: Callable[[str], None] = lambda text: None,
     *,
     fetch_bytes: int,
-) -> list[LoadReport]:
+    moved: MovedRules | None = None,
+) -> LoadedHistory:
     """Write and stage the segments, and leave the journals to the broker (`await_adoption`).
 
     After an error `--recover` removes what is staged. Errors of tasks arrive as the cause of a
@@ -351,7 +358,7 @@ def load(
     starts = {row.partition: target.ends[owners[row.partition]] for row in plan.rows}
     places = first_offsets(plan.pieces, plan.rows, ranges, starts)
     if not places:
-        return report(plan)
+        return LoadedHistory(report(plan), MOVED.empty_table())
     progress("writing segments")
     started = [
         RewriteJournal(
@@ -368,15 +375,16 @@ def load(
         journals.put(journal)
     check_begun_alone(journals, run, {journal.partition for journal in started})
     settings = WriteSettings(
-        run=run, target=target.store, rules=target.rules, fetch_bytes=fetch_bytes
+        run=run, target=target.store, rules=target.rules, fetch_bytes=fetch_bytes, moved=moved
     )
-    staged = write_all(plan.pieces, ranges, places, owners, settings)
+    written = write_all(plan.pieces, ranges, places, owners, settings)
+    staged = written.segments
     check_not_undone(journals, run, [segment.metadata.segment_id for segment in staged])
     for journal in started:
         segments = _segments_of(journal.partition, staged)
         _check_whole(journal.partition, segments, plan)
         journals.put(replace(journal, state=JournalState.STAGED, new_segments=segments))
-    return report(plan, staged)
+    return LoadedHistory(report(plan, staged), written.moved)
 
 
 def _segments_of(

@@ -33,6 +33,7 @@ from isotherm.remote.rewriting.staging import stage_new_segment
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs import packed_rows, parquet_rows
+from isotherm.spark.jobs.moved_offsets import MOVED, MovedRules, moved_ranges
 from isotherm.spark.jobs.packed_rows import PLACE, WorkerRows
 from isotherm.spark.jobs.rewrite_tasks import by_task, open_journals, open_storage
 from isotherm.spark.small_input import map_batches
@@ -43,10 +44,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 _HEADERS_SQL = "array<struct<key:string,value:binary>>"
-_WRITTEN = "segment binary, manifest binary"
+_WRITTEN = "segment binary, manifest binary, moved binary"
 _WRITTEN_FIELDS: dict[str, pa.DataType] = {
     "segment": pa.binary(),
     "manifest": pa.binary(),
+    "moved": pa.binary(),
 }
 TASK_BYTES_MIN = 256 * 1024 * 1024
 """A task writes about so many bytes, or one whole segment if that is larger."""
@@ -96,6 +98,16 @@ class WriteSettings:
     target: ObjectStoreSettings
     rules: HistoryRules
     fetch_bytes: int
+    moved: MovedRules | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenHistory:
+    """The staged segments by partition, in the order of offsets. `moved` is a table of MOVED, with
+    rows if the settings have rules for them."""
+
+    segments: list[NewSegment]
+    moved: pa.Table
 
 
 def prepare(
@@ -327,8 +339,8 @@ def write_all(
     places: Mapping[int, TaskPlace],
     owners: Mapping[int, TopicIdPartition],
     settings: WriteSettings,
-) -> list[NewSegment]:
-    """Write and stage all segments; by partition, in the order of offsets.
+) -> WrittenHistory:
+    """Write and stage all segments.
 
     Raises PolicyViolationError if a task has other rows than those that were counted.
     """
@@ -341,10 +353,16 @@ def write_all(
             .mapInArrow(write, _WRITTEN)
             .collect()
         )
-    staged = [NewSegment(_segment(row.segment), bytes(row.manifest)) for row in rows]
-    return sorted(
-        staged, key=lambda each: (str(each.metadata.topic_id_partition), each.metadata.start_offset)
+    segments = [
+        NewSegment(_segment(row.segment), bytes(row.manifest))
+        for row in rows
+        if row.segment is not None
+    ]
+    segments.sort(
+        key=lambda each: (str(each.metadata.topic_id_partition), each.metadata.start_offset)
     )
+    moved = [packed_rows.decoded(bytes(row.moved)) for row in rows if row.moved is not None]
+    return WrittenHistory(segments, pa.Table.from_batches(moved, MOVED))
 
 
 @contextmanager
@@ -377,8 +395,7 @@ def _write(
         segment = writer.take()
         staged = stage_new_segment(storage, journals, settings.run, segment, settings.fetch_bytes)
         writer.remove_files()
-        row = {"segment": encode_keyed_event(staged.metadata), "manifest": staged.manifest}
-        return pa.RecordBatch.from_pylist([row], schema=pa.schema(_WRITTEN_FIELDS))
+        return _written_row(encode_keyed_event(staged.metadata), staged.manifest)
 
     with task_folder("isotherm-load-") as folder:
         for task, ranges in itertools.groupby(_ranges(batches), key=lambda each: each[0]):
@@ -386,6 +403,9 @@ def _write(
             writer = HistoryWriter(owners[partition], offset, settings.rules, folder)
             for _, pieces in ranges:
                 rows = packed_rows.in_order(pieces)
+                if settings.moved is not None:
+                    moved = moved_ranges(rows, partition, writer.next_offset, settings.moved)
+                    yield _written_row(moved=packed_rows.encoded(moved))
                 step = max(1, len(rows) * _ENCODED_BYTES // max(rows.nbytes, 1))
                 for start in range(0, len(rows), step):
                     for _ in writer.append(rows.slice(start, step)):
@@ -401,6 +421,13 @@ def _write(
                     f" written={writer.next_offset - offset}"
                     " hint='write from an input that does not change'"
                 )
+
+
+def _written_row(
+    segment: bytes | None = None, manifest: bytes | None = None, moved: bytes | None = None
+) -> pa.RecordBatch:
+    row = {"segment": segment, "manifest": manifest, "moved": moved}
+    return pa.RecordBatch.from_pylist([row], schema=pa.schema(_WRITTEN_FIELDS))
 
 
 def _ranges(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, list[bytes]]]:

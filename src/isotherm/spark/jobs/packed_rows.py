@@ -157,7 +157,7 @@ def _packed(
                 "wrong_times": int((times < -1).sum()),
                 "nameless": _nameless(piece),
                 "places": places[samples.astype(np.int64)].tolist(),
-                "data": _encoded(piece) if pieces is None else _filed(piece, pieces),
+                "data": encoded(piece) if pieces is None else _filed(piece, pieces),
             }
         )
     return pa.RecordBatch.from_pylist(packed, schema=pa.schema(_PACKED))
@@ -199,7 +199,7 @@ def split(
 def _cut(
     data: bytes, first: int, bounds: Sequence[int], *, with_data: bool
 ) -> Iterator[tuple[int, int, bytes | None]]:
-    piece = _decoded(data)
+    piece = decoded(data)
     places = _int64s(piece["place"])
     cuts = [0, *np.searchsorted(places, np.array(bounds, dtype=np.int64)).tolist(), len(places)]
     for number, (start, end) in enumerate(pairwise(cuts), first):
@@ -209,27 +209,16 @@ def _cut(
 
 def _part(data: bytes, piece: pa.RecordBatch, start: int, end: int) -> bytes:
     if not data.startswith(_IN_FILE):
-        return _encoded(piece.slice(start, end - start))
+        return encoded(piece.slice(start, end - start))
     path, position, first, _ = json.loads(data)
     return json.dumps([path, position, first + start, end - start]).encode()
 
 
 def in_order(pieces: Sequence[bytes]) -> pa.RecordBatch:
     """The rows of a range. Its pieces are in the order of the input."""
-    rows = joined([_decoded(piece) for piece in pieces])
+    rows = joined([decoded(piece) for piece in pieces])
     order = _order(rows)
     return rows if order is None else rows.take(order)
-
-
-def places_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The columns partition, place and tie of packed rows."""
-    for batch in batches:
-        for packed in batch.select(["partition", "data"]).to_pylist():
-            piece = _decoded(packed["data"])
-            partition = pa.array(np.full(len(piece), packed["partition"], dtype=np.int32))
-            yield pa.RecordBatch.from_arrays(
-                [partition, piece["place"], piece["tie"]], names=["partition", "place", "tie"]
-            )
 
 
 def joined_to(batches: Iterable[pa.RecordBatch], size_min: int) -> Iterator[pa.RecordBatch]:
@@ -278,7 +267,7 @@ def _int64s(column: Any) -> Int64Array:
     return values
 
 
-def _encoded(piece: pa.RecordBatch) -> bytes:
+def encoded(piece: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, piece.schema) as stream:
         stream.write_batch(piece)
@@ -294,7 +283,7 @@ def _filed(piece: pa.RecordBatch, file: BufferedWriter) -> bytes:
     return json.dumps([file.name, position, 0, len(piece)]).encode()
 
 
-def _decoded(data: bytes) -> pa.RecordBatch:
+def decoded(data: bytes) -> pa.RecordBatch:
     if not data.startswith(_IN_FILE):
         with pa.ipc.open_stream(data) as stream:
             return stream.read_next_batch()

@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as sql
 
 from isotherm.errors import PolicyViolationError
 from isotherm.spark.arrow_rows import numbers
-from isotherm.spark.jobs.packed_rows import PLACE, TIE, WorkerRows, places_of
+from isotherm.spark.jobs.packed_rows import PLACE, TIE, WorkerRows
 from isotherm.spark.mapped_read import mapped_rows
 from isotherm.spark.options import READ_COMMITTED
-from isotherm.types import Offset, TopicIdPartition
+from isotherm.types import Offset
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from isotherm.record.batch_table import Int64Array
     from isotherm.spark.plan.offsets import OffsetBounds
@@ -42,16 +41,6 @@ class OldRange(NamedTuple):
     partition: int
     start: Offset
     end: Offset
-
-
-class TranslatedOffset(NamedTuple):
-    """The offset of a group in a partition of the new topic. `repeated` is the number of records
-    from there on that the group has seen."""
-
-    group: str
-    partition: int
-    offset: Offset
-    repeated: int
 
 
 def old_ranges(bounds: Mapping[int, OffsetBounds], starts: Mapping[int, Offset]) -> list[OldRange]:
@@ -131,56 +120,6 @@ def _int64s(column: Any) -> Int64Array:
 def old_count(ranges: Iterable[OldRange]) -> int:
     """The number of partitions of the old topic."""
     return max((old_range.partition for old_range in ranges), default=0) + 1
-
-
-def translated_offsets(
-    packed: DataFrame,
-    ranges: Sequence[OldRange],
-    committed: Mapping[str, Mapping[int, Offset]],
-    starts: Mapping[TopicIdPartition, Offset],
-) -> list[TranslatedOffset]:
-    """For each group and new partition the largest offset before which the group has seen
-    everything.
-
-    `packed` has the rows of a run with their new partitions, `committed` the groups' offsets by
-    partition of the old topic. A partition without a committed offset counts as unseen.
-    """
-    if not committed:
-        return []
-    placed = packed.mapInArrow(places_of, "partition int, place long, tie long")
-    counts = {
-        row["partition"]: row["count"] for row in placed.groupBy("partition").count().collect()
-    }
-    order = sql.struct(PLACE, TIE)
-    count = old_count(ranges)
-    old_partition = sql.col(TIE) % count
-    translated = []
-    for group, offsets in sorted(committed.items()):
-        is_seen = sql.lit(False)
-        for partition, offset in offsets.items():
-            is_seen = is_seen | ((old_partition == partition) & (sql.col(TIE) < offset * count))
-        marked = placed.select("partition", order.alias("at"), is_seen.alias("is_seen"))
-        first = marked.where("NOT is_seen").groupBy("partition").agg(sql.min("at").alias("first"))
-        before = sql.col("first").isNull() | (sql.col("at") < sql.col("first"))
-        rows = (
-            marked.join(sql.broadcast(first), "partition", "left")
-            .groupBy("partition")
-            .agg(
-                sql.count_if(before).alias("before"),
-                sql.count_if(~before & sql.col("is_seen")).alias("repeated"),
-            )
-            .collect()
-        )
-        by_partition = {row.partition: row for row in rows}
-        for owner, start in starts.items():
-            row = by_partition.get(owner.partition)
-            # A partition without a record of this run: the group has seen all of it.
-            before_count = counts.get(owner.partition, 0) if row is None else row.before
-            repeated = 0 if row is None else row.repeated
-            translated.append(
-                TranslatedOffset(group, owner.partition, start + before_count, repeated)
-            )
-    return translated
 
 
 def check_groups_follow(
