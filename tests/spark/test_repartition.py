@@ -114,3 +114,112 @@ def test_keys_keep_their_order_and_groups_their_place(spark: SparkSession, tmp_p
         old = consume_all(broker.bootstrap_servers, "old")
         keyed = {key: rows for key, rows in by_key(old).items() if key is not None}
         assert {k: rows for k, rows in by_key(copied).items() if k is not None} == keyed
+
+
+def create_old(broker: EmbeddedBroker) -> AdminClient:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    new = NewTopic("old", OLD_PARTITIONS, config=TIERED_TOPIC)
+    admin.create_topics([new])["old"].result(TIMEOUT_S)
+    return admin
+
+
+def commit(admin: AdminClient, committed: dict[int, int]) -> None:
+    places = [KafkaPartition("old", *each) for each in committed.items()]
+    group = ConsumerGroupTopicPartitions("readers", places)
+    admin.alter_consumer_group_offsets([group])["readers"].result(TIMEOUT_S)
+
+
+def test_a_map_says_where_runs_ended_and_what_a_group_has_seen(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with EmbeddedBroker(tmp_path) as broker:
+        admin = create_old(broker)
+        folder = tmp_path / "map"
+        common = (
+            *("repartition", "old", "new", "-b", broker.bootstrap_servers, "--json"),
+            *("--path", str(tmp_path / "bucket"), "--offsets-map", str(folder)),
+        )
+        follow = ("--follow", "--lag-ms", str(TIMEOUT_S * 1000), "--run")
+        for count in (3000, 3500):
+            produce(broker, range(count - 500 if count > 3000 else 0, count))
+            done = json.loads(run(*common, "--partitions", "5", *follow))
+            assert len(done["lag_ms"]) == 1, "one run is far below the limit"
+        old = consume_all(broker.bootstrap_servers, "old")
+        copied = consume_all(broker.bootstrap_servers, "new")
+        assert sorted(each.value or b"" for each in copied) == sorted(
+            each.value or b"" for each in old
+        )
+
+        # The map has each record in one range of its old offset, and of its new one.
+        place = {each.value: (each.partition, each.offset) for each in old}
+        ranges = [
+            (
+                (row.old_partition, range(row.old_start_offset, row.old_end_offset)),
+                (row.new_partition, range(row.new_start_offset, row.new_end_offset)),
+            )
+            for row in spark.read.parquet(str(folder)).where("records > 0").collect()
+        ]
+        for each in copied[::50]:
+            old_partition, old_offset = place[each.value]
+            matches = [
+                new_offsets
+                for (partition, offsets), (new_partition, new_offsets) in ranges
+                if (partition, new_partition) == (old_partition, each.partition)
+                and old_offset in offsets
+            ]
+            assert [each.offset in offsets for offsets in matches] == [True]
+
+        # The group has not seen all that the first run has copied.
+        commit(admin, dict.fromkeys(range(OLD_PARTITIONS), 500))
+        seen = {each.value for each in old if each.offset < 500}
+        (moved,) = [json.loads(run(*common, "--groups", "readers", "--run"))["groups"]]
+        for group in moved:
+            before = [
+                each
+                for each in copied
+                if each.partition == group["partition"] and each.offset < group["offset"]
+            ]
+            assert {each.value for each in before} <= seen, "nothing is skipped"
+        assert sum(each["offset"] for each in moved) > 0
+
+        # Without the map nothing is known of the first run, and the end is given by hand.
+        again = ("--from-offsets", json.dumps(done["ended_at"]), "--run")
+        refused = CliRunner().invoke(app, ["pipeline", *common[:-2], *again, "--groups", "readers"])
+        assert "has not seen all that an earlier run has copied" in str(refused.exception)
+        # A producer has been switched: nothing more may be appended.
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        producer.produce("new", b"v")
+        assert producer.flush(TIMEOUT_S) == 0
+        for arguments in (("--run",), again):
+            given = common if arguments == ("--run",) else common[:-2]
+            refused = CliRunner().invoke(app, ["pipeline", *given, *arguments])
+            assert refused.exit_code == 1
+            assert "does not end where the last run ended" in str(refused.exception)
+
+
+def test_records_of_an_open_transaction_are_copied_when_it_is_committed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with EmbeddedBroker(tmp_path) as broker:
+        create_old(broker)
+        produce(broker, range(100))
+        producer = Producer(
+            {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "open"}
+        )
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        for partition in range(OLD_PARTITIONS):
+            producer.produce("old", b"later-%d" % partition, partition=partition)
+        assert producer.flush(TIMEOUT_S) == 0
+        produce(broker, range(100, 200))
+        common = (
+            *("repartition", "old", "new", "-b", broker.bootstrap_servers),
+            *("--path", str(tmp_path / "bucket"), "--json", "--run"),
+        )
+        done = json.loads(run(*common, "--partitions", "5"))
+        producer.commit_transaction(TIMEOUT_S)
+        run(*common, "--from-offsets", json.dumps(done["ended_at"]))
+        values = [each.value for each in consume_all(broker.bootstrap_servers, "new")]
+        old = [each.value for each in consume_all(broker.bootstrap_servers, "old")]
+        assert len(old) == 203
+        assert sorted(value or b"" for value in values) == sorted(value or b"" for value in old)

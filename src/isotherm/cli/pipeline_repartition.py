@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from isotherm.cli.option_groups import with_groups
 from isotherm.cli.options import AsJson, ClientOptions
-from isotherm.cli.output import console, print_json, print_rows
+from isotherm.cli.output import console, error_console, print_json, print_rows
 from isotherm.cli.pipeline_load import (
     WAIT_S_DEFAULT,
     BatchSize,
@@ -33,10 +32,13 @@ from isotherm.cli.pipeline_options import (
     spark_session,
 )
 from isotherm.clock import SystemClock
-from isotherm.errors import ConfigError
+from isotherm.errors import ConfigError, PolicyViolationError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from isotherm.spark.jobs.repartition import OldRange
+    from isotherm.spark.jobs.repartition_runs import CopyReport
 
 Old = Annotated[str, typer.Argument(metavar="OLD", help="The topic to copy.")]
 New = Annotated[str, typer.Argument(metavar="NEW", help="The new topic: tiered, without records.")]
@@ -55,7 +57,7 @@ Groups = Annotated[
         " NEW. May be given many times. Its members must be stopped.",
     ),
 ]
-Follows = Annotated[
+FromOffsets = Annotated[
     str | None,
     typer.Option(
         "--from-offsets",
@@ -64,6 +66,31 @@ Follows = Annotated[
         " and appended.",
     ),
 ]
+Follow = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        help="Append what has arrived since, again and again, until the lag is at most --lag-ms.",
+    ),
+]
+LagMs = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="With --follow, milliseconds from the moment when a run reads where OLD ends until"
+        " its records are in NEW.",
+    ),
+]
+OffsetsMap = Annotated[
+    str | None,
+    typer.Option(
+        "--offsets-map",
+        metavar="FOLDER",
+        help="Keep the map from old offsets to new ones in this folder as Parquet, as Spark has"
+        " the path. Later runs with the same folder go on where it ends.",
+    ),
+]
+LAG_MS_DEFAULT = 60_000
 
 
 @with_groups
@@ -73,7 +100,10 @@ def repartition(
     *,
     partitions: Partitions = None,
     groups: Groups = None,
-    from_offsets: Follows = None,
+    from_offsets: FromOffsets = None,
+    follow: Follow = False,
+    lag_ms: LagMs = LAG_MS_DEFAULT,
+    offsets_map: OffsetsMap = None,
     path: TierPath = None,
     bootstrap_server: OptionalBootstrapServer = None,
     partitioner: PartitionerOption = "murmur2",
@@ -91,88 +121,121 @@ def repartition(
 
     Records of one key keep their order, timestamps and headers stay. The committed records of OLD
     are read from the bucket, and the last ones from its brokers. The records are written into the
-    bucket of NEW, and its broker adopts them. Until producers are switched, runs with
-    --from-offsets copy what has arrived since. Nothing is written without --run.
+    bucket of NEW, and its broker adopts them. Until producers are switched, --follow, or runs with
+    --offsets-map or --from-offsets, copy what has arrived since. Nothing is written without --run.
 
     isotherm pipeline repartition old new --partitions 24 -b broker:9092 --path s3://bucket --run
 
-    Exit codes: 0 done · 1 failed or refused · 2 wrong options.
+    Exit codes: 0 done · 1 failed or refused, or the lag stays above --lag-ms · 2 wrong options.
     """
-    from isotherm.spark.jobs import load as load_job
-    from isotherm.spark.jobs import repartition as job
-    from isotherm.spark.jobs.load_passes import RANGE_BYTES
-    from isotherm.spark.jobs.moved_offsets import (
-        TranslatedOffset,
-        moved_rules,
-        translated_offsets,
-    )
+    from isotherm.spark.jobs import repartition_runs as job
     from isotherm.spark.option_parsing import parse_options
-    from isotherm.spark.plan.offsets import parse_partition_offsets
+    from isotherm.spark.options import READ_COMMITTED
     from isotherm.spark.tier.open_log import open_brokers
 
-    if old == new:
-        raise ConfigError(f"a topic cannot be copied into itself topic={old}")
+    _check_options(old, new, groups, from_offsets, offsets_map, follow=follow)
     options = options_of(new, path, option, bootstrap_server, client)
     texts = source_texts(path, option, bootstrap_server, client.properties)
     texts.pop("subscribePattern", None)
-    brokers = open_brokers(parse_options({**texts, "subscribe": old}))
+    # Behind the last stable offset there are records of open transactions: not yet committed.
+    committed = {"subscribe": old, "isolationLevel": READ_COMMITTED}
+    brokers = open_brokers(parse_options({**texts, **committed}))
     if brokers is None:
         raise ConfigError("the cluster is not named hint='name it with --bootstrap-server'")
-    starts = {}
+    plan = job.Repartition(
+        old=old,
+        new=new,
+        old_texts=texts,
+        options=options,
+        brokers=brokers,
+        settings=settings_of(
+            partitioner, None, compression, batch_size, segment_bytes, appends=False
+        ),
+        wait_s=wait_s,
+        offsets_map=offsets_map,
+    )
+    since = job.NOTHING_COPIED
     if from_offsets is not None:
-        parsed = parse_partition_offsets(from_offsets, "--from-offsets")
-        starts = {place.partition: offset for place, offset in parsed.items() if place.topic == old}
+        since = job.parse_copied_to(from_offsets, old, new)
     with progress("reading the topics"):
-        owners = brokers.partitions([old])
-        bounds = brokers.bounds([owner.topic_partition for owner in owners])
-        ranges = job.old_ranges({each.partition: found for each, found in bounds.items()}, starts)
+        ranges = job.ranges_to_copy(plan, since)
+    if not run and offsets_map is None:
+        _print_ranges(old, ranges, as_json=as_json)
+        return
+    with spark_session(spark_options) as spark:
+        if offsets_map is not None:
+            since = job.since_of_map(spark, plan)
         if not run:
-            _print_ranges(old, ranges, as_json=as_json)
+            _print_ranges(old, job.ranges_to_copy(plan, since), as_json=as_json)
             return
         if partitions is not None:
             brokers.create_topic(new, partitions, brokers.own_topic_config(old))
-        committed = {group: brokers.committed_offsets(group, old) for group in groups or ()}
-    if starts:
-        job.check_groups_follow(committed, ranges)
-    settings = replace(
-        settings_of(
-            partitioner, None, compression, batch_size, segment_bytes, appends=bool(starts)
-        ),
-        may_expire=True,
-    )
-    with progress("reading the topic"):
-        target = load_job.open_target(options, new, settings)
-    with spark_session(spark_options) as spark, progress("reading records") as show_step:
-        rows = job.old_rows(spark, texts, old, ranges)
-        with load_job.planned(rows, target, settings) as plan:
-            rules = moved_rules(job.old_count(ranges), committed, RANGE_BYTES)
-            loaded = load_job.load(
-                plan,
-                show_step,
-                fetch_bytes=options.fetch_bytes,
-                moved=rules if committed else None,
-            )
-    translated = translated_offsets(loaded.moved, committed, target.ends)
-    with progress("waiting for the broker to adopt the history"):
-        load_job.await_adoption(target.store, list(target.ends), wait_s, SystemClock())
-    # Last: a group must not be sent to records that are not there yet.
-    for group in committed:
-        offsets = {each.partition: each.offset for each in translated if each.group == group}
-        brokers.commit_offsets(group, new, offsets)
-    ends = json.dumps({old: {str(old_range.partition): old_range.end for old_range in ranges}})
+        reports: list[CopyReport] = []
+        with progress("copying") as show_step:
+            limit_ms = lag_ms if follow else None
+            copies = job.runs(spark, plan, since, groups or (), limit_ms, show_step, SystemClock())
+            try:
+                reports.extend(copies)
+            except BaseException:
+                if reports:
+                    text = job.copied_to_text(reports[-1].copied_to, old, new)
+                    _print_ended(error_console(), text)
+                raise
+    text = job.copied_to_text(reports[-1].copied_to, old, new)
+    _print_runs(reports, text, as_json=as_json)
+    if follow and reports[-1].lag_ms > lag_ms:
+        raise PolicyViolationError(
+            f"the lag does not become smaller lag_ms={reports[-1].lag_ms} limit_ms={lag_ms}"
+            f" runs={len(reports)} hint='give a larger --lag-ms: a run has a fixed cost'"
+        )
+
+
+def _check_options(
+    old: str,
+    new: str,
+    groups: list[str] | None,
+    from_offsets: str | None,
+    offsets_map: str | None,
+    *,
+    follow: bool,
+) -> None:
+    if old == new:
+        raise ConfigError(f"a topic cannot be copied into itself topic={old}")
+    if from_offsets is not None and offsets_map is not None:
+        raise ConfigError(
+            "the map says where the last run has ended options=--from-offsets,--offsets-map"
+        )
+    if follow and groups:
+        raise ConfigError(
+            "groups go on while a topic is followed options=--follow,--groups"
+            " hint='translate their offsets in a last run, when they are stopped'"
+        )
+
+
+def _print_runs(reports: list[CopyReport], ended_at: str, *, as_json: bool) -> None:
+    from isotherm.spark.jobs.moved_offsets import TranslatedOffset
+
+    partitions = [row for report in reports for row in report.partitions]
+    groups = [each._asdict() for report in reports for each in report.groups]
     if as_json:
         print_json(
             {
-                "partitions": [report.as_row() for report in loaded.reports],
-                "groups": [each._asdict() for each in translated],
-                "ended_at": json.loads(ends),
+                "partitions": [row.as_row() for row in partitions],
+                "groups": groups,
+                "ended_at": json.loads(ended_at),
+                "lag_ms": [report.lag_ms for report in reports],
             }
         )
         return
-    print_reports(loaded.reports, run=True, as_json=False)
-    if translated:
-        print_rows(TranslatedOffset._fields, [each._asdict() for each in translated], as_json=False)
-    console().print(f"\nwhat arrives from now on: --from-offsets '{ends}'", soft_wrap=True)
+    print_reports(partitions, run=True, as_json=False)
+    if groups:
+        print_rows(TranslatedOffset._fields, groups, as_json=False)
+    console().print(f"\nwhat may be missing: the last {reports[-1].lag_ms} ms")
+    _print_ended(console(), ended_at)
+
+
+def _print_ended(terminal: Console, ended_at: str) -> None:
+    terminal.print(f"what arrives from now on: --from-offsets '{ended_at}'", soft_wrap=True)
 
 
 def _print_ranges(topic: str, ranges: list[OldRange], *, as_json: bool) -> None:
