@@ -24,7 +24,7 @@ from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SqlColumn
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from isotherm.spark.jobs.load import LoadReport, LoadSettings
     from isotherm.spark.options import SourceOptions
@@ -37,8 +37,8 @@ Format = Annotated[
     str,
     typer.Option(
         "--from",
-        help="The input's format: parquet, json, csv, orc; delta or iceberg, if Spark has their"
-        " jars.",
+        help="The input's format: parquet, json, csv, orc, delta or iceberg. Spark's jars read the"
+        " last two, and without them delta-rs and PyIceberg.",
     ),
 ]
 ReadOption = Annotated[
@@ -46,7 +46,9 @@ ReadOption = Annotated[
     typer.Option(
         "--read-option",
         metavar="KEY=VALUE",
-        help="An option of Spark's reader, such as header=true. May be given many times.",
+        help="An option of Spark's reader, such as header=true; without jars a setting of Delta's"
+        " store (s3.region=), or of Iceberg's catalog (warehouse=, catalog=, uri=). May be given"
+        " many times.",
     ),
 ]
 Column = Annotated[
@@ -120,6 +122,7 @@ WaitS = Annotated[
 ]
 _RECORD_COLUMNS = ("key", "value", "headers", "timestamp", "partition")
 WAIT_S_DEFAULT = 600
+_NO_SOURCE = "DATA_SOURCE_NOT_FOUND"
 
 
 @with_groups
@@ -172,10 +175,26 @@ def load(
         partitioner, order_by, compression, batch_size, segment_bytes, appends=append
     )
     with spark_session(spark_options) as spark:
-        reader = spark.read.format(from_format).options(**parse_pairs(read_option))
-        frame = reader.load(input_path)
+        frame = _read(spark, from_format, input_path, parse_pairs(read_option))
         frame = _encoded(_chosen(frame, parse_pairs(column)), key_format, value_format)
         _write(frame, topic, options, settings, run=run, wait_s=wait_s, as_json=as_json)
+
+
+def _read(
+    spark: SparkSession, from_format: str, input_path: str, settings: dict[str, str]
+) -> DataFrame:
+    """The input by Spark's reader, or if Spark has no jars for a table by a library."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    from isotherm.spark.tables.input_tables import delta_frame, iceberg_frame
+
+    readers = {"delta": delta_frame, "iceberg": iceberg_frame}
+    try:
+        return spark.read.format(from_format).options(**settings).load(input_path)
+    except Py4JJavaError as error:
+        if _NO_SOURCE not in str(error.java_exception) or from_format not in readers:
+            raise
+    return readers[from_format](spark, input_path, settings)
 
 
 def options_of(

@@ -112,7 +112,7 @@ class DeltaTopicTable:
         self._covered: dict[int, Offset] = {}
 
     def identity(self) -> Identity | None:
-        with _translated("the table cannot be read"):
+        with translated("the table cannot be read"):
             self._table = self._open(self._place)
             if self._table is None:
                 # The table may have been deleted since the last commit.
@@ -143,7 +143,7 @@ class DeltaTopicTable:
         return decoded_types(_columns(self._known))
 
     def data_files(self) -> list[str]:
-        with _translated("the table cannot be read"):
+        with translated("the table cannot be read"):
             deleted = pa.table(self._known.deletion_vectors().read_all()).num_rows
             if deleted:
                 raise ConfigError(
@@ -154,7 +154,7 @@ class DeltaTopicTable:
             return [f"{self._place.root}{path}" for path in _files(self._known)]
 
     def places(self, types: DecodedTypes) -> FilePlaces:
-        with _translated("the table's columns cannot be changed"):
+        with translated("the table's columns cannot be changed"):
             if types != self.types():
                 schema = rows_schema(types)
                 fields = [schema.field(name) for name in KeyValue._fields if name in schema.names]
@@ -186,7 +186,7 @@ class DeltaTopicTable:
 
     def commit(self, commit: TableCommit) -> None:
         known = self._known
-        with _translated("the table cannot be written"):
+        with translated("the table cannot be written"):
             # Once for all tries: the files do not change.
             added = self._added(self._place, commit.rows)
             for _ in range(_COMMIT_TRIES):
@@ -211,7 +211,7 @@ class DeltaTopicTable:
 
     def settle(self) -> None:
         """Append the dead letters of the newest commit that has any, unless that was done."""
-        with _translated("the dead letters cannot be written"):
+        with translated("the dead letters cannot be written"):
             version = self._known.transaction_version(_WITH_DEAD_LETTERS)
             if version is None:
                 return
@@ -235,7 +235,7 @@ class DeltaTopicTable:
         identity = self.identity()
         if identity is None:
             return None
-        with _translated("the table cannot be read"):
+        with translated("the table cannot be read"):
             dead = self._open(self._dead_place)
             return ListedTable(
                 "delta",
@@ -252,7 +252,7 @@ class DeltaTopicTable:
         """The dead letters of the newest files. Raises RemoteStorageError if the store fails, or if
         a file is not one of dead letters."""
         reading = DeadLetterReading()
-        with _translated("the dead letters cannot be read"):
+        with translated("the dead letters cannot be read"):
             table = self._open(self._dead_place)
             if table is None:
                 return reading.result()
@@ -298,7 +298,7 @@ class DeltaTopicTable:
         check_unused(self._settings, place.folder, ("_delta_log",))
         if column is not None:
             schema = schema.append(pa.field(column, pa.string()))
-        with _translated("the table cannot be created"):
+        with translated("the table cannot be created"):
             try:
                 return DeltaTable.create(
                     self._uri(place),
@@ -461,7 +461,7 @@ class _DeltaErasure:
                 raise overtaken(self.name)
         else:
             self._owner.commit(TableCommit(added, (), self._owner.covered(), removed))
-        with _translated("the table's log cannot be shortened"):
+        with translated("the table's log cannot be shortened"):
             self._table.create_checkpoint()
         version = self._table.version()
         log = f"{self.place.folder}/_delta_log/"
@@ -564,7 +564,7 @@ def _columns(table: DeltaTable) -> pa.Schema:
 
 
 @contextmanager
-def _translated(fact: str) -> Iterator[None]:
+def translated(fact: str) -> Iterator[None]:
     """Turn failures of delta-rs and of the store into RemoteStorageError."""
     try:
         yield
