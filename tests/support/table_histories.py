@@ -96,8 +96,9 @@ _ICEBERG_NAMES = {
 
 @contextmanager
 def serve_schemas(answers: Mapping[int, Mapping[str, str]] | None = None) -> Iterator[str]:
-    """Serve schemas by their ids, SCHEMAS by default, with the part of Confluent's API that a
-    reader needs; yield the URL. Refuses all else.
+    """Serve schemas by their ids, SCHEMAS by default, with the part of Confluent's API that readers
+    and writers need; yield the URL. An answer with a `subject` is its newest version, too. Refuses
+    all else.
     """
     served = answers or {
         number: {"schema": json.dumps(schema)} for number, schema in SCHEMAS.items()
@@ -113,6 +114,10 @@ def serve_schemas(answers: Mapping[int, Mapping[str, str]] | None = None) -> Ite
                 found = served.get(int(path.rpartition("/")[2]))
                 if found is not None:
                     status, answer = 200, json.dumps(found)
+            elif path.startswith("/subjects/"):
+                for number, each in served.items():
+                    if path == f"/subjects/{each.get('subject')}/versions/latest":
+                        status, answer = 200, json.dumps({**each, "id": number, "version": 1})
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(answer)))

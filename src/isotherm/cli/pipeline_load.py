@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from isotherm.cli.option_groups import with_groups
-from isotherm.cli.options import AsJson, ClientOptions, parse_pairs
+from isotherm.cli.options import (
+    AsJson,
+    ClientOptions,
+    Registry,
+    RegistryOption,
+    parse_pairs,
+)
 from isotherm.cli.output import console, human_size, print_json, print_rows
 from isotherm.cli.pipeline_options import (
     OptionalBootstrapServer,
@@ -23,7 +29,6 @@ from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as SqlColumn
     from pyspark.sql import DataFrame, SparkSession
 
     from isotherm.spark.jobs.load import LoadReport, LoadSettings
@@ -61,14 +66,18 @@ Column = Annotated[
     ),
 ]
 KeyFormat = Annotated[
-    str, typer.Option("--key-format", help="binary (a binary or string column), or json.")
+    str,
+    typer.Option(
+        "--key-format", help="binary (a binary or string column), or as for --value-format."
+    ),
 ]
 ValueFormat = Annotated[
     str,
     typer.Option(
         "--value-format",
-        help="binary (a binary or string column), or json: of the column value, or without one of"
-        " all columns that are no part of a record.",
+        help="binary (a binary or string column), or json, avro, protobuf, json-schema: of the"
+        " column value, or without one of all columns that are no part of a record. The last three"
+        " take the newest schema of TOPIC-value in --registry.",
     ),
 ]
 PartitionerOption = Annotated[
@@ -120,7 +129,6 @@ WaitS = Annotated[
     int,
     typer.Option(min=0, help="Seconds to wait until the broker has adopted the history."),
 ]
-_RECORD_COLUMNS = ("key", "value", "headers", "timestamp", "partition")
 WAIT_S_DEFAULT = 600
 _NO_SOURCE = "DATA_SOURCE_NOT_FOUND"
 
@@ -135,6 +143,8 @@ def load(
     column: Column = None,
     key_format: KeyFormat = "binary",
     value_format: ValueFormat = "binary",
+    registry: Registry = None,
+    registry_option: RegistryOption = None,
     path: TierPath = None,
     bootstrap_server: OptionalBootstrapServer = None,
     partitioner: PartitionerOption = "murmur2",
@@ -162,21 +172,24 @@ def load(
 
     Exit codes: 0 done · 1 failed or refused · 2 wrong options.
     """
+    from isotherm.spark.tables.schema_registry import registry_settings
+    from isotherm.spark.value_encoding import check_encodings, encoded_columns
+
     options = options_of(topic, path, option, bootstrap_server, client)
     if recover:
         _recover(options, run=run, as_json=as_json)
         return
     if input_path is None:
         raise ConfigError("the input is not named hint='isotherm pipeline load TOPIC INPUT'")
-    for name, chosen in (("key", key_format), ("value", value_format)):
-        if chosen not in ("binary", "json"):
-            raise ConfigError(f"unknown format option=--{name}-format value={chosen!r}")
+    registered = registry_settings(registry, parse_pairs(registry_option))
+    check_encodings(key_format, value_format, registered)
     settings = settings_of(
         partitioner, order_by, compression, batch_size, segment_bytes, appends=append
     )
     with spark_session(spark_options) as spark:
         frame = _read(spark, from_format, input_path, parse_pairs(read_option))
-        frame = _encoded(_chosen(frame, parse_pairs(column)), key_format, value_format)
+        frame = _chosen(frame, parse_pairs(column))
+        frame = encoded_columns(frame, topic, key_format, value_format, registered)
         _write(frame, topic, options, settings, run=run, wait_s=wait_s, as_json=as_json)
 
 
@@ -241,33 +254,12 @@ def settings_of(
 def _chosen(frame: DataFrame, columns: dict[str, str]) -> DataFrame:
     from pyspark.sql import functions as sql
 
-    unknown = sorted(set(columns) - set(_RECORD_COLUMNS))
+    from isotherm.spark.value_encoding import RECORD_COLUMNS
+
+    unknown = sorted(set(columns) - set(RECORD_COLUMNS))
     if unknown:
         raise ConfigError(f"no columns of a record option=--column names={unknown}")
     return frame.withColumns({name: sql.expr(text) for name, text in columns.items()})
-
-
-def _encoded(frame: DataFrame, key_format: str, value_format: str) -> DataFrame:
-    from pyspark.sql import functions as sql
-
-    if value_format == "json":
-        rest = [name for name in frame.columns if name.lower() not in _RECORD_COLUMNS]
-        has_value = any(name.lower() == "value" for name in frame.columns)
-        value = sql.col("value") if has_value else sql.struct(*(sql.col(f"`{n}`") for n in rest))
-        frame = frame.withColumn("value", _json(value))
-    if key_format == "json":
-        frame = frame.withColumn("key", _json(sql.col("key")))
-    return frame
-
-
-def _json(column: SqlColumn) -> SqlColumn:
-    """JSON of any column, null for null. Spark's `to_json` takes structures only."""
-    from pyspark.sql import functions as sql
-
-    text = sql.to_json(sql.struct(column.alias("v")), {"ignoreNullFields": "false"})
-    # Without the braces and the name of the only field: {"v":...}.
-    inner = sql.substr(text, sql.lit(6), sql.length(text) - sql.lit(6))
-    return sql.when(column.isNotNull(), inner)
 
 
 def _write(

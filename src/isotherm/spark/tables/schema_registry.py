@@ -67,6 +67,25 @@ def registry_settings(
     return RegistrySettings(url, tuple(sorted((settings or {}).items())))
 
 
+def latest_schema(settings: RegistrySettings, subject: str) -> tuple[int, RegisteredSchema]:
+    """The newest schema of a subject, and its id. Raises what `registered_schema` raises."""
+    client = _client(settings)
+    from confluent_kafka.schema_registry.error import SchemaRegistryError as RefusedError
+
+    try:
+        latest = client.get_latest_version(subject)
+        schema = latest.schema
+        references = _references(client, schema.references or ())
+    except RefusedError as error:
+        if error.http_status_code == _NOT_FOUND:
+            raise UnknownSchemaError("the registry has no such subject") from error
+        raise _failed(settings, error) from error
+    # The client also raises errors of its HTTP library, which are not part of its interface.
+    except Exception as error:
+        raise _failed(settings, error) from error
+    return int(latest.schema_id or 0), _registered(schema, references)
+
+
 def registered_schema(settings: RegistrySettings, schema_id: int | uuid.UUID) -> RegisteredSchema:
     """The schema of this id, or of this GUID.
 
@@ -89,6 +108,10 @@ def registered_schema(settings: RegistrySettings, schema_id: int | uuid.UUID) ->
     # The client also raises errors of its HTTP library, which are not part of its interface.
     except Exception as error:
         raise _failed(settings, error) from error
+    return _registered(schema, references)
+
+
+def _registered(schema: Any, references: Mapping[str, str]) -> RegisteredSchema:
     return RegisteredSchema(
         schema.schema_type or "AVRO", schema.schema_str or "", tuple(references.items())
     )
