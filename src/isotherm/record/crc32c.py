@@ -14,6 +14,12 @@ from isotherm.record.varint import ReadBuffer
 crc32c_of_array = google_crc32c.value
 
 
+def crc32c_extended(crc: int, buffer: ReadBuffer) -> int:
+    """CRC-32C of bytes whose first ones have `crc` (0 if there are none), and whose last ones are
+    those of a contiguous buffer. Does not copy it."""
+    return int(google_crc32c.extend(crc, np.frombuffer(buffer, dtype=np.uint8)))
+
+
 def crc32c(buffer: ReadBuffer) -> int:
     """CRC-32C of all bytes of a contiguous buffer. Does not copy it."""
     # The C function accepts only objects whose buffer needs no release: `bytes` and arrays, but not

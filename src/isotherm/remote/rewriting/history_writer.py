@@ -10,7 +10,6 @@ are empty, and the leader epochs are those of a log that began with epoch 0.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import uuid
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isotherm.record.compression import CompressionType
+from isotherm.record.crc32c import crc32c_extended
 from isotherm.record.encode import encode_batches
 from isotherm.remote.rewriting.adoption import HISTORY_EPOCH, HISTORY_EPOCHS
 from isotherm.remote.rewriting.segment_rewrite import RewriteCounts, RewrittenSegment
@@ -119,7 +119,7 @@ class HistoryWriter:
             metadata,
             data,
             RewriteCounts(records, records, size, size),
-            self._digest.digest(),
+            self._crc,
             has_new_batches=True,
         )
 
@@ -134,7 +134,7 @@ class HistoryWriter:
         self._indexes = WrittenIndexes(
             self.next_offset, interval_bytes=self._rules.index_interval_bytes
         )
-        self._digest = hashlib.sha256()
+        self._crc = 0
 
     def _fitting(self, encoded: FilteredBatches) -> int:
         """How many of the batches fit into the segment: at least one into an empty one."""
@@ -147,7 +147,7 @@ class HistoryWriter:
     def _write(self, encoded: FilteredBatches) -> None:
         with self._log_path.open("ab") as log:
             log.write(encoded.records)
-        self._digest.update(encoded.records)
+        self._crc = crc32c_extended(self._crc, encoded.records)
         self._indexes.append(encoded.batches)
         self.next_offset = int(encoded.batches["last_offset"][-1]) + 1
 

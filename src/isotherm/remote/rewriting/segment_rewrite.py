@@ -7,13 +7,13 @@ offset (docs/decisions/0050).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from isotherm.record.batch_table import verify_crcs
+from isotherm.record.crc32c import crc32c_extended
 from isotherm.record.filter import FilteredBatches, copy_batches
 from isotherm.remote.history.lineage import segment_epochs
 from isotherm.remote.rewriting.pieces import Piece, located
@@ -57,12 +57,13 @@ class RewriteCounts:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenSegment:
-    """`data` are files in the given folder; `digest` is that of the `.log` file."""
+    """`data` are files in the given folder; `crc32c` is that of the bytes that were written
+    to the `.log` file."""
 
     metadata: RemoteLogSegmentMetadata
     data: LogSegmentData
     counts: RewriteCounts
-    digest: bytes
+    crc32c: int
     has_new_batches: bool
 
     @property
@@ -113,7 +114,7 @@ def write_segment(
     counts = RewriteCounts()
     has_new_batches = False
     log_path = directory / "log"
-    digest = hashlib.sha256()
+    crc = 0
     with log_path.open("wb") as log:
         for part in parts:
             counts.bytes_read += int(part.chunk.batches["size"].sum())
@@ -126,14 +127,14 @@ def write_segment(
                 indexes.append(part.filtered.batches)
             log.write(part.filtered.records)
             # Of the bytes as they are written: the read-back is compared with it.
-            digest.update(part.filtered.records)
+            crc = crc32c_extended(crc, part.filtered.records)
     with located(piece):
         data = _index_files(storage, piece, indexes, log_path)
     return RewrittenSegment(
         _metadata(piece, indexes, rules, segment_id, data),
         data,
         counts,
-        digest.digest(),
+        crc,
         has_new_batches,
     )
 

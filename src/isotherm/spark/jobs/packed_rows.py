@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +30,6 @@ import pyarrow as pa
 from isotherm.record.encode import Partitioner, assign_partitions
 
 if TYPE_CHECKING:
-    from io import BufferedWriter
-
     import numpy.typing as npt
     from pyspark.sql import DataFrame
 
@@ -75,6 +73,13 @@ _SPLIT: dict[str, pa.DataType] = {
 SPLIT = pa.schema(_SPLIT)
 
 
+class PiecesFile(NamedTuple):
+    """The file of a task's pieces. Arrow writes without a buffer, so what is written is there."""
+
+    path: str
+    file: pa.OSFile
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerRows:
     """Records that never are rows of Spark's. `read` turns the rows of `tasks` into records in a
@@ -108,7 +113,9 @@ def pack(
         if folder is not None:
             # No two attempts share a file.
             attempt = 0 if context is None else context.taskAttemptId()
-            pieces = stack.enter_context(Path(folder, str(attempt)).open("wb"))
+            path = str(Path(folder, str(attempt)))
+            # Arrow copies what it writes to a file of Python's.
+            pieces = PiecesFile(path, stack.enter_context(pa.OSFile(path, "wb")))
         for number, rows in enumerate(joined_to(batches, PACK_BYTES)):
             if partitioner is Partitioner.COLUMN:
                 # -1 is no partition of any topic, and is refused with its rows counted.
@@ -127,7 +134,7 @@ def pack(
 
 
 def _packed(
-    rows: pa.RecordBatch, partitions: Int32Array, row: int, pieces: BufferedWriter | None
+    rows: pa.RecordBatch, partitions: Int32Array, row: int, pieces: PiecesFile | None
 ) -> pa.RecordBatch:
     order = _order(rows)
     if (partitions != partitions[0]).any():
@@ -274,13 +281,12 @@ def encoded(piece: pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _filed(piece: pa.RecordBatch, file: BufferedWriter) -> bytes:
+def _filed(piece: pa.RecordBatch, pieces: PiecesFile) -> bytes:
     """Append a piece to a file; returns its place: path, position, first row, number of rows."""
-    position = file.tell()
-    with pa.ipc.new_stream(file, piece.schema) as stream:
+    position = pieces.file.tell()
+    with pa.ipc.new_stream(pieces.file, piece.schema) as stream:
         stream.write_batch(piece)
-    file.flush()
-    return json.dumps([file.name, position, 0, len(piece)]).encode()
+    return json.dumps([pieces.path, position, 0, len(piece)]).encode()
 
 
 def decoded(data: bytes) -> pa.RecordBatch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ import pytest
 from isotherm.errors import CorruptObjectError
 from isotherm.record.batch import BatchHeader, build_batch, iterate_batches, read_records
 from isotherm.record.control import ControlRecordType, build_end_transaction_marker
+from isotherm.record.crc32c import crc32c
 from isotherm.remote.compaction.compacted_piece import CompactionRules, compact_piece
 from isotherm.remote.compaction.newest_keys import newest_places, place_of, relative_offsets
 from isotherm.remote.rewriting.pieces import Piece, read_chunks
@@ -333,13 +333,13 @@ def staged(tier: Tier, *newest: int) -> RewrittenSegment:
 
 
 def staged_as(tier: Tier, *batches: bytes) -> RewrittenSegment:
-    """A segment with other batches, and their digest."""
+    """A segment with other batches, and their CRC."""
     rewritten = tier.rewrite(whole(tier.tier(BATCHES)), 105, 107)
     content = b"".join(batches)
     rewritten.data.log_path.write_bytes(content)
     metadata = replace(rewritten.metadata, segment_size_in_bytes=len(content))
     tier.storage.stage_log_segment_data(metadata, rewritten.data)
-    return replace(rewritten, metadata=metadata, digest=hashlib.sha256(content).digest())
+    return replace(rewritten, metadata=metadata, crc32c=crc32c(content))
 
 
 @pytest.mark.parametrize("fetch_bytes", FETCHES)
@@ -352,7 +352,10 @@ def test_staged_segment_is_held_against_what_was_meant(tier: Tier) -> None:
     counts = replace(whole_one.counts, records_kept=whole_one.counts.records_kept + 1)
     shorter = replace(whole_one.metadata, end_offset_inclusive=106)
     for wrong, fact in (
-        (replace(whole_one, digest=b"other"), "its bytes are not those that were written"),
+        (
+            replace(whole_one, crc32c=whole_one.crc32c ^ 1),
+            "its bytes are not those that were written",
+        ),
         (replace(whole_one, counts=counts), "it holds 3 records"),
         (replace(whole_one, metadata=shorter), "it ends at offset 109"),
     ):
