@@ -10,6 +10,7 @@ Source: Kafka SharePartition.acquire, ShareFetchUtils.
 from __future__ import annotations
 
 import bisect
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from isotherm.types import Offset, TimestampMs
 THROTTLED_DELIVERIES_MIN = 2
 # With fewer deliveries than that, no record's last one is treated apart.
 LAST_DELIVERY_ALONE_MIN = 3
+
+_base_offset = operator.attrgetter("base_offset")
 
 
 class LogBatch(NamedTuple):
@@ -323,7 +326,3 @@ def _joined(acquired: Sequence[Acquired]) -> list[Acquired]:
 
 def _count(acquired: Sequence[Acquired]) -> int:
     return sum(each.last_offset_inclusive - each.first_offset + 1 for each in acquired)
-
-
-def _base_offset(batch: LogBatch) -> Offset:
-    return batch.base_offset

@@ -9,6 +9,7 @@ Source: Kafka ShareFetchUtils, SharePartition.fetchAbortedTransactionRecordBatch
 from __future__ import annotations
 
 import bisect
+import operator
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -16,6 +17,8 @@ from isotherm.broker.share_partitions.acquisition import Acquired, LogBatch
 from isotherm.record.batch_header import HEADER_SIZE, BatchHeader, read_batch_header
 from isotherm.record.control import ControlRecordType, read_control_record
 from isotherm.types import Offset, Position, ProducerId
+
+_base_offset = operator.attrgetter("header.base_offset")
 
 Piece: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -107,7 +110,3 @@ def acquired_pieces(
     if begin == 0 and end == len(batches):
         return pieces
     return tuple(_cut(pieces, batches[begin].position, batches[end - 1].end_position))
-
-
-def _base_offset(batch: FetchedBatch) -> Offset:
-    return batch.header.base_offset

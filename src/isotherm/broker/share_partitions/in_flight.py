@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import bisect
 import enum
+import operator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ from isotherm.broker.coordinators.shares.state_batches import StateBatch
 from isotherm.types import Offset, TimestampMs
 
 NO_MEMBER = ""
+
+_first_offset = operator.attrgetter("first_offset")
 
 
 class RecordState(enum.IntEnum):
@@ -195,7 +198,3 @@ class InFlightBatch:
             else:
                 joined.append(run)
         self.runs = joined
-
-
-def _first_offset(run: Run) -> Offset:
-    return run.first_offset

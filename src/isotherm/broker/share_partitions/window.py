@@ -14,6 +14,7 @@ Source: Kafka SharePartition.
 from __future__ import annotations
 
 import bisect
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,8 @@ from isotherm.broker.share_partitions.in_flight import (
 )
 from isotherm.errors import CorruptMetadataError
 from isotherm.types import Offset, TimestampMs
+
+_first_offset = operator.attrgetter("first_offset")
 
 
 @dataclass(slots=True)
@@ -273,7 +276,3 @@ class Window:
                     return done
                 done = run.last_offset_inclusive
         return done
-
-
-def _first_offset(batch: InFlightBatch) -> Offset:
-    return batch.first_offset
