@@ -17,8 +17,7 @@ from isotherm.broker.apis.share_state_answers import (
     PartitionAnswer,
     answer_partitions,
 )
-from isotherm.broker.coordinators.shares.share_state import UNKNOWN_COUNT
-from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
+from isotherm.broker.coordinators.shares.share_state_records import UNKNOWN_COUNT, SharePartitionKey
 from isotherm.broker.coordinators.shares.state_batches import NO_START_OFFSET
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api

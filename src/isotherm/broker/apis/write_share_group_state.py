@@ -19,8 +19,11 @@ from isotherm.broker.apis.share_state_answers import (
     answer_partitions,
     batches_of,
 )
-from isotherm.broker.coordinators.shares.share_state import UNKNOWN_COUNT, StateWrite
-from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
+from isotherm.broker.coordinators.shares.share_state import StateWrite
+from isotherm.broker.coordinators.shares.share_state_records import (
+    UNKNOWN_COUNT,
+    SharePartitionKey,
+)
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange

@@ -19,8 +19,10 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
 from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.coordinators.groups.share_member import ShareHeartbeatResult
-from isotherm.broker.coordinators.shares.share_state import UNKNOWN_COUNT
-from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
+from isotherm.broker.coordinators.shares.share_state_records import (
+    UNKNOWN_COUNT,
+    SharePartitionKey,
+)
 from isotherm.broker.coordinators.shares.state_batches import NO_START_OFFSET
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata

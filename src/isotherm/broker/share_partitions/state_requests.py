@@ -14,12 +14,11 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
 from isotherm.broker.coordinators.shares.share_shard import ShareShard
-from isotherm.broker.coordinators.shares.share_state import (
-    BATCHES_MAX,
+from isotherm.broker.coordinators.shares.share_state import BATCHES_MAX, StateWrite
+from isotherm.broker.coordinators.shares.share_state_records import (
     UNKNOWN_COUNT,
-    StateWrite,
+    SharePartitionKey,
 )
-from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
 from isotherm.broker.coordinators.shares.state_batches import NO_START_OFFSET, StateBatch
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of

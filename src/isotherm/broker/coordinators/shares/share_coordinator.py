@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any
 
-from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
 from isotherm.broker.coordinators.coordinator_shards import CoordinatorShards
 from isotherm.broker.coordinators.shares.share_shard import ShareShard
 from isotherm.broker.coordinators.shares.share_state import (
@@ -31,6 +30,7 @@ from isotherm.broker.coordinators.shares.share_state_records import (
     ShareSnapshot,
     ShareStateRecord,
     ShareUpdate,
+    state_partition,
 )
 from isotherm.broker.loop_turns import PART_SIZE, next_turn
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
@@ -125,7 +125,7 @@ class ShareCoordinator:
         count = self._log.partitions.partition_count
         if count is None:
             raise NotCoordinatorError("this broker has no share group's state")
-        return self._shards.at(coordinator_partition(key.coordinator_key, count))
+        return self._shards.at(state_partition(key, count))
 
     def _check_exists(self, key: SharePartitionKey) -> None:
         topic = self._metadata.image.topics_by_id.get(key.topic_id)

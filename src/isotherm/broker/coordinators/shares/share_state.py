@@ -15,7 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from isotherm.broker.coordinators.shares.share_state_records import ShareSnapshot, ShareUpdate
+from isotherm.broker.coordinators.shares.share_state_records import (
+    UNKNOWN_COUNT,
+    ShareSnapshot,
+    ShareUpdate,
+)
 from isotherm.broker.coordinators.shares.state_batches import (
     NO_START_OFFSET,
     StateBatch,
@@ -30,7 +34,6 @@ NO_EPOCH = -1
 BATCHES_PER_WRITE_MAX = 10_000
 # Of a state and a write to it.
 BATCHES_MAX = 2 * BATCHES_PER_WRITE_MAX
-UNKNOWN_COUNT = -1
 
 
 class StateWrite(NamedTuple):

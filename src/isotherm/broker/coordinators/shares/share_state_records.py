@@ -11,6 +11,7 @@ ShareCoordinatorRecordHelpers.
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 import uuid
@@ -18,9 +19,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
+from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
 from isotherm.broker.coordinators.shares.state_batches import StateBatch
 from isotherm.errors import CorruptMetadataError, InvalidRequestError
-from isotherm.protocol.codec import decoder, encoder
+from isotherm.protocol.codec import decoder
+from isotherm.protocol.dialect import COMPACT
 from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.primitives import Buffer
 from isotherm.types import Offset, TimestampMs, uuid_from_text, uuid_to_text
@@ -32,11 +35,23 @@ _INT64 = {"kafka_type": "int64"}
 _STRING = {"kafka_type": "string"}
 _UUID = {"kafka_type": "uuid"}
 
+SNAPSHOT_TYPE, UPDATE_TYPE = 0, 1
+VALUE_VERSION = 0
+UNKNOWN_COUNT = -1
+
 _VERSION = struct.Struct(">h")
+_KEY_START = struct.Struct(">hh")  # the type, the size of the group id
+_KEY_END = struct.Struct(">i")
+_SNAPSHOT_START = struct.Struct(">hiiiqqq")
+_UPDATE_START = struct.Struct(">hiiq")
+_BATCH = struct.Struct(">qqbhx")  # at the end no tagged field
+_COUNT_TAG = struct.Struct(">bbbi")  # one tagged field: its tag, its size, a count
 # The group id may have colons. Java's split drops empty parts at the end.
 _COORDINATOR_KEY = re.compile(
     r"(?P<group_id>.*):(?P<topic_id>[^:]*):(?P<partition>[+-]?0*[0-9]{1,9}):*", re.DOTALL
 )
+# Share partitions whose place is remembered, some hundred bytes each.
+PLACES_MAX = 10_000
 NO_TOPIC_ID = uuid.UUID(int=0)
 
 
@@ -66,18 +81,18 @@ class SharePartitionKey(NamedTuple):
         return cls(match["group_id"], topic_id, int(match["partition"]))
 
 
+@functools.lru_cache(PLACES_MAX)
+def state_partition(key: SharePartitionKey, partition_count: int) -> int:
+    """The partition of `__share_group_state` that has a share partition's state. Any thread."""
+    return coordinator_partition(key.coordinator_key, partition_count)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareSnapshotKey:
-    __version__: ClassVar[int] = 0
+class ShareStateKey:
     __flexible__: ClassVar[bool] = False
     group_id: str = field(metadata=_STRING)
     topic_id: uuid.UUID | None = field(metadata=_UUID)
     partition: int = field(metadata=_INT32)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareUpdateKey(ShareSnapshotKey):
-    __version__: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +106,6 @@ class StateBatchSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSnapshotValue:
-    __version__: ClassVar[int] = 0
     __flexible__: ClassVar[bool] = True
     snapshot_epoch: int = field(metadata=_INT32)
     state_epoch: int = field(metadata=_INT32)
@@ -105,7 +119,6 @@ class ShareSnapshotValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareUpdateValue:
-    __version__: ClassVar[int] = 0
     __flexible__: ClassVar[bool] = True
     snapshot_epoch: int = field(metadata=_INT32)
     leader_epoch: int = field(metadata=_INT32)
@@ -148,42 +161,42 @@ EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 
 
 def encode_record(record: ShareStateRecord) -> EncodedRecord:
-    """The key and the value as they are in the log."""
+    """The key and the value as they are in the log. By hand: each acknowledgement writes one."""
     key, value = record
-    is_update = isinstance(value, ShareUpdate)
-    key_class = ShareUpdateKey if is_update else ShareSnapshotKey
-    encoded_key = _encode(key_class(**key._asdict()))
-    return encoded_key, None if value is None else _encode(_value_schema(value))
-
-
-def _value_schema(value: ShareSnapshot | ShareUpdate) -> ShareSnapshotValue | ShareUpdateValue:
-    batches = tuple(
-        StateBatchSchema(
-            first_offset=batch.first_offset,
-            last_offset=batch.last_offset_inclusive,
-            delivery_state=batch.delivery_state,
-            delivery_count=batch.delivery_count,
+    key_type = UPDATE_TYPE if isinstance(value, ShareUpdate) else SNAPSHOT_TYPE
+    group_id = key.group_id.encode()
+    encoded_key = b"".join(
+        (
+            _KEY_START.pack(key_type, len(group_id)),
+            group_id,
+            key.topic_id.bytes,
+            _KEY_END.pack(key.partition),
         )
-        for batch in value.batches
     )
+    return encoded_key, None if value is None else _encode_value(value)
+
+
+def _encode_value(value: ShareSnapshot | ShareUpdate) -> bytes:
     if isinstance(value, ShareUpdate):
-        return ShareUpdateValue(
-            snapshot_epoch=value.snapshot_epoch,
-            leader_epoch=value.leader_epoch,
-            start_offset=value.start_offset,
-            delivery_complete_count=value.delivery_complete_count,
-            state_batches=batches,
+        start = _UPDATE_START.pack(
+            VALUE_VERSION, value.snapshot_epoch, value.leader_epoch, value.start_offset
         )
-    return ShareSnapshotValue(
-        snapshot_epoch=value.snapshot_epoch,
-        state_epoch=value.state_epoch,
-        leader_epoch=value.leader_epoch,
-        start_offset=value.start_offset,
-        delivery_complete_count=value.delivery_complete_count,
-        create_timestamp=value.create_timestamp_ms,
-        write_timestamp=value.write_timestamp_ms,
-        state_batches=batches,
-    )
+    else:
+        start = _SNAPSHOT_START.pack(
+            VALUE_VERSION,
+            value.snapshot_epoch,
+            value.state_epoch,
+            value.leader_epoch,
+            value.start_offset,
+            value.create_timestamp_ms,
+            value.write_timestamp_ms,
+        )
+    parts = [start, COMPACT.counts[len(value.batches)]]
+    for first_offset, last_offset, delivery_count, delivery_state in value.batches:
+        parts.append(_BATCH.pack(first_offset, last_offset, delivery_state, delivery_count))
+    count = value.delivery_complete_count
+    parts.append(COMPACT.no_tags if count == UNKNOWN_COUNT else _COUNT_TAG.pack(1, 0, 4, count))
+    return b"".join(parts)
 
 
 def decode_record(key: Buffer | None, value: Buffer | None) -> ShareStateRecord | None:
@@ -195,15 +208,15 @@ def decode_record(key: Buffer | None, value: Buffer | None) -> ShareStateRecord 
     if key is None:
         raise CorruptMetadataError("a record of a share group's state has no key")
     key_type = _version_of(key)
-    if key_type not in (ShareSnapshotKey.__version__, ShareUpdateKey.__version__):
+    if key_type not in (SNAPSHOT_TYPE, UPDATE_TYPE):
         return None
-    is_update = key_type == ShareUpdateKey.__version__
-    named = _decode(ShareSnapshotKey, key)
+    is_update = key_type == UPDATE_TYPE
+    named = _decode(ShareStateKey, key)
     partition = SharePartitionKey(named.group_id, named.topic_id or NO_TOPIC_ID, named.partition)
     if value is None:
         return None if is_update else ShareStateRecord(partition, None)
     version = _version_of(value)
-    if version != ShareSnapshotValue.__version__:
+    if version != VALUE_VERSION:
         raise CorruptMetadataError(
             f"unknown version of a share group's state version={version}"
             f" group_id={partition.group_id}"
@@ -243,12 +256,6 @@ def _batches(read: Iterable[StateBatchSchema]) -> tuple[StateBatch, ...]:
         )
         for schema in read
     )
-
-
-def _encode(entity: Any) -> bytes:
-    out = bytearray(_VERSION.pack(entity.__version__))
-    encoder(type(entity))(entity, out)
-    return bytes(out)
 
 
 def _version_of(buffer: Buffer) -> int:
