@@ -65,10 +65,10 @@ class RequestHeader(NamedTuple):
 class VersionCodec(NamedTuple):
     """Reads the requests of an API in one version, and writes the responses.
 
-    `read_request` decodes a body into kio's class of the version, or into our class for Produce and
-    Fetch. It raises ProtocolError, and any thread may call it. Trailing bytes are ignored, as in
-    Kafka: librdkafka 2.16 writes the null array of Metadata 13 ("all topics") in four bytes instead
-    of one, and the request is valid only without the last three.
+    `read_request` decodes a body into kio's class of the version, or into our class for Produce,
+    Fetch and ShareFetch. It raises ProtocolError, and any thread may call it. Trailing bytes are
+    ignored, as in Kafka: librdkafka 2.16 writes the null array of Metadata 13 ("all topics") in
+    four bytes instead of one, and the request is valid only without the last three.
 
     `write_response` encodes the whole frame, including its size, from a correlation id and a
     response, as buffers to be written in order. Records of a fetch response are the caller's
@@ -161,6 +161,7 @@ def version_codec(api_key: int, api_version: int) -> VersionCodec:
         if api_key in (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE):
             elements_max = ACKNOWLEDGE_ELEMENTS_MAX
         if api_key == ApiKey.SHARE_FETCH:
+            read = share_fetch.request_reader(api_version)
             write = _fetch_response_writer(head, share_fetch.write_response)
 
     def read_request(body: memoryview) -> Any:
@@ -170,7 +171,7 @@ def version_codec(api_key: int, api_version: int) -> VersionCodec:
             )
         element_budget.left = elements_max
         try:
-            # Produce and Fetch have readers that are not `guarded`, which would cost a call:
+            # These three have readers that are not `guarded`, which would cost a call:
             # the errors are caught here.
             return read(body, 0)[0]
         except MALFORMED as error:

@@ -1,27 +1,44 @@
-"""Responses to ShareFetch, with a hand-written encoder: all bytes that share consumers read pass
-here.
+"""ShareFetch requests and responses, with hand-written codecs: all bytes that share consumers read
+pass here.
 
-throttle_time_ms int32 | error int16 | message string | acquisition_lock_timeout_ms int32 |
-[ topic id | [ partition int32 | error int16 | message string | acknowledge error int16 |
-message string | current leader (leader_id int32, leader_epoch int32) | records |
-[ first_offset int64, last_offset int64, delivery_count int16 ] ] ] | [ node endpoint ]
+Requests   group_id string | member_id string | share_session_epoch int32 | max_wait_ms int32 |
+           min_bytes int32 | max_bytes int32 | max_records int32 | batch_size int32 |
+           v2 share_acquire_mode int8, is_renew_ack bool | [ topic id | [ partition int32 |
+           [ first_offset int64, last_offset int64, [ acknowledge type int8 ] ] ] ] |
+           [ forgotten topic id | [ partition int32 ] ]
+Responses  throttle_time_ms int32 | error int16 | message string | acquisition_lock_timeout_ms int32
+           | [ topic id | [ partition int32 | error int16 | message string | acknowledge error int16
+           | message string | current leader (leader_id int32, leader_epoch int32) | records | [
+           first_offset int64, last_offset int64, delivery_count int16 ] ] ] | [ node endpoint ]
 
-Versions 1 and 2, which are the same, and flexible; messages are null. A response contains the
-caller's buffers of records, uncopied. Source: Kafka ShareFetchResponse.json.
+Versions 1 and 2, flexible. The responses are the same in both; their messages are null. A response
+contains the caller's buffers of records, uncopied. Source: Kafka ShareFetchRequest.json,
+ShareFetchResponse.json.
 """
 
 from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from isotherm.protocol.dialect import COMPACT
 from isotherm.protocol.leader_hints import LeaderIdAndEpoch, NodeEndpoint, write_node_endpoints
-from isotherm.protocol.primitives import write_compact_nullable_string, write_uuid
+from isotherm.protocol.primitives import (
+    Buffer,
+    read_compact_count,
+    read_compact_nullable_string,
+    read_topic_id,
+    skip_tagged_fields,
+    write_compact_nullable_string,
+    write_uuid,
+)
 from isotherm.types import Offset
 
+FIRST_MODE_VERSION = 2
+
+_OFFSETS = struct.Struct(">qq")
 _RESPONSE_START = struct.Struct(">ih")
 _INT32 = struct.Struct(">i")
 _PARTITION_START = struct.Struct(">ih")
@@ -31,6 +48,123 @@ _ACQUIRED = struct.Struct(">qqh")
 
 # The default of Kafka's schema, not "unknown".
 NO_CURRENT_LEADER = LeaderIdAndEpoch(0, 0)
+
+
+class AcknowledgementBatch(NamedTuple):
+    """`acknowledge_types` has one for the whole range, or one for each offset, as bytes."""
+
+    first_offset: Offset
+    last_offset: Offset
+    acknowledge_types: bytes
+
+
+class ShareFetchPartition(NamedTuple):
+    partition_index: int
+    acknowledgement_batches: Sequence[AcknowledgementBatch]
+
+
+class ShareFetchTopic(NamedTuple):
+    topic_id: uuid.UUID | None
+    partitions: Sequence[ShareFetchPartition]
+
+
+class ForgottenShareTopic(NamedTuple):
+    topic_id: uuid.UUID | None
+    partitions: Sequence[int]
+
+
+class ShareFetchRequest(NamedTuple):
+    group_id: str | None
+    member_id: str | None
+    share_session_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    batch_size: int
+    topics: Sequence[ShareFetchTopic]
+    forgotten_topics_data: Sequence[ForgottenShareTopic]
+    share_acquire_mode: int = 0
+    is_renew_ack: bool = False
+
+
+def request_reader(version: int) -> Callable[[Buffer, int], tuple[ShareFetchRequest, int]]:
+    """A function that reads a request, and returns it with the position after it.
+
+    It raises ProtocolError or one of `codec.MALFORMED`.
+    """
+    has_mode = version >= FIRST_MODE_VERSION
+    layout = struct.Struct(">iiiiii" + ("b?" if has_mode else ""))
+
+    def read(buffer: Buffer, position: int) -> tuple[ShareFetchRequest, int]:
+        group_id, position = read_compact_nullable_string(buffer, position)
+        member_id, position = read_compact_nullable_string(buffer, position)
+        epoch, max_wait_ms, min_bytes, max_bytes, max_records, batch_size, *mode = (
+            layout.unpack_from(buffer, position)
+        )
+        topics, position = _read_topics(buffer, position + layout.size)
+        forgotten, position = _read_forgotten(buffer, position)
+        share_acquire_mode, is_renew_ack = mode or (0, False)
+        request = ShareFetchRequest(
+            group_id,
+            member_id,
+            epoch,
+            max_wait_ms,
+            min_bytes,
+            max_bytes,
+            max_records,
+            batch_size,
+            topics,
+            forgotten,
+            share_acquire_mode,
+            is_renew_ack,
+        )
+        return request, skip_tagged_fields(buffer, position)
+
+    return read
+
+
+def _read_topics(buffer: Buffer, position: int) -> tuple[list[ShareFetchTopic], int]:
+    # A topic takes at least 18 bytes: id, array and tags. A partition takes 6.
+    topic_count, position = read_compact_count(buffer, position, 18)
+    topics = []
+    for _ in range(topic_count):
+        topic_id, position = read_topic_id(buffer, position)
+        count, position = read_compact_count(buffer, position, 6)
+        partitions = []
+        for _ in range(count):
+            (partition,) = _INT32.unpack_from(buffer, position)
+            batches, position = _read_acknowledgements(buffer, position + 4)
+            position = skip_tagged_fields(buffer, position)
+            partitions.append(ShareFetchPartition(partition, batches))
+        position = skip_tagged_fields(buffer, position)
+        topics.append(ShareFetchTopic(topic_id, partitions))
+    return topics, position
+
+
+def _read_acknowledgements(buffer: Buffer, position: int) -> tuple[list[AcknowledgementBatch], int]:
+    # Offsets, array and tags take 18 bytes.
+    batch_count, position = read_compact_count(buffer, position, 18)
+    batches = []
+    for _ in range(batch_count):
+        first_offset, last_offset = _OFFSETS.unpack_from(buffer, position)
+        count, position = read_compact_count(buffer, position + _OFFSETS.size, 1)
+        types, position = bytes(buffer[position : position + count]), position + count
+        position = skip_tagged_fields(buffer, position)
+        batches.append(AcknowledgementBatch(first_offset, last_offset, types))
+    return batches, position
+
+
+def _read_forgotten(buffer: Buffer, position: int) -> tuple[list[ForgottenShareTopic], int]:
+    topic_count, position = read_compact_count(buffer, position, 18)
+    topics = []
+    for _ in range(topic_count):
+        topic_id, position = read_topic_id(buffer, position)
+        count, position = read_compact_count(buffer, position, 4)
+        partitions = list(struct.unpack_from(f">{count}i", buffer, position))
+        position = skip_tagged_fields(buffer, position + 4 * count)
+        topics.append(ForgottenShareTopic(topic_id, partitions))
+    return topics, position
 
 
 class ShareFetchPartitionResponse(NamedTuple):

@@ -11,11 +11,13 @@ KIPs      932 · 1222 renewals
 from __future__ import annotations
 
 import datetime
+from collections.abc import Awaitable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis.share_requests import (
+    Acknowledging,
     begin_acknowledgements,
     checked_member,
     leader_hints,
@@ -25,20 +27,38 @@ from isotherm.broker.apis.share_requests import (
 )
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api
-from isotherm.broker.share_partitions.share_sessions import FINAL_EPOCH
+from isotherm.broker.share_partitions.share_sessions import FINAL_EPOCH, MemberKey
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.protocol.share_fetch import NO_CURRENT_LEADER
 
 _ONE_MS = datetime.timedelta(milliseconds=1)
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+def handle(context: RequestContext, request: Any) -> Any | Awaitable[Any]:
     member = checked_member(context, request)
     manager = context.services.share_partitions
     manager.sessions.acknowledge(member, request.share_session_epoch)
     named = {topic_name(context, topic.topic_id) for topic in request.topics if topic.topic_id}
     readable = readable_topics(context, {name for name in named if name is not None})
-    answers = await begin_acknowledgements(context, member, request, readable).finished(context)
+    acknowledging = begin_acknowledgements(context, member, request, readable)
+    acknowledging.write(manager)
+    if acknowledging.writes:
+        return _respond_later(context, member, request, acknowledging)
+    return _response(context, member, request, acknowledging)
+
+
+async def _respond_later(
+    context: RequestContext, member: MemberKey, request: Any, acknowledging: Acknowledging
+) -> Any:
+    await acknowledging.written()
+    return _response(context, member, request, acknowledging)
+
+
+def _response(
+    context: RequestContext, member: MemberKey, request: Any, acknowledging: Acknowledging
+) -> Any:
+    manager = context.services.share_partitions
+    answers = acknowledging.finished(context)
     if request.share_session_epoch == FINAL_EPOCH:
         manager.end_session(member)
     hints = leader_hints(context, {key: answer.error_code for key, answer in answers.items()})

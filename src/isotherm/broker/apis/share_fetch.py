@@ -14,10 +14,9 @@ KIPs      932 · 1206 record limit · 1222 renewals
 from __future__ import annotations
 
 import asyncio
-import datetime
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -60,18 +59,30 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 from isotherm.protocol.share_fetch import (
     NO_CURRENT_LEADER,
     ShareFetchPartitionResponse,
+    ShareFetchRequest,
     ShareFetchResponse,
     ShareFetchTopicResponse,
 )
 
 BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
 
-_ONE_MS = datetime.timedelta(milliseconds=1)
-_NOTHING = Acknowledging({}, {}, {})
+_NOTHING = Acknowledging({}, {}, {}, {})
 _NO_ANSWER = FetchedPartition()
 
 
-async def handle(context: RequestContext, request: Any) -> ShareFetchResponse:
+class _Fetching(NamedTuple):
+    """A fetch that has begun, with the answers that are there. `names` has the topics of the
+    partitions that are fetched, which count for metrics. Without `share_fetch` nothing is read
+    any more."""
+
+    answers: dict[SharePartitionKey, FetchedPartition]
+    names: dict[SharePartitionKey, str]
+    share_fetch: ShareFetch | None
+
+
+def handle(
+    context: RequestContext, request: ShareFetchRequest
+) -> ShareFetchResponse | Awaitable[ShareFetchResponse]:
     member = checked_member(context, request)
     is_renewal = context.header.api_version >= FIRST_RENEWAL_VERSION and request.is_renew_ack
     if is_renewal:
@@ -85,48 +96,80 @@ async def handle(context: RequestContext, request: Any) -> ShareFetchResponse:
     )
     try:
         fetch = _session_fetch(context, member, request, has_acknowledgements=has_acknowledgements)
-    except ShareSessionLimitReachedError:
-        await asyncio.sleep(_wait_s(request))  # noqa: TID251 - the client would ask again at once
-        raise
+    except ShareSessionLimitReachedError as error:
+        return _refused_later(_wait_s(request), error)
     named = {topic_name(context, topic.topic_id) for topic in request.topics if topic.topic_id}
     names = {name for name in (*fetch.partitions.values(), *named) if name is not None}
     readable = readable_topics(context, names)
     acknowledging = _NOTHING
     if has_acknowledgements:
         acknowledging = begin_acknowledgements(context, member, request, readable)
-    answers = {} if is_renewal else await _fetched(context, member, request, fetch, readable)
-    acknowledged = await acknowledging.finished(context)
-    response = _response(context, member, fetch, answers, acknowledged)
-    if request.share_session_epoch == FINAL_EPOCH:
-        context.services.share_partitions.end_session(member)
-    return response
+    fetching = _Fetching({}, {}, None)
+    try:
+        if not is_renewal:
+            fetching = _begin(context, member, request, fetch, readable)
+    finally:
+        # As in Kafka a request does not acquire what it releases.
+        acknowledging.write(context.services.share_partitions)
+
+    def respond() -> ShareFetchResponse:
+        _count_failures(context, fetching)
+        acknowledged = acknowledging.finished(context)
+        response = _response(context, member, fetch, fetching.answers, acknowledged)
+        if request.share_session_epoch == FINAL_EPOCH:
+            context.services.share_partitions.end_session(member)
+        return response
+
+    # Most requests are answered in one step: a task and its turns of the loop cost as much as what
+    # they would do here.
+    if fetching.share_fetch is None and not acknowledging.writes:
+        return respond()
+    return _respond_later(fetching, acknowledging, respond)
 
 
-def _check_fetches_nothing(request: Any) -> None:
+async def _respond_later(
+    fetching: _Fetching, acknowledging: Acknowledging, respond: Callable[[], ShareFetchResponse]
+) -> ShareFetchResponse:
+    if fetching.share_fetch is not None:
+        fetching.answers.update(await fetching.share_fetch.run())
+    await acknowledging.written()
+    return respond()
+
+
+async def _refused_later(wait_s: float, error: ShareSessionLimitReachedError) -> ShareFetchResponse:
+    await asyncio.sleep(wait_s)  # noqa: TID251 - the client would ask again at once
+    raise error
+
+
+def _check_fetches_nothing(request: ShareFetchRequest) -> None:
     """Raise InvalidRequestError: the locks could end while the request waits for records."""
     bounds = {
         "maxBytes": request.max_bytes,
         "minBytes": request.min_bytes,
         "maxRecords": request.max_records,
-        "maxWaitMs": request.max_wait // _ONE_MS,
+        "maxWaitMs": request.max_wait_ms,
     }
     set_bounds = [name for name, value in bounds.items() if value]
     if set_bounds:
         raise InvalidRequestError(f"renewals fetch nothing, so {', '.join(set_bounds)} must be 0")
 
 
-def _acquire_mode(context: RequestContext, request: Any) -> int:
+def _acquire_mode(context: RequestContext, request: ShareFetchRequest) -> int:
     if context.header.api_version < FIRST_RENEWAL_VERSION:
         return BATCH_OPTIMIZED
     return int(request.share_acquire_mode)
 
 
-def _wait_s(request: Any) -> float:
-    return max(0.0, float(request.max_wait.total_seconds()))
+def _wait_s(request: ShareFetchRequest) -> float:
+    return max(0, request.max_wait_ms) / 1000
 
 
 def _session_fetch(
-    context: RequestContext, member: MemberKey, request: Any, *, has_acknowledgements: bool
+    context: RequestContext,
+    member: MemberKey,
+    request: ShareFetchRequest,
+    *,
+    has_acknowledgements: bool,
 ) -> ShareFetchContext:
     manager = context.services.share_partitions
     added = {
@@ -155,14 +198,14 @@ def _session_fetch(
     return fetch
 
 
-async def _fetched(
+def _begin(
     context: RequestContext,
     member: MemberKey,
-    request: Any,
+    request: ShareFetchRequest,
     fetch: ShareFetchContext,
     readable: Any,
-) -> dict[SharePartitionKey, FetchedPartition]:
-    """The answers of the session's partitions."""
+) -> _Fetching:
+    """Fetch the session's partitions, in one step if that is possible."""
     services = context.services
     manager = services.share_partitions
     answers: dict[SharePartitionKey, FetchedPartition] = {}
@@ -185,8 +228,7 @@ async def _fetched(
     for name in set(begun.values()):
         services.traffic.topics[name].total_share_fetch_requests += 1
     if not share_partitions:
-        _count_failures(context, begun, answers)
-        return answers
+        return _Fetching(answers, begun, None)
     max_bytes = services.answers.room(max_bytes)
     share_fetch = ShareFetch(
         Member(
@@ -202,19 +244,20 @@ async def _fetched(
         services.replica_manager.purgatory,
         _remote_reads(context),
     )
-    answers.update(await share_fetch.run())
-    _count_failures(context, begun, answers)
-    return answers
+    at_once = share_fetch.answers_at_once()
+    if at_once is None:
+        return _Fetching(answers, begun, share_fetch)
+    answers.update(at_once)
+    return _Fetching(answers, begun, None)
 
 
-def _count_failures(
-    context: RequestContext,
-    begun: Mapping[SharePartitionKey, str],
-    answers: Mapping[SharePartitionKey, FetchedPartition],
-) -> None:
-    failed = [key for key in begun if answers.get(key, _NO_ANSWER).error_code]
-    traffic = context.services.traffic
-    for topic in traffic.existing(begun[key] for key in failed):
+def _count_failures(context: RequestContext, fetching: _Fetching) -> None:
+    failed = [
+        name
+        for key, name in fetching.names.items()
+        if fetching.answers.get(key, _NO_ANSWER).error_code
+    ]
+    for topic in context.services.traffic.existing(failed):
         topic.failed_share_fetch_requests += 1
 
 
@@ -272,7 +315,9 @@ def _count_bytes(context: RequestContext, key: SharePartitionKey, answer: Fetche
         context.services.traffic.topics[name].bytes_out += sum(map(len, answer.records))
 
 
-def _refuse(context: RequestContext, request: Any, code: ErrorCode) -> ShareFetchResponse:
+def _refuse(
+    context: RequestContext, request: ShareFetchRequest, code: ErrorCode
+) -> ShareFetchResponse:
     return ShareFetchResponse((), code)
 
 

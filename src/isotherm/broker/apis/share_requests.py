@@ -22,6 +22,10 @@ from isotherm.broker.server.requests.current_leader import LEADER_ERRORS, curren
 from isotherm.broker.server.requests.guarding import refusal_of_request
 from isotherm.broker.server.requests.served_api import Access
 from isotherm.broker.share_partitions.acknowledgement import Acknowledgement, AcknowledgeType
+from isotherm.broker.share_partitions.share_partition_manager import (
+    BegunAcknowledgement,
+    SharePartitionManager,
+)
 from isotherm.broker.share_partitions.share_sessions import MemberKey
 from isotherm.broker.shared_futures import shared_result
 from isotherm.errors import InvalidRequestError, IsothermError, UnsupportedVersionError
@@ -105,14 +109,27 @@ _SUCCESS = AcknowledgeAnswer()
 
 
 class Acknowledging(NamedTuple):
-    """Acknowledgements that are begun: their answers, and those that wait for a write. `names` has
-    the topics of those that a share partition was given, which count for metrics."""
+    """Acknowledgements of a request: their answers, those that have begun, and the writes under
+    way. `names` has the topics of those that a share partition was given, which count for
+    metrics."""
 
     answers: dict[SharePartitionKey, AcknowledgeAnswer]
+    begun: dict[SharePartitionKey, BegunAcknowledgement]
     writes: dict[SharePartitionKey, asyncio.Future[None]]
     names: dict[SharePartitionKey, str]
 
-    async def finished(self, context: RequestContext) -> dict[SharePartitionKey, AcknowledgeAnswer]:
+    def write(self, manager: SharePartitionManager) -> None:
+        """Write what has begun, or begin to write it."""
+        for key, begun in self.begun.items():
+            write = manager.write(begun)
+            if write is None:
+                self.answers[key] = _SUCCESS
+            else:
+                self.writes[key] = write
+        self.begun.clear()
+
+    async def written(self) -> None:
+        """Return when no write is under way."""
         for key, write in self.writes.items():
             try:
                 await shared_result(write)
@@ -120,6 +137,10 @@ class Acknowledging(NamedTuple):
                 self.answers[key] = _failure(error)
             else:
                 self.answers[key] = _SUCCESS
+        self.writes.clear()
+
+    def finished(self, context: RequestContext) -> dict[SharePartitionKey, AcknowledgeAnswer]:
+        """The answers, once nothing waits for a write."""
         failed = [name for key, name in self.names.items() if self.answers[key].error_code]
         for topic in context.services.traffic.existing(failed):
             topic.failed_share_acknowledgement_requests += 1
@@ -133,23 +154,23 @@ def _failure(error: IsothermError) -> AcknowledgeAnswer:
 def begin_acknowledgements(
     context: RequestContext, member: MemberKey, request: Any, readable: Collection[str]
 ) -> Acknowledging:
-    """Acknowledge the records that `request` names. Their state is changed at once, and written
-    meanwhile."""
+    """Acknowledge the records that `request` names. Their state is changed at once; the caller
+    writes it before its step of the event loop ends."""
     manager = context.services.share_partitions
     version = context.header.api_version
     is_renewal = version >= FIRST_RENEWAL_VERSION and request.is_renew_ack
     type_max = AcknowledgeType.RENEW if version >= FIRST_RENEWAL_VERSION else AcknowledgeType.REJECT
-    begun = Acknowledging({}, {}, {})
+    acknowledging = Acknowledging({}, {}, {}, {})
     without_batches: list[SharePartitionKey] = []
     is_any_asked = False
     for key, entry in _entries(request):
         name = topic_name(context, key.topic_id)
         if name is None:
-            begun.answers[key] = AcknowledgeAnswer(ErrorCode.unknown_topic_id)
+            acknowledging.answers[key] = AcknowledgeAnswer(ErrorCode.unknown_topic_id)
         elif not _is_valid(entry.acknowledgement_batches, type_max, is_renewal=is_renewal):
-            begun.answers[key] = AcknowledgeAnswer(ErrorCode.invalid_request)
+            acknowledging.answers[key] = AcknowledgeAnswer(ErrorCode.invalid_request)
         elif (code := why_unknown(context, key, name, readable)) is not None:
-            begun.answers[key] = AcknowledgeAnswer(code)
+            acknowledging.answers[key] = AcknowledgeAnswer(code)
         elif not entry.acknowledgement_batches:
             without_batches.append(key)
         else:
@@ -158,17 +179,19 @@ def begin_acknowledgements(
                 for each in entry.acknowledgement_batches
             ]
             is_any_asked = True
-            begun.names[key] = name
+            acknowledging.names[key] = name
             try:
-                begun.writes[key] = manager.acknowledge(member, key, acknowledgements)
+                acknowledging.begun[key] = manager.begin_acknowledgement(
+                    member, key, acknowledgements
+                )
             except IsothermError as error:
-                begun.answers[key] = _failure(error)
-    for name in set(begun.names.values()):
+                acknowledging.answers[key] = _failure(error)
+    for name in set(acknowledging.names.values()):
         context.services.traffic.topics[name].total_share_acknowledgement_requests += 1
     # As in Kafka they are answered beside others alone.
     if is_any_asked:
-        begun.answers.update(dict.fromkeys(without_batches, _SUCCESS))
-    return begun
+        acknowledging.answers.update(dict.fromkeys(without_batches, _SUCCESS))
+    return acknowledging
 
 
 def _entries(request: Any) -> list[tuple[SharePartitionKey, Any]]:

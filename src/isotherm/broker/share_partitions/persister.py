@@ -22,10 +22,12 @@ from typing import Any, TypeAlias, cast
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.coordinator_elections import connector
-from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
 from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
 from isotherm.broker.coordinators.shares.share_state_log import SHARE_STATE_TOPIC
-from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
+from isotherm.broker.coordinators.shares.share_state_records import (
+    SharePartitionKey,
+    state_partition,
+)
 from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.image import NO_LEADER
@@ -157,6 +159,21 @@ class Persister:
         order, so its leader has one at a time under way."""
         return cast("dict[SharePartitionKey, IsothermError | None]", await self._ask(requests))
 
+    def write_at_once(self, request: WriteState) -> bool:
+        """Change a state that this broker coordinates and no other has a replica of: then its
+        append is its commit. False if it is not written; `write` does it, or has the error."""
+        topic = self._metadata.image.topics_by_name.get(SHARE_STATE_TOPIC)
+        if topic is None:
+            return False
+        partition = topic.partitions[state_partition(request.key, len(topic.partitions))]
+        if partition.leader != self._metadata.broker_config.node_id or len(partition.replicas) != 1:
+            return False
+        try:
+            shard, _ = request.call(self._local)
+        except IsothermError:
+            return False  # nothing has changed
+        return shard.is_committed
+
     async def read(
         self, requests: Sequence[ReadByLeader]
     ) -> dict[SharePartitionKey, ReadState | IsothermError]:
@@ -238,8 +255,7 @@ class Persister:
         topic = self._metadata.image.topics_by_name.get(SHARE_STATE_TOPIC)
         if topic is None:
             return NO_LEADER
-        index = coordinator_partition(key.coordinator_key, len(topic.partitions))
-        return topic.partitions[index].leader
+        return topic.partitions[state_partition(key, len(topic.partitions))].leader
 
     def _address_of(self, coordinator: BrokerId) -> NodeAddress | None:
         broker = self._metadata.image.brokers.get(coordinator)

@@ -14,6 +14,7 @@ Source: Kafka DelayedShareFetch, ShareFetchUtils, PartitionMaxBytesStrategy.
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -77,6 +78,21 @@ class _Target(NamedTuple):
     size_max: int
 
 
+class _Answered(enum.Enum):
+    ANSWERED = enum.auto()
+
+
+_ANSWERED = _Answered.ANSWERED
+
+
+class _RemoteStep(NamedTuple):
+    """The remote tier must be read for `targets`, which the fetch holds; `reads` has others too."""
+
+    targets: Sequence[_Target]
+    reads: FetchReads
+    remote: RemoteTierReads
+
+
 class _Wait:
     """A fetch that waits for a change in its partitions, in the purgatory. The result of `future`
     is whether there was one."""
@@ -120,20 +136,35 @@ class ShareFetch:
         self._reader = FetchReader(settings.isolation, leader_only=True)
         self._answers: dict[SharePartitionKey, FetchedPartition] = {}
         self._record_count_left = bounds.record_count_max
+        self._waits_for_news = False
         # Of the last attempt that found less than min.bytes.
         self._targets: dict[SharePartitionKey, _Target] = {}
+
+    def answers_at_once(self) -> dict[SharePartitionKey, FetchedPartition] | None:
+        """The answers of the partitions that were read, or have an error. None if the fetch has to
+        wait, for records or for the remote tier: `run` does."""
+        step = self._attempt()
+        if isinstance(step, _RemoteStep):
+            # Not held for `run`, which may be cancelled before it begins.
+            _end(step.targets)
+        self._waits_for_news = step is None
+        return self._answers if step is _ANSWERED else None
 
     async def run(self) -> dict[SharePartitionKey, FetchedPartition]:
         """The answers of the partitions that were read, or have an error."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._bounds.max_wait_s
-        while not await self._attempt():
+        is_tried = self._waits_for_news and not self.has_news()
+        while is_tried or (step := self._attempt()) is None:
+            is_tried = False
             wait = _Wait(self)
             left_s = max(0.0, deadline_s - loop.time())
             self._purgatory.watch(wait, self._watched_keys(), left_s)
             if not await wait.future:
                 self._finish()
-                break
+                return self._answers
+        if isinstance(step, _RemoteStep):
+            await self._answer_remote(step)
         return self._answers
 
     def _watched_keys(self) -> list[Hashable]:
@@ -160,50 +191,53 @@ class ShareFetch:
 
     # ---- attempts
 
-    async def _attempt(self) -> bool:
-        """Read and acquire, unless there is less than min.bytes. Returns whether the fetch is
-        answered."""
+    def _attempt(self) -> _RemoteStep | _Answered | None:
+        """Read and acquire. None if there is less than min.bytes; nothing is acquired then, nor if
+        the remote tier must be read."""
         self._note_failures()
         if not self._share_partitions:
-            return True
+            return _ANSWERED
         targets = self._begin(list(self._share_partitions.values()), self._bounds.max_bytes)
         if not targets:
             self._targets = {}
-            return False
-        held = targets
+            return None
+        ended = targets
         try:
             reads = self._read(targets, self._bounds.max_bytes)
             if self._remote is not None and reads.needs_remote:
                 reads.read_from_memory(self._remote.readers)
             if self._remote is not None and reads.needs_remote:
-                at_remote, rest = _split(targets, reads)
-                held = at_remote
-                _end(rest)
-                await self._answer_remote(at_remote, reads, self._remote)
-                return True
+                at_remote, ended = _split(targets, reads)
+                return _RemoteStep(at_remote, reads, self._remote)
             if _is_short(reads, self._bounds.min_bytes) and _widen(targets):
                 reads = self._read(targets, self._bounds.max_bytes)
             if _is_short(reads, self._bounds.min_bytes):
                 self._targets = {each.share_partition.key: each for each in targets}
-                return False
+                return None
             self._answer(targets, reads.reads)
-            return True
+            return _ANSWERED
         finally:
-            _end(held)
+            _end(ended)
 
-    async def _answer_remote(
-        self, targets: Sequence[_Target], reads: FetchReads, remote: RemoteTierReads
-    ) -> None:
-        """Answer with what the remote tier has for `targets`, and then with what is local."""
-        chosen = [
-            read
-            for read, target in zip(reads.reads, reads.targets, strict=True)
-            if any(target is each.read for each in targets)
-        ]
-        pending = FetchReads([each.read for each in targets], chosen)
-        await pending.read_remote(remote.readers, remote.wait_s_max)
-        self._answer(targets, pending.reads)
-        left = self._bounds.max_bytes - sum(read.size for read in pending.reads)
+    async def _answer_remote(self, step: _RemoteStep) -> None:
+        """Answer with what the remote tier has, and then with what is local."""
+        targets, reads, remote = step
+        try:
+            chosen = [
+                read
+                for read, target in zip(reads.reads, reads.targets, strict=True)
+                if any(target is each.read for each in targets)
+            ]
+            pending = FetchReads([each.read for each in targets], chosen)
+            await pending.read_remote(remote.readers, remote.wait_s_max)
+            self._answer(targets, pending.reads)
+            self._answer_rest(targets, pending.reads)
+        finally:
+            _end(targets)
+
+    def _answer_rest(self, targets: Sequence[_Target], reads: Sequence[PartitionRead]) -> None:
+        """Answer with what is local of the partitions beside `targets`."""
+        left = self._bounds.max_bytes - sum(read.size for read in reads)
         if left <= 0 or self._record_count_left <= 0:
             return
         self._note_failures()

@@ -3,8 +3,9 @@
     load ──> is_active ──> begin_fetch ─read─> acquire ──> acknowledge ─write─> the start moves
                  └─ fence: another leader, a deleted topic, or a newer state epoch
 
-One fetch at a time reads a share partition. One write at a time is under way: what is acknowledged
-meanwhile goes together in the next one, so that the state's start offset never moves back.
+One fetch at a time reads a share partition. A state that this broker alone keeps is written in the
+step that changes it. Otherwise one write at a time is under way: what is acknowledged meanwhile
+goes together in the next one, so that the state's start offset never moves back.
 """
 
 from __future__ import annotations
@@ -59,12 +60,12 @@ logger = logging.getLogger(__name__)
 
 FIRST_READ_SIZE_MAX = 1024 * 1024
 READ_SIZE_MIN = 64 * 1024
-# Records of the next read may be larger than those of the last one.
-READ_MARGIN = 1.5
 
 
 class StateWriter(Protocol):
     """The part of the persister that a share partition uses."""
+
+    def write_at_once(self, request: WriteState) -> bool: ...
 
     async def write(
         self, requests: Sequence[WriteState]
@@ -87,6 +88,14 @@ class _Write(NamedTuple):
     transition: Transition | None
     settings: DeliverySettings
     done: asyncio.Future[None]
+
+
+class _Read(NamedTuple):
+    """What a fetch has read: its size is in bytes."""
+
+    batch_count: int
+    offset_count: int
+    size: int
 
 
 class SharePartition:
@@ -118,7 +127,7 @@ class SharePartition:
         self._unwritten: list[_Write] = []
         self._writing: asyncio.Task[None] | None = None
         # Of the last read that had any; None before.
-        self._bytes_per_offset: float | None = None
+        self._last_read: _Read | None = None
         # Why it could not be loaded.
         self.load_error: IsothermError | None = None
         self.lock_timeout_count = 0
@@ -202,10 +211,14 @@ class SharePartition:
     def read_size_max(self, record_count_max: int) -> int:
         """How many bytes a fetch reads for that many records, judged by the last read. A fetch
         that reads too few has fewer records, and the next one reads more."""
-        if self._bytes_per_offset is None:
+        last = self._last_read
+        if last is None:
             return FIRST_READ_SIZE_MAX
-        size = record_count_max * self._bytes_per_offset * READ_MARGIN
-        return max(READ_SIZE_MIN, int(size))
+        batch_count = -(-record_count_max * last.batch_count // last.offset_count)
+        # One more, since batches differ. A first batch that is larger is read whole.
+        if batch_count > 1:
+            batch_count += 1
+        return max(READ_SIZE_MIN, batch_count * last.size // last.batch_count)
 
     def acquire(
         self,
@@ -219,8 +232,11 @@ class SharePartition:
         if not self.is_active:
             return []
         if batches:
-            offset_count = batches[-1].header.last_offset + 1 - batches[0].header.base_offset
-            self._bytes_per_offset = batches[-1].end_position / offset_count
+            self._last_read = _Read(
+                len(batches),
+                batches[-1].header.last_offset + 1 - batches[0].header.base_offset,
+                batches[-1].end_position,
+            )
         acquisition = Acquisition(
             member.member_id,
             record_count_max,
@@ -250,31 +266,38 @@ class SharePartition:
 
     # ---- acknowledgements
 
-    def acknowledge(
+    def begin_acknowledgement(
         self,
         member_id: str,
         acknowledgements: Sequence[Acknowledgement],
         settings: DeliverySettings,
-    ) -> asyncio.Future[None]:
-        """Acknowledge records. The future is done when that is written.
+    ) -> Transition:
+        """Acknowledge records. The caller calls `write` before its step of the event loop ends.
 
         Raises InvalidRecordStateError and InvalidRequestError; then nothing but renewals of locks
-        has changed. The future has the error of the write, after which the member has the records
-        again.
+        has changed.
         """
         now_ms = self._now_ms()
         deliveries = settings.deliveries(now_ms)
         try:
-            transition = acknowledge(self.window, member_id, acknowledgements, deliveries, now_ms)
-        finally:
+            return acknowledge(self.window, member_id, acknowledgements, deliveries, now_ms)
+        except IsothermError:
             self._changed(self)
+            raise
+
+    def write(
+        self, transition: Transition, settings: DeliverySettings
+    ) -> asyncio.Future[None] | None:
+        """Write what has been acknowledged. The future is done when it is written; None if it is.
+
+        The future has the error of the write, after which the member has the records again.
+        """
         return self._write(transition.batches, transition, settings)
 
-    def release(self, member_id: str, settings: DeliverySettings) -> asyncio.Future[None]:
-        """Release what a member has acquired. The future is done when that is written."""
+    def release(self, member_id: str, settings: DeliverySettings) -> None:
+        """Release what a member has acquired. The error of the write is logged."""
         transition = release(self.window, member_id, settings.deliveries(self._now_ms()))
-        self._changed(self)
-        return self._write(transition.batches, transition, settings)
+        self._write(transition.batches, transition, settings)
 
     def expire_locks(self, settings: DeliverySettings) -> None:
         """Make records available whose locks have ended."""
@@ -284,9 +307,8 @@ class SharePartition:
             self.lock_timeout_count += sum(
                 batch.last_offset_inclusive - batch.first_offset + 1 for batch in expired
             )
-            # The records are available whatever becomes of the write; its error is logged.
-            shared(self._write(expired, None, settings))
-        self._changed(self)
+        # The records are available whatever becomes of the write; its error is logged.
+        self._write(expired, None, settings)
 
     # ---- writes
 
@@ -295,15 +317,21 @@ class SharePartition:
         batches: Sequence[StateBatch],
         transition: Transition | None,
         settings: DeliverySettings,
-    ) -> asyncio.Future[None]:
-        # Shared: who asked for it may have gone.
-        done: asyncio.Future[None] = shared(asyncio.get_running_loop().create_future())
+    ) -> asyncio.Future[None] | None:
+        """Write batches of a change that has begun. The future has the outcome; None if they are
+        written."""
+        done: asyncio.Future[None] | None = None
         if not batches:
-            done.set_result(None)
-            return done
-        self._unwritten.append(_Write(batches, transition, settings, done))
-        if self._writing is None:
-            self._begin_writing()
+            pass
+        elif self._writing is None and self._writer.write_at_once(self._state_of(batches)):
+            self._end_write(transition, settings, self._now_ms(), is_committed=True)
+        else:
+            # Shared: who asked for it may have gone.
+            done = shared(asyncio.get_running_loop().create_future())
+            self._unwritten.append(_Write(batches, transition, settings, done))
+            if self._writing is None:
+                self._begin_writing()
+        self._changed(self)
         return done
 
     async def _write_all(self) -> None:
@@ -349,16 +377,8 @@ class SharePartition:
 
     async def _write_state(self, writes: Sequence[_Write]) -> IsothermError | None:
         """The error for the members; None if the state is written."""
-        window = self.window
-        state = StateWrite(
-            self._state_epoch,
-            self.leader_epoch,
-            window.start_offset,
-            window.delivery_complete_count,
-            tuple(batch for write in writes for batch in write.batches),
-        )
-        answers = await self._writer.write([WriteState(self.key, state)])
-        error = answers[self.key]
+        state = self._state_of([batch for write in writes for batch in write.batches])
+        error = (await self._writer.write([state]))[self.key]
         if error is None:
             return None
         error = state_error(error)
@@ -367,16 +387,23 @@ class SharePartition:
             self.fence()
         return error
 
+    def _state_of(self, batches: Sequence[StateBatch]) -> WriteState:
+        window = self.window
+        return WriteState(
+            self.key,
+            StateWrite(
+                self._state_epoch,
+                self.leader_epoch,
+                window.start_offset,
+                window.delivery_complete_count,
+                tuple(batches),
+            ),
+        )
+
     def _end_writes(self, writes: Sequence[_Write], error: IsothermError | None) -> None:
         now_ms = self._now_ms()
         for write in writes:
-            if write.transition is None:
-                self.window.advance_start()
-            else:
-                deliveries = write.settings.deliveries(now_ms)
-                end_transition(
-                    self.window, write.transition, deliveries, now_ms, is_committed=error is None
-                )
+            self._end_write(write.transition, write.settings, now_ms, is_committed=error is None)
             if write.done.done():
                 continue
             if error is None:
@@ -384,6 +411,20 @@ class SharePartition:
             else:
                 write.done.set_exception(error)
         self._changed(self)
+
+    def _end_write(
+        self,
+        transition: Transition | None,
+        settings: DeliverySettings,
+        now_ms: TimestampMs,
+        *,
+        is_committed: bool,
+    ) -> None:
+        if transition is None:
+            self.window.advance_start()
+        else:
+            deliveries = settings.deliveries(now_ms)
+            end_transition(self.window, transition, deliveries, now_ms, is_committed=is_committed)
 
     @property
     def _place(self) -> str:

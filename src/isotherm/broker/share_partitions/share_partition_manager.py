@@ -42,6 +42,7 @@ from isotherm.broker.share_partitions.delivery_settings import (
     DeliverySettings,
     reset_timestamp_ms,
 )
+from isotherm.broker.share_partitions.in_flight import Transition
 from isotherm.broker.share_partitions.persister import Persister
 from isotherm.broker.share_partitions.share_partition import SharePartition, state_error
 from isotherm.broker.share_partitions.share_sessions import MemberKey, ShareSessionCache
@@ -99,6 +100,15 @@ class ShareMarks:
                 self.acknowledged[types[0]] += last_offset_inclusive - first_offset + 1
             else:
                 self.acknowledged.update(types)
+
+
+class BegunAcknowledgement(NamedTuple):
+    """What a member has acknowledged of a partition, and has to be written."""
+
+    share_partition: SharePartition
+    transition: Transition
+    acknowledgements: Sequence[Acknowledgement]
+    settings: DeliverySettings
 
 
 class SharePartitionManager:
@@ -338,10 +348,11 @@ class SharePartitionManager:
 
     # ---- members
 
-    def acknowledge(
+    def begin_acknowledgement(
         self, member: MemberKey, key: SharePartitionKey, acknowledgements: Sequence[Acknowledgement]
-    ) -> asyncio.Future[None]:
-        """Acknowledge records of a partition. The future is done when that is written.
+    ) -> BegunAcknowledgement:
+        """Acknowledge records of a partition. The caller calls `write` before its step of the event
+        loop ends; until then released records are not available.
 
         Raises UnknownTopicOrPartitionError, InvalidRecordStateError and InvalidRequestError.
         """
@@ -352,11 +363,21 @@ class SharePartitionManager:
                 f" group_id={key.group_id} topic_id={key.topic_id} partition={key.partition}"
             )
         settings = self.settings_of(member.group_id)
-        write = share_partition.acknowledge(member.member_id, acknowledgements, settings)
+        transition = share_partition.begin_acknowledgement(
+            member.member_id, acknowledgements, settings
+        )
+        return BegunAcknowledgement(share_partition, transition, acknowledgements, settings)
+
+    def write(self, begun: BegunAcknowledgement) -> asyncio.Future[None] | None:
+        """See `SharePartition.write`."""
+        write = begun.share_partition.write(begun.transition, begun.settings)
+        if write is None:
+            self.marks.mark_acknowledged(begun.acknowledgements)
+            return None
 
         def mark(done: asyncio.Future[None]) -> None:
             if not done.cancelled() and done.exception() is None:
-                self.marks.mark_acknowledged(acknowledgements)
+                self.marks.mark_acknowledged(begun.acknowledgements)
 
         write.add_done_callback(mark)
         return write

@@ -177,6 +177,29 @@ def write(key: SharePartitionKey, state_epoch: int = 1, leader_epoch: int = 5) -
     return WriteState(key, StateWrite(state_epoch, leader_epoch, 10, 3, BATCHES))
 
 
+def test_a_state_that_this_broker_alone_has_is_written_at_once(run: Any) -> None:
+    async def scenario(brokers: Brokers) -> None:
+        key = brokers.key()
+        assert not brokers.local.write_at_once(write(key)), "there is no topic yet"
+        await brokers.initialize(key)
+        await brokers.local.read([ReadByLeader(key, 5)])
+        assert brokers.local.write_at_once(write(key))
+        read = await brokers.local.read([ReadByLeader(key, 5)])
+        assert read == {key: ReadState(1, 10, BATCHES)}
+        assert not brokers.elsewhere.write_at_once(write(key)), "broker 1 coordinates it"
+        # The error is that of `write`.
+        assert not brokers.local.write_at_once(write(key, leader_epoch=4))
+        answers = await brokers.local.write([write(key, leader_epoch=4)])
+        assert isinstance(answers[key], FencedLeaderEpochError)
+        brokers.resign()
+        assert not brokers.local.write_at_once(write(key)), "this broker coordinates nothing"
+        brokers.leader = 2
+        brokers.update()
+        assert not brokers.elsewhere.write_at_once(write(key)), "broker 1 has a replica, too"
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("place", ["local", "elsewhere"])
 def test_a_state_begins_is_written_read_and_deleted(run: Any, place: str) -> None:
     async def scenario(brokers: Brokers) -> None:

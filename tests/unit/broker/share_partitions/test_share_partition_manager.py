@@ -18,7 +18,9 @@ from isotherm.broker.coordinators.shares.share_state import (
     initialized,
     read_by_leader,
     replayed,
-    written,
+)
+from isotherm.broker.coordinators.shares.share_state import (
+    written as record_of,
 )
 from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
@@ -79,17 +81,29 @@ class States:
             self.states[key] = replayed(self.states[key], fence, 500)
         return {key: ReadState(state.state_epoch, state.start_offset, state.batches)}
 
+    def write_at_once(self, request: WriteState) -> bool:
+        is_alone = self.rng is not None and self.error is None and self.held is None
+        if not (is_alone and self.rng.random() < 0.3):
+            return False
+        self._write(request)
+        return True
+
     async def write(
         self, requests: Sequence[WriteState]
     ) -> dict[SharePartitionKey, IsothermError | None]:
         await self._turns()
-        ((key, write),) = [(each.key, each.write) for each in requests]
+        (request,) = requests
+        key = request.key
         lost = CoordinatorNotAvailableError("away")
         roll = 1.0 if self.rng is None else self.rng.random()
         if self.error is not None or roll < 0.1:
             return {key: self.error or lost}
-        self.states[key] = replayed(self.states[key], written(self.states[key], write, 0, 500), 500)
+        self._write(request)
         return {key: lost if roll < 0.2 else None}
+
+    def _write(self, request: WriteState) -> None:
+        state = self.states[request.key]
+        self.states[request.key] = replayed(state, record_of(state, request.write, 0, 500), 500)
 
     async def _turns(self) -> None:
         if self.held is not None:
@@ -147,12 +161,15 @@ class Leader:
     async def load(self, *keys: SharePartitionKey) -> None:
         await until(lambda: not any(self.manager.get_or_begin(key).is_loading for key in keys))
 
-    def acknowledge(self, member: str, *ranges: tuple[int, int, int]) -> asyncio.Future[None]:
-        return self.manager.acknowledge(
-            MemberKey("g", member),
-            KEY,
-            [Acknowledgement(first, last, (kind,)) for first, last, kind in ranges],
-        )
+    def acknowledge(self, member: str, *ranges: tuple[int, int, int]) -> Awaitable[None]:
+        named = [Acknowledgement(first, last, (kind,)) for first, last, kind in ranges]
+        begun = self.manager.begin_acknowledgement(MemberKey("g", member), KEY, named)
+        return written(self.manager.write(begun))
+
+
+async def written(write: Awaitable[None] | None) -> None:
+    if write is not None:
+        await write
 
 
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
@@ -232,7 +249,8 @@ def test_metrics_count_what_is_written_in_flight_and_timed_out(parts: Parts) -> 
         states.error = None
         types = (ACCEPT, RELEASE, AcknowledgeType.REJECT, ACCEPT)
         member, several = MemberKey("g", "m"), Acknowledgement(0, 3, types)
-        await leader.manager.acknowledge(member, KEY, [several])
+        begun = leader.manager.begin_acknowledgement(member, KEY, [several])
+        await written(leader.manager.write(begun))
         assert acknowledged() == [2, 1, 1, 0]
         parts.clock.advance(LOCK_MS)
         leader.manager.expire_locks()

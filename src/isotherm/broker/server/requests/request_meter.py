@@ -12,7 +12,7 @@ from isotherm.broker.server.net.connection import Connection
 from isotherm.broker.server.requests.mutation_quota import MutationQuota
 from isotherm.broker.server.requests.quotas import Client, ClientQuotaManager
 from isotherm.broker.server.requests.served_api import Api, Charge
-from isotherm.protocol.fetch import CONSUMER_REPLICA_ID, FetchRequest, FetchResponse
+from isotherm.protocol.fetch import CONSUMER_REPLICA_ID, FetchResponse
 from isotherm.protocol.framing import RequestHeader
 from isotherm.protocol.share_fetch import ShareFetchResponse
 
@@ -60,10 +60,7 @@ class RequestMeter:
         if size_max is None or size_max >= request.max_bytes:
             return request
         # `min_bytes` too, or the fetch would wait for more bytes than it may get.
-        bounds = {"max_bytes": size_max, "min_bytes": min(request.min_bytes, size_max)}
-        if isinstance(request, FetchRequest):
-            return request._replace(**bounds)
-        return dataclasses.replace(request, **bounds)
+        return request._replace(max_bytes=size_max, min_bytes=min(request.min_bytes, size_max))
 
     def timed(self, work: Callable[[], Any]) -> Any:
         """Call `work` and measure its time. Time that is awaited between calls does not count."""
