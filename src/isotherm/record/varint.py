@@ -64,11 +64,17 @@ def _read_groups(buffer: ReadBuffer, start: Position, size_max: int) -> tuple[in
 
 def write_varint(out: bytearray, value: int) -> None:
     """Append a zigzag integer; `value` must fit 32 bits, signed."""
+    if -64 <= value < 64:  # most lengths and deltas: one byte
+        out.append((value << 1) ^ (value >> 31))
+        return
     write_unsigned_varint(out, ((value << 1) ^ (value >> 31)) & _UINT32_MASK)
 
 
 def write_varlong(out: bytearray, value: int) -> None:
     """Append a zigzag integer; `value` must fit 64 bits, signed."""
+    if -64 <= value < 64:
+        out.append((value << 1) ^ (value >> 63))
+        return
     write_unsigned_varint(out, ((value << 1) ^ (value >> 63)) & _UINT64_MASK)
 
 

@@ -40,7 +40,8 @@ def handle(context: RequestContext, request: Any) -> Any | Awaitable[Any]:
     manager.sessions.acknowledge(member, request.share_session_epoch)
     named = {topic_name(context, topic.topic_id) for topic in request.topics if topic.topic_id}
     readable = readable_topics(context, {name for name in named if name is not None})
-    acknowledging = begin_acknowledgements(context, member, request, readable)
+    settings = manager.settings_of(member.group_id)
+    acknowledging = begin_acknowledgements(context, member, request, readable, settings)
     acknowledging.write(manager)
     if acknowledging.writes:
         return _respond_later(context, member, request, acknowledging)

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis.share_requests import (
     FIRST_RENEWAL_VERSION,
+    NO_HINTS,
     AcknowledgeAnswer,
     Acknowledging,
     begin_acknowledgements,
@@ -37,6 +38,7 @@ from isotherm.broker.coordinators.shares.share_state_records import SharePartiti
 from isotherm.broker.error_mapping import error_code
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api, Charge
+from isotherm.broker.share_partitions.delivery_settings import DeliverySettings
 from isotherm.broker.share_partitions.share_fetch import (
     FetchBounds,
     FetchedPartition,
@@ -68,6 +70,7 @@ BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
 
 _NOTHING = Acknowledging({}, {}, {}, {})
 _NO_ANSWER = FetchedPartition()
+_NOT_ACKNOWLEDGED = AcknowledgeAnswer()
 
 
 class _Fetching(NamedTuple):
@@ -101,13 +104,14 @@ def handle(
     named = {topic_name(context, topic.topic_id) for topic in request.topics if topic.topic_id}
     names = {name for name in (*fetch.partitions.values(), *named) if name is not None}
     readable = readable_topics(context, names)
+    settings = context.services.share_partitions.settings_of(member.group_id)
     acknowledging = _NOTHING
     if has_acknowledgements:
-        acknowledging = begin_acknowledgements(context, member, request, readable)
+        acknowledging = begin_acknowledgements(context, member, request, readable, settings)
     fetching = _Fetching({}, {}, None)
     try:
         if not is_renewal:
-            fetching = _begin(context, member, request, fetch, readable)
+            fetching = _begin(context, member, request, fetch, readable, settings)
     finally:
         # As in Kafka a request does not acquire what it releases.
         acknowledging.write(context.services.share_partitions)
@@ -115,7 +119,7 @@ def handle(
     def respond() -> ShareFetchResponse:
         _count_failures(context, fetching)
         acknowledged = acknowledging.finished(context)
-        response = _response(context, member, fetch, fetching.answers, acknowledged)
+        response = _response(context, settings, fetch, fetching.answers, acknowledged)
         if request.share_session_epoch == FINAL_EPOCH:
             context.services.share_partitions.end_session(member)
         return response
@@ -203,7 +207,8 @@ def _begin(
     member: MemberKey,
     request: ShareFetchRequest,
     fetch: ShareFetchContext,
-    readable: Any,
+    readable: Collection[str],
+    settings: DeliverySettings,
 ) -> _Fetching:
     """Fetch the session's partitions, in one step if that is possible."""
     services = context.services
@@ -240,7 +245,7 @@ def _begin(
         FetchBounds(
             max_bytes, min(request.min_bytes, max_bytes), _wait_s(request), request.max_records
         ),
-        manager.settings_of(member.group_id),
+        settings,
         services.replica_manager.purgatory,
         _remote_reads(context),
     )
@@ -273,33 +278,31 @@ def _remote_reads(context: RequestContext) -> RemoteTierReads | None:
 
 def _response(
     context: RequestContext,
-    member: MemberKey,
+    settings: DeliverySettings,
     fetch: ShareFetchContext,
     answers: Mapping[SharePartitionKey, FetchedPartition],
     acknowledged: Mapping[SharePartitionKey, AcknowledgeAnswer],
 ) -> ShareFetchResponse:
-    settings = context.services.share_partitions.settings_of(member.group_id)
     code = ErrorCode.none
     try:
         sent = fetch.answered(answers)
     except InvalidShareSessionEpochError as error:
         sent, code = {}, error_code(error)
-    hints = leader_hints(context, {key: answer.error_code for key, answer in sent.items()})
+    failed = {key: answer.error_code for key, answer in sent.items() if answer.error_code}
+    hints = leader_hints(context, failed) if failed else NO_HINTS
     topics: dict[uuid.UUID, list[ShareFetchPartitionResponse]] = {}
     for key in (*sent, *(each for each in acknowledged if each not in sent)):
-        answer, acknowledgement = sent.get(key, _NO_ANSWER), acknowledged.get(key)
+        answer = sent.get(key, _NO_ANSWER)
+        acknowledgement = acknowledged.get(key, _NOT_ACKNOWLEDGED)
         partition = ShareFetchPartitionResponse(
             key.partition,
             answer.error_code,
-            records=answer.records,
-            acquired=answer.acquired,
-            current_leader=hints.leaders.get(key, NO_CURRENT_LEADER),
+            acknowledgement.error_code,
+            acknowledgement.error_message,
+            answer.records,
+            answer.acquired,
+            hints.leaders.get(key, NO_CURRENT_LEADER),
         )
-        if acknowledgement is not None:
-            partition = partition._replace(
-                acknowledge_error_code=acknowledgement.error_code,
-                acknowledge_error_message=acknowledgement.error_message,
-            )
         topics.setdefault(key.topic_id, []).append(partition)
         _count_bytes(context, key, answer)
     return ShareFetchResponse(

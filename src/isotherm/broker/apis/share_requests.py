@@ -22,6 +22,7 @@ from isotherm.broker.server.requests.current_leader import LEADER_ERRORS, curren
 from isotherm.broker.server.requests.guarding import refusal_of_request
 from isotherm.broker.server.requests.served_api import Access
 from isotherm.broker.share_partitions.acknowledgement import Acknowledgement, AcknowledgeType
+from isotherm.broker.share_partitions.delivery_settings import DeliverySettings
 from isotherm.broker.share_partitions.share_partition_manager import (
     BegunAcknowledgement,
     SharePartitionManager,
@@ -152,7 +153,11 @@ def _failure(error: IsothermError) -> AcknowledgeAnswer:
 
 
 def begin_acknowledgements(
-    context: RequestContext, member: MemberKey, request: Any, readable: Collection[str]
+    context: RequestContext,
+    member: MemberKey,
+    request: Any,
+    readable: Collection[str],
+    settings: DeliverySettings,
 ) -> Acknowledging:
     """Acknowledge the records that `request` names. Their state is changed at once; the caller
     writes it before its step of the event loop ends."""
@@ -182,7 +187,7 @@ def begin_acknowledgements(
             acknowledging.names[key] = name
             try:
                 acknowledging.begun[key] = manager.begin_acknowledgement(
-                    member, key, acknowledgements
+                    member, key, acknowledgements, settings
                 )
             except IsothermError as error:
                 acknowledging.answers[key] = _failure(error)
@@ -226,6 +231,9 @@ class LeaderHints(NamedTuple):
 
     leaders: Mapping[SharePartitionKey, LeaderIdAndEpoch]
     endpoints: Sequence[NodeEndpoint]
+
+
+NO_HINTS = LeaderHints({}, ())
 
 
 def leader_hints(context: RequestContext, codes: Mapping[SharePartitionKey, int]) -> LeaderHints:

@@ -40,7 +40,10 @@ def fetched_batches(pieces: Sequence[Piece]) -> list[FetchedBatch]:
     batches: list[FetchedBatch] = []
     position = 0
     while size - position >= HEADER_SIZE:
-        header = read_batch_header(_bytes_at(pieces, position, HEADER_SIZE))
+        if len(pieces) == 1:
+            header = read_batch_header(pieces[0], position)
+        else:
+            header = read_batch_header(_bytes_at(pieces, position, HEADER_SIZE))
         if position + header.size_in_bytes > size:
             break
         batches.append(FetchedBatch(position, header))

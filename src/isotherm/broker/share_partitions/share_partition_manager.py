@@ -349,7 +349,11 @@ class SharePartitionManager:
     # ---- members
 
     def begin_acknowledgement(
-        self, member: MemberKey, key: SharePartitionKey, acknowledgements: Sequence[Acknowledgement]
+        self,
+        member: MemberKey,
+        key: SharePartitionKey,
+        acknowledgements: Sequence[Acknowledgement],
+        settings: DeliverySettings,
     ) -> BegunAcknowledgement:
         """Acknowledge records of a partition. The caller calls `write` before its step of the event
         loop ends; until then released records are not available.
@@ -362,7 +366,6 @@ class SharePartitionManager:
                 "nobody has acquired records of this partition yet"
                 f" group_id={key.group_id} topic_id={key.topic_id} partition={key.partition}"
             )
-        settings = self.settings_of(member.group_id)
         transition = share_partition.begin_acknowledgement(
             member.member_id, acknowledgements, settings
         )

@@ -91,12 +91,13 @@ class Window:
     @property
     def delivery_complete_count(self) -> int:
         """Records from the start on whose delivery is over."""
-        return sum(
-            run.last_offset_inclusive - max(run.first_offset, self.start_offset) + 1
-            for batch in self.batches
-            for run in batch.runs
-            if run.state in TERMINAL_STATES and run.last_offset_inclusive >= self.start_offset
-        )
+        count, start_offset = 0, self.start_offset
+        for batch in self.batches:
+            for run in batch.runs:
+                last = run.last_offset_inclusive
+                if run.state in TERMINAL_STATES and last >= start_offset:
+                    count += last - max(run.first_offset, start_offset) + 1
+        return count
 
     @property
     def gap_start(self) -> Offset | None:

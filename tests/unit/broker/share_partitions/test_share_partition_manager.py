@@ -163,7 +163,8 @@ class Leader:
 
     def acknowledge(self, member: str, *ranges: tuple[int, int, int]) -> Awaitable[None]:
         named = [Acknowledgement(first, last, (kind,)) for first, last, kind in ranges]
-        begun = self.manager.begin_acknowledgement(MemberKey("g", member), KEY, named)
+        settings = self.manager.settings_of("g")
+        begun = self.manager.begin_acknowledgement(MemberKey("g", member), KEY, named, settings)
         return written(self.manager.write(begun))
 
 
@@ -249,7 +250,8 @@ def test_metrics_count_what_is_written_in_flight_and_timed_out(parts: Parts) -> 
         states.error = None
         types = (ACCEPT, RELEASE, AcknowledgeType.REJECT, ACCEPT)
         member, several = MemberKey("g", "m"), Acknowledgement(0, 3, types)
-        begun = leader.manager.begin_acknowledgement(member, KEY, [several])
+        settings = leader.manager.settings_of("g")
+        begun = leader.manager.begin_acknowledgement(member, KEY, [several], settings)
         await written(leader.manager.write(begun))
         assert acknowledged() == [2, 1, 1, 0]
         parts.clock.advance(LOCK_MS)

@@ -12,7 +12,7 @@ Source: Kafka ShareCoordinatorShard, ShareGroupOffset.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from isotherm.broker.coordinators.shares.share_state_records import (
@@ -90,17 +90,21 @@ def _with_update(state: ShareState | None, update: ShareUpdate) -> ShareState:
         return ShareState(begun, update.leader_epoch, NO_EPOCH, 1)
     current = state.snapshot
     start_offset = _or_current(update.start_offset, current.start_offset)
-    merged = current._replace(
-        leader_epoch=_or_current(update.leader_epoch, current.leader_epoch),
-        start_offset=start_offset,
-        delivery_complete_count=update.delivery_complete_count,
-        batches=combined_batches(current.batches, update.batches, start_offset),
+    merged = ShareSnapshot(
+        current.snapshot_epoch,
+        current.state_epoch,
+        _or_current(update.leader_epoch, current.leader_epoch),
+        start_offset,
+        update.delivery_complete_count,
+        combined_batches(current.batches, update.batches, start_offset),
+        current.create_timestamp_ms,
+        current.write_timestamp_ms,
     )
-    return replace(
-        state,
-        snapshot=merged,
-        leader_epoch_max=max(state.leader_epoch_max, update.leader_epoch),
-        update_count=state.update_count + 1,
+    return ShareState(
+        merged,
+        max(state.leader_epoch_max, update.leader_epoch),
+        state.state_epoch_max,
+        state.update_count + 1,
     )
 
 
