@@ -149,7 +149,7 @@ def build_batch(
             | (CONTROL_FLAG if is_control else 0),
             last_offset_delta=len(records) - 1,
             base_timestamp=base_timestamp,
-            max_timestamp=max(NO_TIMESTAMP, max(record[0] for record in records))
+            max_timestamp=max(NO_TIMESTAMP, *[record[0] for record in records])
             if max_timestamp is None
             else max_timestamp,
             producer_id=producer_id,
@@ -189,7 +189,10 @@ def _write_record(
     write_varint(body, offset_delta)
     _write_nullable_bytes(body, key)
     _write_nullable_bytes(body, value)
-    write_varint(body, len(headers))
+    if not headers:
+        body.append(0)
+    else:
+        write_varint(body, len(headers))
     for name, header_value in headers:
         _write_nullable_bytes(body, name.encode())
         _write_nullable_bytes(body, header_value)
@@ -200,9 +203,13 @@ def _write_record(
 def _write_nullable_bytes(out: bytearray, value: ReadBuffer | None) -> None:
     if value is None:
         write_varint(out, -1)
+        return
+    size = len(value)
+    if size < 64:  # one byte, without a call
+        out.append(size << 1)
     else:
-        write_varint(out, len(value))
-        out += value
+        write_varint(out, size)
+    out += value
 
 
 def read_payload(

@@ -298,7 +298,9 @@ def _write_crc(buffer: bytearray | memoryview, position: Position, size: int) ->
 def encode_batch(header: BatchHeader, payload: ReadBuffer) -> bytearray:
     """Header and payload as one batch, with its length and CRC."""
     size = HEADER_SIZE + len(payload)
-    out = bytearray(HEADER_LAYOUT.pack(*header._replace(length=size - LOG_OVERHEAD, crc=0)))
+    base_offset, _, leader_epoch, magic, _, *fields = header
+    length = size - LOG_OVERHEAD
+    out = bytearray(HEADER_LAYOUT.pack(base_offset, length, leader_epoch, magic, 0, *fields))
     out += payload
     _write_crc(out, 0, size)
     return out

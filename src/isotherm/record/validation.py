@@ -154,13 +154,13 @@ def validate_and_assign_offsets(
                     producer_batches,
                 ),
             )
-    rules = _record_rules(topic_partition, config, now_ms)
     batches = _read_batches(records, origin)
     for position, each in batches:
         _check_batch(records, position, each, config, origin)
     if origin is AppendOrigin.COORDINATOR:
         largest = [each.max_timestamp for _, each in batches]
     else:
+        rules = _record_rules(topic_partition, config, now_ms)
         vouched = None
         if origin is AppendOrigin.CLIENT_BEFORE_KERNELS:
             vouched = vouch_for(records, rules)

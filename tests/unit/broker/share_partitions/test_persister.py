@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
-from isotherm.broker.coordinators.shares.share_state import BATCHES_MAX, UNKNOWN_COUNT, StateWrite
+from isotherm.broker.coordinators.shares.share_state import BATCHES_MAX, StateWrite
 from isotherm.broker.coordinators.shares.share_state_log import SHARE_STATE_TOPIC
-from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
+from isotherm.broker.coordinators.shares.share_state_records import (
+    UNKNOWN_COUNT,
+    SharePartitionKey,
+)
 from isotherm.broker.coordinators.shares.state_batches import NO_START_OFFSET, StateBatch
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.metadata.endpoint import Endpoint

@@ -12,7 +12,6 @@ Source: Kafka ShareCoordinatorShard, ShareGroupOffset.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from isotherm.broker.coordinators.shares.share_state_records import (
@@ -47,8 +46,7 @@ class StateWrite(NamedTuple):
     batches: tuple[StateBatch, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ShareState:
+class ShareState(NamedTuple):
     """`update_count` counts the updates since a snapshot that ended a full run of them."""
 
     snapshot: ShareSnapshot
