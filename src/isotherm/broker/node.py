@@ -321,7 +321,9 @@ class BrokerNode:
             group_coordinator, self._share_peers, cluster.metadata
         )
         self.metrics.registry.register(
-            CoordinatorMetrics(group_coordinator, transaction_coordinator, share_coordinator)
+            CoordinatorMetrics(
+                group_coordinator, transaction_coordinator, share_coordinator, self._clock
+            )
         )
         batch_executor = ThreadPoolExecutor(BATCH_THREADS, thread_name_prefix="isotherm-batches")
         return BrokerServices(

@@ -128,14 +128,21 @@ def handle(
     # they would do here.
     if fetching.share_fetch is None and not acknowledging.writes:
         return respond()
-    return _respond_later(fetching, acknowledging, respond)
+    return _respond_later(context, member, fetching, acknowledging, respond)
 
 
 async def _respond_later(
-    fetching: _Fetching, acknowledging: Acknowledging, respond: Callable[[], ShareFetchResponse]
+    context: RequestContext,
+    member: MemberKey,
+    fetching: _Fetching,
+    acknowledging: Acknowledging,
+    respond: Callable[[], ShareFetchResponse],
 ) -> ShareFetchResponse:
     if fetching.share_fetch is not None:
+        services = context.services
         fetching.answers.update(await fetching.share_fetch.run())
+        wait_s = services.clock.monotonic_s() - context.arrived_s
+        services.share_partitions.note_fetch(member.group_id, fetching.share_fetch, wait_s * 1000)
     await acknowledging.written()
     return respond()
 
@@ -253,6 +260,7 @@ def _begin(
     if at_once is None:
         return _Fetching(answers, begun, share_fetch)
     answers.update(at_once)
+    manager.note_fetch(member.group_id, share_fetch, 0)
     return _Fetching(answers, begun, None)
 
 

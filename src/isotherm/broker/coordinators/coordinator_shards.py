@@ -199,6 +199,16 @@ class CoordinatorShards(Generic[Shard]):
             for index, each in self._elections.items()
         )
 
+    def counts(self) -> dict[str, int]:
+        """The partitions that this broker leads, by their state. Any thread."""
+        elections = tuple(self._elections.values())
+        failed, active = sum(each.has_failed for each in elections), len(self._active)
+        return {
+            "loading": max(0, len(elections) - failed - active),
+            "active": active,
+            "failed": failed,
+        }
+
     # ---- leadership
 
     def on_election(self, index: int, leader_epoch: LeaderEpoch) -> None:

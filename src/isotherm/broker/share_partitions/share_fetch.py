@@ -137,6 +137,10 @@ class ShareFetch:
         self._answers: dict[SharePartitionKey, FetchedPartition] = {}
         self._record_count_left = bounds.record_count_max
         self._waits_for_news = False
+        self._requested_count = len(self._share_partitions)
+        self._read_count = 0
+        self.has_expired = False
+        """Whether the fetch was answered because its time was over."""
         # Of the last attempt that found less than min.bytes.
         self._targets: dict[SharePartitionKey, _Target] = {}
 
@@ -161,11 +165,17 @@ class ShareFetch:
             left_s = max(0.0, deadline_s - loop.time())
             self._purgatory.watch(wait, self._watched_keys(), left_s)
             if not await wait.future:
+                self.has_expired = True
                 self._finish()
                 return self._answers
         if isinstance(step, _RemoteStep):
             await self._answer_remote(step)
         return self._answers
+
+    @property
+    def read_percentage(self) -> int:
+        """How many of its partitions the fetch has read."""
+        return 100 * self._read_count // self._requested_count
 
     def _watched_keys(self) -> list[Hashable]:
         keys: list[Hashable] = list(self._share_partitions)
@@ -304,6 +314,7 @@ class ShareFetch:
         return self._reader.read_partitions([each.read for each in targets], max_bytes)
 
     def _answer(self, targets: Sequence[_Target], reads: Sequence[PartitionRead]) -> None:
+        self._read_count += len(targets)
         for target, read in zip(targets, reads, strict=True):
             key = target.share_partition.key
             try:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from isotherm.broker.share_partitions.acknowledgement import AcknowledgeType
 from isotherm.broker.share_partitions.share_partition_manager import SharePartitionManager
+from isotherm.metrics.tally import Tally
 
 _GROUPS = "kafka_server_sharegroupmetrics_"
 _PARTITIONS = "kafka_server_sharepartitionmetrics_"
@@ -48,8 +49,27 @@ class ShareMetrics(Collector):
         yield SummaryMetricFamily(
             f"{_GROUPS}partitionloadtimems",
             "Milliseconds to load a share partition.",
-            count_value=marks.load_count,
-            sum_value=marks.load_time_ms,
+            count_value=marks.load_times_ms.count,
+            sum_value=marks.load_times_ms.total,
+        )
+        ratios = SummaryMetricFamily(
+            f"{_GROUPS}requesttopicpartitionsfetchratio",
+            "Percentage of a share fetch's partitions that it could read.",
+            labels=("group",),
+        )
+        times = SummaryMetricFamily(
+            f"{_GROUPS}topicpartitionsacquiretimems",
+            "Milliseconds until a share fetch could read its partitions.",
+            labels=("group",),
+        )
+        for group_id, of_group in tuple(marks.fetches.items()):
+            _add(ratios, (group_id,), of_group.read_percentage)
+            _add(times, (group_id,), of_group.wait_ms)
+        yield from (ratios, times)
+        yield CounterMetricFamily(
+            "kafka_server_delayedsharefetchmetrics_expires",
+            "Share fetches that waited to the end of their time.",
+            marks.expired_fetches,
         )
 
     def _sessions(self) -> Iterable[Metric]:
@@ -78,6 +98,21 @@ class ShareMetrics(Collector):
         timeouts = CounterMetricFamily(
             f"{_PARTITIONS}acquisitionlocktimeout", "Records whose lock ended.", labels=_LABELS
         )
+        sizes = SummaryMetricFamily(
+            f"{_PARTITIONS}inflightbatchmessagecount",
+            "Offsets of a batch that came in flight.",
+            labels=_LABELS,
+        )
+        held = SummaryMetricFamily(
+            f"{_PARTITIONS}fetchlocktimems",
+            "Milliseconds that a fetch held the share partition.",
+            labels=_LABELS,
+        )
+        held_ratios = SummaryMetricFamily(
+            f"{_PARTITIONS}fetchlockratio",
+            "Percentage of the time since the fetch before.",
+            labels=_LABELS,
+        )
         for share_partition in self._manager.share_partitions():
             if not share_partition.is_active:
                 continue
@@ -87,4 +122,11 @@ class ShareMetrics(Collector):
             records.add_metric(labels, window.record_count)
             batches.add_metric(labels, window.batch_count)
             timeouts.add_metric(labels, share_partition.lock_timeout_count)
-        yield from (records, batches, timeouts)
+            _add(sizes, labels, window.batch_sizes)
+            _add(held, labels, share_partition.fetch_times.held_ms)
+            _add(held_ratios, labels, share_partition.fetch_times.held_percentage)
+        yield from (records, batches, timeouts, sizes, held, held_ratios)
+
+
+def _add(metric: SummaryMetricFamily, labels: Sequence[str], tally: Tally) -> None:
+    metric.add_metric(labels, tally.count, tally.total)

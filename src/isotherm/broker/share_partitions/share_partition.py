@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from isotherm.broker.coordinators.shares.share_state import BATCHES_PER_WRITE_MAX, StateWrite
@@ -54,6 +55,7 @@ from isotherm.errors import (
     ShareStateError,
     UnknownTopicOrPartitionError,
 )
+from isotherm.metrics.tally import Tally
 from isotherm.types import Offset, ProducerId, TimestampMs
 
 logger = logging.getLogger(__name__)
@@ -88,6 +90,33 @@ class _Write(NamedTuple):
     transition: Transition | None
     settings: DeliverySettings
     done: asyncio.Future[None]
+
+
+@dataclass(slots=True)
+class FetchTimes:
+    """How long fetches hold a share partition, in milliseconds, and which percentage of the time
+    since the one before (Kafka: FetchLockTimeMs, FetchLockRatio)."""
+
+    held_ms: Tally = field(default_factory=Tally)
+    held_percentage: Tally = field(default_factory=Tally)
+    _begin_ms: TimestampMs = 0
+    _end_ms: TimestampMs | None = None
+
+    def begin(self, now_ms: TimestampMs) -> None:
+        self._begin_ms = now_ms
+
+    def end(self, now_ms: TimestampMs) -> None:
+        held_ms = max(0, now_ms - self._begin_ms)
+        idle_ms = 0 if self._end_ms is None else max(0, self._begin_ms - self._end_ms)
+        if held_ms + idle_ms == 0:
+            share = 1.0
+        elif held_ms == 0:
+            share = 1.0 / idle_ms
+        else:
+            share = held_ms / (held_ms + idle_ms)
+        self._end_ms = now_ms
+        self.held_ms.add(held_ms)
+        self.held_percentage.add(int(share * 100))
 
 
 class _Read(NamedTuple):
@@ -132,6 +161,7 @@ class SharePartition:
         self.load_error: IsothermError | None = None
         self.lock_timeout_count = 0
         """Records whose locks have ended without an acknowledgement."""
+        self.fetch_times = FetchTimes()
 
     # ---- its life
 
@@ -192,11 +222,14 @@ class SharePartition:
     def begin_fetch(self, settings: DeliverySettings) -> Offset | None:
         """`next_fetch_offset`, for a fetch that calls `end_fetch` later unless it is None."""
         offset = self.next_fetch_offset(settings)
-        self._is_being_fetched = self._is_being_fetched or offset is not None
+        if offset is not None:
+            self._is_being_fetched = True
+            self.fetch_times.begin(self._now_ms())
         return offset
 
     def end_fetch(self) -> None:
         self._is_being_fetched = False
+        self.fetch_times.end(self._now_ms())
         self._changed(self)
 
     def next_fetch_offset(self, settings: DeliverySettings) -> Offset | None:

@@ -44,6 +44,7 @@ from isotherm.broker.share_partitions.delivery_settings import (
 )
 from isotherm.broker.share_partitions.in_flight import Transition
 from isotherm.broker.share_partitions.persister import Persister
+from isotherm.broker.share_partitions.share_fetch import ShareFetch
 from isotherm.broker.share_partitions.share_partition import SharePartition, state_error
 from isotherm.broker.share_partitions.share_sessions import MemberKey, ShareSessionCache
 from isotherm.broker.share_partitions.state_requests import ReadByLeader, ReadState
@@ -57,6 +58,7 @@ from isotherm.errors import (
     UnknownTopicOrPartitionError,
 )
 from isotherm.log.log_read import FetchIsolation
+from isotherm.metrics.tally import Tally
 from isotherm.types import Offset, TimestampMs
 
 if TYPE_CHECKING:
@@ -87,12 +89,23 @@ class _SettingsOf:
 
 
 @dataclass(slots=True)
+class FetchMarks:
+    """Of the fetches of a group: the percentage of their partitions that they could read, and the
+    time that they waited for that."""
+
+    read_percentage: Tally = field(default_factory=Tally)
+    wait_ms: Tally = field(default_factory=Tally)
+
+
+@dataclass(slots=True)
 class ShareMarks:
-    """Counts since the start, for metrics. `acknowledged` has the records by type."""
+    """Counts since the start, for metrics. `acknowledged` has the records by type, `fetches` those
+    of groups with members here. `expired_fetches` have waited to the end of their time."""
 
     acknowledged: Counter[int] = field(default_factory=Counter)
-    load_count: int = 0
-    load_time_ms: int = 0
+    load_times_ms: Tally = field(default_factory=Tally)
+    fetches: dict[str, FetchMarks] = field(default_factory=dict)
+    expired_fetches: int = 0
 
     def mark_acknowledged(self, acknowledgements: Sequence[Acknowledgement]) -> None:
         for first_offset, last_offset_inclusive, types in acknowledgements:
@@ -241,8 +254,7 @@ class SharePartitionManager:
                 error,
             )
         finally:
-            self.marks.load_count += 1
-            self.marks.load_time_ms += self._clock.now_ms() - start_ms
+            self.marks.load_times_ms.add(self._clock.now_ms() - start_ms)
             if share_partition.is_loading:
                 share_partition.fail_to_load(error)
 
@@ -385,6 +397,18 @@ class SharePartitionManager:
         write.add_done_callback(mark)
         return write
 
+    def note_fetch(self, group_id: str, fetch: ShareFetch, wait_ms: float) -> None:
+        """Count a fetch that is answered."""
+        marks = self.marks
+        marks.expired_fetches += fetch.has_expired
+        of_group = marks.fetches.get(group_id)
+        if of_group is None:
+            if not self.sessions.has_members(group_id):
+                return  # nobody would remove it
+            of_group = marks.fetches[group_id] = FetchMarks()
+        of_group.read_percentage.add(fetch.read_percentage)
+        of_group.wait_ms.add(wait_ms)
+
     def end_session(self, member: MemberKey) -> None:
         """End a member's session, and release what it has acquired."""
         partitions = self.sessions.remove(member)
@@ -408,6 +432,7 @@ class SharePartitionManager:
         for group_id in tuple(self._of_groups):
             if not self.sessions.has_members(group_id):
                 self._settings.pop(group_id, None)
+                self.marks.fetches.pop(group_id, None)
                 self._start(self._drop_group(group_id))
 
     async def _drop_group(self, group_id: str) -> None:

@@ -26,6 +26,7 @@ from isotherm.broker.share_partitions.in_flight import (
     Run,
 )
 from isotherm.errors import CorruptMetadataError
+from isotherm.metrics.tally import Tally
 from isotherm.types import Offset, TimestampMs
 
 _first_offset = operator.attrgetter("first_offset")
@@ -49,6 +50,8 @@ class Window:
     # No run is due before. May be too early, never too late.
     next_lock_end_ms: TimestampMs | None = None
     _gap: _Gap | None = None
+    # Of all batches that were ever in the window, for metrics.
+    batch_sizes: Tally = field(default_factory=Tally)
     # Whether a record in the window may be acquirable; False only if none is.
     _may_have_available: bool = True
 
@@ -69,7 +72,7 @@ class Window:
                 gap_start = expected
             expected = last + 1
             run = Run(first, last, RecordState(delivery_state), delivery_count)
-            window.batches.append(InFlightBatch(first, last, [run]))
+            window.add(InFlightBatch(first, last, [run]))
         if window.batches:
             window.end_offset = window.batches[-1].last_offset_inclusive
             if gap_start is not None:
@@ -155,6 +158,7 @@ class Window:
             self.next_lock_end_ms = lock_end_ms
 
     def add(self, batch: InFlightBatch) -> None:
+        self.batch_sizes.add(len(batch))
         bisect.insort(self.batches, batch, key=_first_offset)
 
     def move_gap(self, offset: Offset) -> None:

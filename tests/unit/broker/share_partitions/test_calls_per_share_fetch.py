@@ -25,7 +25,7 @@ from oracle.raw_requests import request_frame
 from tests.support.conditions import until
 from tests.unit.broker.server.dispatch.test_calls_per_request import Client
 
-CALLS_MAX = {500: 368, 5: 402}
+CALLS_MAX = {500: 380, 5: 414}
 """By the records of a batch; a read has several small ones, of which each costs."""
 
 BATCHES = 12

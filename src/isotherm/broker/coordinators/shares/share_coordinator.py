@@ -197,6 +197,10 @@ class ShareCoordinator:
         """Share partitions whose state this broker coordinates. Any thread."""
         return sum(len(shard.states) for shard in self._shards.active())
 
+    def partition_counts(self) -> dict[str, int]:
+        """Partitions of `__share_group_state`, by their state. Any thread."""
+        return self._shards.counts()
+
     def _check_room(self, key: SharePartitionKey) -> None:
         count = self.share_partition_count
         if count >= self._config.share_coordinator_share_partitions_max:

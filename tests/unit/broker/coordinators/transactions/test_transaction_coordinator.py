@@ -84,8 +84,9 @@ def test_transactional_ids_are_bounded(broker: Any) -> None:
         assert await broker.begin("a") == (first.producer_id, 1)
         shards = SimpleNamespace(count=7, share_group_states=Counter)
         groups = SimpleNamespace(shards=shards, share=SimpleNamespace(rebalance_count=0))
-        shares = SimpleNamespace(share_partition_count=5, write_count=0)
-        metrics = [*CoordinatorMetrics(groups, broker.coordinator, shares).collect()]
+        shares = SimpleNamespace(share_partition_count=5, write_count=0, partition_counts=dict)
+        collector = CoordinatorMetrics(groups, broker.coordinator, shares, broker.clock)
+        metrics = [*collector.collect()]
         assert [metric.samples[0].value for metric in metrics[:3]] == [7, 2, 5]
 
     broker.run(scenario, transaction_coordinator_transactional_ids_max=2)
