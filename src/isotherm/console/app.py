@@ -37,6 +37,7 @@ from isotherm.console.answers import (
 )
 from isotherm.console.broker_pages import BrokerPages
 from isotherm.console.detail_pages import DetailPages, group_reading, members_row, topic_lags
+from isotherm.console.group_answers import group_answers
 from isotherm.console.job_pages import job_routes
 from isotherm.console.jobs import JobReports, JobRunner
 from isotherm.console.missing_page import is_for_a_person, missing_page
@@ -267,8 +268,14 @@ class _Pages:
     def answers(self, _: Request) -> Response:
         settings = self._settings
         signs = self._copy_signs(settings.metrics.look())
+        look = self._cluster.groups()
+        reading = group_reading(self._cluster, settings.metrics)
         return self._answer(
-            lambda storage: topic_answers(storage, settings.prices, settings.sweep_command, signs)
+            lambda storage: {
+                **topic_answers(storage, settings.prices, settings.sweep_command, signs),
+                "groups": group_answers(look.content or (), storage, reading),
+                "groups_error": look.error if look.content is None else None,
+            }
         )
 
     def _copy_signs(self, metrics: MetricsLook | None) -> Mapping[str, CopySigns]:

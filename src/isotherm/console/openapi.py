@@ -49,6 +49,7 @@ def openapi_document() -> Schema:
             "/api/overview": _get("The cluster, its brokers and its topics."),
             "/api/answers": _get(
                 "For each topic: the causes of its local size, its leftovers, and its future cost."
+                " The groups that are behind, each with its cause."
             ),
             "/api/jobs": _get(
                 "The last reports of jobs. With --allow-changes, a token to start one by POST."

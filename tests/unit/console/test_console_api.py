@@ -16,6 +16,7 @@ from isotherm.cli.topic_storage import problem_line
 from isotherm.config.http_credentials import FAILURES_FREE
 from isotherm.console.answers import GroupReading, group_detail, group_rows, overview
 from isotherm.console.app import STATIC
+from isotherm.console.group_answers import group_answers
 from isotherm.console.openapi import openapi_document
 from isotherm.console.topic_answers import storage_problems, topic_answers, topic_problems
 from isotherm.console.watched_cluster import WatchedCluster
@@ -28,6 +29,7 @@ from isotherm.storage_view.copy_signs import CopySigns
 from isotherm.storage_view.group_progress import GroupProgress
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.prices import price_list
+from isotherm.storage_view.share_offsets import ShareOffset
 from isotherm.storage_view.traffic import ALL_TOPICS, Traffic
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
@@ -256,6 +258,50 @@ def test_answers_say_why_what_is_left_and_what_it_costs(address: str) -> None:
     # All copies are a minute old, so no growth can be forecast.
     assert orders["forecast_cost_per_month"] == [None, None, None]
     assert orders["cost_per_month"] == pytest.approx(orders["remote_bytes"] / 2**30 * 0.023)
+
+
+def test_answers_name_the_groups_that_are_behind_and_what_helps() -> None:
+    cluster, place = ScriptedCluster(), TopicPartition("jobs", 0)
+    cluster.add("jobs", [], local_tier(10, 10, 100, 100))
+    old = [remote_segment(1, 0, 49, age_ms=7_200_000), remote_segment(2, 50, 79, age_ms=7_100_000)]
+    cluster.add("old", old, local_tier(0, 80, 100, 100))
+    share = {place: ShareOffset(20, 70)}
+
+    def group(name: str, offset: int, state: str = "Stable") -> GroupState:
+        return GroupState(name, state, "classic", {place: offset})
+
+    def workers(offset: int) -> GroupState:
+        return GroupState("workers", "Stable", "share", {place: offset}, share=share)
+
+    lost = GroupState("lost", "Stable", "classic", {}, error="the coordinator is loading")
+    before = [group("stands", 50), group("moves", 50), workers(20)]
+    groups = [
+        *(group("stands", 50), group("moves", 60), workers(20), lost),
+        *(group("done", 100), group("left", 40, "Empty"), group("deleted", 5)),
+        GroupState("reads history", "Stable", "classic", {TopicPartition("old", 0): 60}),
+    ]
+    progress = GroupProgress()
+    progress.note(before, 0)
+    progress.note(groups, 10_000)
+    rows = group_answers(groups, cluster.read(), GroupReading(progress, None))
+    assert [(row["group"], row["cause"]) for row in rows] == [
+        ("lost", "its offsets are unknown"),
+        ("deleted", "its next records were deleted"),
+        ("left", "nobody reads"),
+        ("workers", "it does not move"),
+        ("stands", "it does not move"),
+        ("reads history", "it is far behind"),
+    ]
+    remedies = {row["group"]: row["remedy"] for row in rows}
+    assert remedies["lost"] == "the coordinator is loading"
+    assert "share.delivery.count.limit" in remedies["workers"]
+    assert "share" not in remedies["stands"]
+    assert {row["group"]: row["lag"] for row in rows}["workers"] == 70
+
+
+def test_answers_without_groups_say_why(address: str) -> None:
+    found = json_of(address, "/api/answers")
+    assert (found["groups_error"], type(found["groups"])) == (None, list)
 
 
 def test_partitions_whose_copies_wait_are_named_the_largest_first() -> None:

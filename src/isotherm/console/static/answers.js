@@ -2,6 +2,7 @@
 
 import { command } from "./commands.js";
 import { age, bytes, count, dollars, element, plural, time } from "./format.js";
+import { groupLink } from "./groups.js";
 import { table } from "./table.js";
 import { topicLink } from "./topics.js";
 
@@ -22,6 +23,7 @@ export function answersPage() {
     main.replaceChildren(element("h1", {}, "Answers"),
       card("Why is local so big?", own.length ? [...own.slice(0, most).map((topic, place) => reasons(topic, opened, place === 0)), rest(own, most, all)]
         : [element("p", { class: "quiet" }, "No topic has a byte.")]),
+      card("Which groups are behind?", behind(data)),
       card("What is left over in the bucket?", leftovers(data)),
       card("How long does a broker read the metadata topic when it starts?", restart(data.metadata_topic, client)),
       card("What does it cost, and what will it?", [money(own.slice(0, TOPICS_MAX), data, most)]));
@@ -52,6 +54,18 @@ function reasons(topic, opened, isFirst) {
   // The page is made anew with each look; what was opened stays open.
   box.addEventListener("toggle", () => (box.open ? opened.add(topic.topic) : opened.delete(topic.topic)));
   return box;
+}
+
+function behind({ groups, groups_error: error }) {
+  if (error) return [element("p", { class: "bad" }, error)];
+  if (!groups.length) return [element("p", { class: "quiet" }, "None: each group moves, and the next record of each is younger than an hour.")];
+  return [table("Groups that are behind", [
+    { name: "group", cell: (row) => groupLink(row.group), value: "group", kind: "left name" },
+    { name: "type", cell: (row) => row.type, value: "type", kind: "left" },
+    { name: "lag, offsets", cell: (row) => count(row.lag), value: "lag", isKey: true },
+    { name: "cause", cell: (row) => row.cause, value: "cause", kind: "left wraps", isKey: true },
+    { name: "what helps", cell: (row) => row.remedy, kind: "left wraps" },
+  ], groups, { most: TOPICS_MAX, noun: "groups" })];
 }
 
 function leftovers({ leftovers: rows, sweep_command: sweep }) {
