@@ -11,7 +11,8 @@ A consumer is the life of one client: one that starts again has another name. Cl
 in buffers, and the application gets them later. And as in Kafka, an acknowledgement of what lies
 below the start of the share partition succeeds without effect. So a delivery is only known to be
 later than an answer if its consumer began after it, or if no process was killed between, and the
-delivery count is higher than any before the answer.
+delivery count is higher than any before the answer. To a consumer that began after a release was
+answered, the delivery has a higher count than the one that was released.
 """
 
 from __future__ import annotations
@@ -59,6 +60,13 @@ class Produced(NamedTuple):
     """Before the record was produced."""
 
 
+class Release(NamedTuple):
+    """A RELEASE that was answered with success, of the delivery with this count."""
+
+    delivery_count: int
+    answered_ns: int
+
+
 @dataclass
 class Deliveries:
     """What one group's consumers tell of each record."""
@@ -67,6 +75,7 @@ class Deliveries:
     got: dict[Place, list[Got]] = field(default_factory=lambda: defaultdict(list))
     sent: dict[Place, set[str]] = field(default_factory=lambda: defaultdict(set))
     ends: dict[Place, list[End]] = field(default_factory=lambda: defaultdict(list))
+    releases: dict[Place, list[Release]] = field(default_factory=lambda: defaultdict(list))
     handled_counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """How many acknowledgements of each consumer succeeded."""
     errors: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -107,6 +116,13 @@ def deliveries(lines: Iterable[Line], group_id: str) -> Deliveries:
             kind = pending[line.consumer, place]
             if kind in FINAL:
                 found.ends[place].append(End(line.consumer, line.at_ns))
+            else:
+                count = max(
+                    each.delivery_count
+                    for each in found.got[place]
+                    if each.consumer == line.consumer
+                )
+                found.releases[place].append(Release(count, line.at_ns))
             found.handled_counts[line.consumer] += 1
             found.acknowledgements[kind] += 1
     return found
@@ -158,8 +174,10 @@ def _of_record(
         yield "gone before the limit of deliveries"
     ends = found.ends.get(place)
     if not ends:
+        yield from _fallen_counts(found, place, got)
         return
     end = min(ends, key=lambda each: each.answered_ns)
+    yield from _fallen_counts(found, place, [each for each in got if each.at_ns <= end.answered_ns])
     before = max(
         (each.delivery_count for each in got if each.at_ns <= end.answered_ns), default=count_max
     )
@@ -169,3 +187,11 @@ def _of_record(
         is_in_peace = not any(record.at_ns <= kill_ns <= each.at_ns for kill_ns in kills_ns)
         if each.at_ns > end.answered_ns and each.delivery_count > before and is_in_peace:
             yield f"delivered again end={end}"
+
+
+def _fallen_counts(found: Deliveries, place: Place, got: Sequence[Got]) -> Iterator[str]:
+    for release in found.releases.get(place, []):
+        for each in got:
+            is_later = found.started_ns[each.consumer] > release.answered_ns
+            if is_later and each.delivery_count <= release.delivery_count:
+                yield f"the delivery count fell release={release}"

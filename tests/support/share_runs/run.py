@@ -3,10 +3,11 @@
     python -m tests.support.share_runs.run --cluster III --faults 30 --seed 7
 
 Kafka's own client and confluent-kafka read a topic of numbered records in two groups, of explicit
-and of implicit acknowledgement. They accept, release and reject records, and hold some until their
-locks end. Every fault waits until all consumers work again. In the end each group must have ended
-all records; then the broker is killed once more, and must still know that. `deliveries` checks what
-the consumers logged.
+and of implicit acknowledgement; in a third one a record stays at the start of the share partition
+while those behind it are acknowledged. They accept, release and reject records, and hold some until
+their locks end. Every fault waits until all consumers work again. In the end each group must have
+ended all records; then the broker is killed once more, and must still know that. `deliveries`
+checks what the consumers logged.
 
 Exit status: 0 none found · 1 anomalies, the folder is kept.
 """
@@ -61,6 +62,7 @@ from tests.support.share_runs.deliveries import (
     deliveries,
     read_lines,
 )
+from tests.support.share_runs.share_worker import PINNED, PINNED_MIN, release_path
 
 TOPIC: Final = "tasks"
 PARTITIONS: Final = 2
@@ -78,10 +80,11 @@ TOPIC_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 GROUPS: Final = ("explicit", "implicit")
 """The groups are named by their mode."""
+ALL_GROUPS: Final = (*GROUPS, PINNED)
 COUNT_MAX: Final = 5
 TIMEOUT_S: Final = 120.0
-PROGRESS: Final = 20
-"""How many acknowledgements of each consumer succeed between two faults."""
+PROGRESS: Final = dict.fromkeys(GROUPS, 20) | {PINNED: PINNED_MIN}
+"""How many acknowledgements of each consumer of a group succeed after a fault."""
 BROKER_SETTINGS: Final[Mapping[str, str]] = {
     "auto.create.topics.enable": "false",
     "group.share.min.heartbeat.interval.ms": "500",
@@ -98,6 +101,8 @@ GROUP_CONFIG: Final[Mapping[str, str]] = {
     "share.auto.offset.reset": "earliest",
     "share.record.lock.duration.ms": "1000",
 }
+# What is held stays so until a process ends.
+PINNED_CONFIG: Final = {**GROUP_CONFIG, "share.record.lock.duration.ms": "60000"}
 CLUSTER_KINDS: Final = {"I": IsothermMember, "K": KafkaMember}
 _SOURCE = Path(__file__).with_name("ShareWorker.java")
 ANOMALIES_SHOWN: Final = 20
@@ -120,6 +125,7 @@ class Fault(enum.Enum):
 
 
 CONSUMERS: Final = (Fault.JAVA, Fault.PYTHON)
+GROUPS_OF: Final = {Fault.JAVA: GROUPS, Fault.PYTHON: ALL_GROUPS}
 
 
 class Brokers(Protocol):
@@ -224,7 +230,11 @@ class Workers:
     @property
     def consumers(self) -> list[tuple[str, str]]:
         """The group and the name of each consumer that is alive."""
-        return [(group, f"{name}-{group}") for name in self.names.values() for group in GROUPS]
+        return [
+            (group, f"{name}-{group}")
+            for fault, name in self.names.items()
+            for group in GROUPS_OF[fault]
+        ]
 
     def lines(self) -> list[Line]:
         return read_lines(sorted(self._directory.glob("*.deliveries")))
@@ -234,7 +244,7 @@ class Workers:
         name = f"{fault.value}{self._lives[fault]}"
         log = self._directory / f"{name}.deliveries"
         log.touch()
-        groups = [f"{mode}:{mode}" for mode in GROUPS]
+        groups = [f"{mode}:{mode}" for mode in GROUPS_OF[fault]]
         arguments = [*self._arguments, str(log), name, *groups]
         if fault is Fault.JAVA:
             classes = compiled(resolve_jars(), [_SOURCE])
@@ -244,6 +254,11 @@ class Workers:
             command = [sys.executable, "-m", module, *arguments]
         self._programs[fault] = Program(command, self._directory / f"{name}.log")
         self.names[fault] = name
+
+    def release(self) -> None:
+        """End what consumers hold, of this life and of later ones."""
+        for name in self.names.values():
+            release_path(self._directory / f"{name}.deliveries").touch()
 
     def require_running(self) -> None:
         for program in self._programs.values():
@@ -326,6 +341,7 @@ def run(
             kills_ns.append(time.monotonic_ns())
             play(fault, brokers, workers)
             await_progress(workers, tasks)
+        workers.release()
         try:
             await_end(brokers.servers)
         except AssertionError as stuck:
@@ -342,7 +358,7 @@ def run(
         workers.kill()
     report.records = len(tasks.places)
     lines = workers.lines()
-    for group in GROUPS:
+    for group in ALL_GROUPS:
         found = report.groups[group] = deliveries(lines, group)
         report.archived += sum(
             any(each.delivery_count == COUNT_MAX for each in got) for got in found.got.values()
@@ -372,10 +388,11 @@ def play(fault: Fault, brokers: Brokers, workers: Workers) -> None:
 
 def configure_groups(servers: str) -> None:
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    for group in GROUPS:
+    for group in ALL_GROUPS:
+        config = PINNED_CONFIG if group == PINNED else GROUP_CONFIG
         entries = [
             ConfigEntry(name, text, incremental_operation=AlterConfigOpType.SET)
-            for name, text in GROUP_CONFIG.items()
+            for name, text in config.items()
         ]
         resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
         admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
@@ -396,7 +413,12 @@ def await_progress(workers: Workers, tasks: Tasks) -> None:
         workers.require_running()
         tasks.produce()
         handled = _handled(workers)
-        return all(handled[each] >= before[each] + PROGRESS for each in workers.consumers)
+        return all(
+            handled[each] >= before[each] + PROGRESS[each[0]]
+            # One that holds a record goes on when it is released.
+            for each in workers.consumers
+            if each[0] != PINNED or not before[each]
+        )
 
     def behind() -> str:
         handled = _handled(workers)
@@ -409,7 +431,7 @@ def await_progress(workers: Workers, tasks: Tasks) -> None:
 def _handled(workers: Workers) -> Counter[tuple[str, str]]:
     lines = workers.lines()
     found: Counter[tuple[str, str]] = Counter()
-    for group in GROUPS:
+    for group in ALL_GROUPS:
         for consumer, count in deliveries(lines, group).handled_counts.items():
             found[group, consumer] = count
     return found
@@ -435,7 +457,7 @@ def lags(servers: str) -> dict[tuple[str, int], int]:
     """The number of records that have not ended, by group and partition; empty while one cannot be
     had. The state's start moves with the next write alone, as Kafka's does, so it does not tell."""
     found = {}
-    for group in GROUPS:
+    for group in ALL_GROUPS:
         answer = _ask_coordinator(servers, group)
         if answer is None:
             return {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -29,6 +29,17 @@ from tests.support.conditions import go_on_for
 POLL_S = 0.2
 COMMIT_TIMEOUT_S = 10.0
 HOLD_S = 1.5  # longer than the locks last
+
+
+PINNED = "pinned"
+"""A mode: the first record of a consumer is not acknowledged, those behind it are, one by one. So
+the start of the share partition stays, and each acknowledgement is in a write of its own, which no
+later one makes up for. It ends when the file of `release_path` is there."""
+PINNED_MIN = 12  # records behind the first one
+
+
+def release_path(log_path: Path) -> Path:
+    return log_path.with_suffix(".release")
 
 
 def acknowledgement(number: int, count: int) -> AcknowledgeType:
@@ -51,18 +62,27 @@ class Worker:
     """One consumer, in a thread."""
 
     def __init__(
-        self, servers: str, topic: str, name: str, group_id: str, mode: str, log: TextIO
+        self,
+        servers: str,
+        topic: str,
+        name: str,
+        group_id: str,
+        mode: str,
+        log: TextIO,
+        release: Path,
     ) -> None:
         self._settings = {
             "bootstrap.servers": servers,
             "group.id": group_id,
-            "share.acknowledgement.mode": mode,
+            "share.acknowledgement.mode": "implicit" if mode == "implicit" else "explicit",
             "max.poll.records": 50,
             "log_level": 0,
         }
         self._topic = topic
         self._name = f"{name}-{group_id}"
-        self._is_explicit = mode == "explicit"
+        self._is_explicit = mode != "implicit"
+        self._pins = mode == PINNED
+        self._release = release
         self._log = log
         self._write([self._line("start", f"of {group_id}")])
 
@@ -79,7 +99,10 @@ class Worker:
                 self._line("got", f"{_place(each)} {_count(each)} {_number(each)}")
                 for each in messages
             )
-            if self._is_explicit and messages:
+            if self._pins and len(messages) > PINNED_MIN:
+                self._acknowledge_behind_first(consumer, messages, stopping)
+                self._pins = False
+            elif self._is_explicit and messages:
                 self._acknowledge(consumer, messages)
         self._accept_all(messages)
         consumer.close()
@@ -97,6 +120,26 @@ class Worker:
         if not self._is_explicit:
             self._write(self._line("sent", f"{_place(each)} ACCEPT") for each in messages)
 
+    def _acknowledge_behind_first(
+        self, consumer: ShareConsumer, messages: Sequence[Message], stopping: threading.Event
+    ) -> None:
+        first, *others = sorted(messages, key=lambda each: (each.partition(), each.offset()))
+        for each in others:
+            is_released = _number(each) % 3 == 0 and _count(each) == 1
+            self._acknowledge_as(
+                consumer, each, AcknowledgeType.RELEASE if is_released else AcknowledgeType.ACCEPT
+            )
+        while not stopping.is_set() and not self._release.exists():
+            go_on_for(POLL_S)
+        self._acknowledge_as(consumer, first, AcknowledgeType.ACCEPT)
+
+    def _acknowledge_as(
+        self, consumer: ShareConsumer, message: Message, kind: AcknowledgeType
+    ) -> None:
+        consumer.acknowledge(message, kind)
+        self._write([self._line("sent", f"{_place(message)} {kind.name}")])
+        self._commit(consumer, [message])
+
     def _acknowledge(self, consumer: ShareConsumer, messages: Iterable[Message]) -> None:
         if any(is_held(_number(each), _count(each)) for each in messages):
             go_on_for(HOLD_S)
@@ -106,6 +149,10 @@ class Worker:
             consumer.acknowledge(each, kind)
             lines.append(self._line("sent", f"{_place(each)} {kind.name}"))
         self._write(lines)
+        self._commit(consumer, messages)
+
+    def _commit(self, consumer: ShareConsumer, messages: Iterable[Message]) -> None:
+        """Commit the acknowledgements of these messages, and log the answers."""
         try:
             answers = consumer.commit_sync(COMMIT_TIMEOUT_S)
         except KafkaException as error:
@@ -166,7 +213,8 @@ def main(arguments: list[str]) -> None:
         threads = []
         for group in groups:
             group_id, mode = group.split(":")
-            worker = Worker(servers, topic, name, group_id, mode, log)
+            release = release_path(Path(log_path))
+            worker = Worker(servers, topic, name, group_id, mode, log, release)
             threads.append(threading.Thread(target=worker.run, args=(stopping,)))
         for thread in threads:
             thread.start()

@@ -48,6 +48,14 @@ answered b 190 0 7 ok
     assert found(tmp_path, GOOD + late) == []
 
 
+FALLEN = (
+    GOOD.partition("got a 140")[0]
+    + """start b 140 of group
+got b 150 0 7 1 70
+sent b 160 0 7 ACCEPT
+answered b 170 0 7 ok
+"""
+)
 AGAIN = GOOD + "start b 100 of group\ngot b 170 0 7 3 70\n"
 
 
@@ -59,6 +67,7 @@ AGAIN = GOOD + "start b 100 of group\ngot b 170 0 7 3 70\n"
         ("delivery count", GOOD.replace("7 2 70", "7 4 70")),
         ("gone", GOOD.replace("ACCEPT", "RELEASE")),
         ("delivered again", AGAIN),
+        ("the delivery count fell", FALLEN),
         ("later consumer", GOOD + "start b 170 of group\ngot b 180 0 7 1 70\n"),
     ],
 )
