@@ -33,15 +33,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         fields = {
             "state_epoch": state.state_epoch,
             "start_offset": state.start_offset,
-            "state_batches": [
-                {
-                    "first_offset": batch.first_offset,
-                    "last_offset": batch.last_offset_inclusive,
-                    "delivery_state": batch.delivery_state,
-                    "delivery_count": batch.delivery_count,
-                }
-                for batch in state.batches
-            ],
+            "state_batches": [batch.fields() for batch in state.batches],
         }
         return PartitionAnswer(shard, fields)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.apis.share_version import MEMBER_ID_LENGTH_MAX
 from isotherm.broker.coordinators.shares.share_state_records import NO_TOPIC_ID, SharePartitionKey
 from isotherm.broker.error_mapping import error_code, error_message
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
@@ -33,8 +34,6 @@ from isotherm.errors import InvalidRequestError, IsothermError, UnsupportedVersi
 from isotherm.protocol.leader_hints import LeaderIdAndEpoch, NodeEndpoint
 
 FIRST_RENEWAL_VERSION = 2
-# As long as a UUID in text.
-MEMBER_ID_SIZE_MAX = 36
 
 _GROUP = on_group(Operation.READ)
 
@@ -62,9 +61,9 @@ def checked_member(context: RequestContext, request: Any) -> MemberKey:
         raise UnsupportedVersionError(f"share groups are off feature={SHARE_VERSION_FEATURE}")
     if request.group_id is None:
         raise InvalidRequestError("the request has no group id")
-    if not request.member_id or len(request.member_id) > MEMBER_ID_SIZE_MAX:
+    if not request.member_id or len(request.member_id) > MEMBER_ID_LENGTH_MAX:
         raise InvalidRequestError(
-            f"a member id has 1 to {MEMBER_ID_SIZE_MAX} characters group_id={request.group_id}"
+            f"a member id has 1 to {MEMBER_ID_LENGTH_MAX} characters group_id={request.group_id}"
         )
     return MemberKey(request.group_id, request.member_id)
 

@@ -13,7 +13,6 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.shares.share_shard import ShareShard
 from isotherm.broker.coordinators.shares.share_state_records import NO_TOPIC_ID, SharePartitionKey
-from isotherm.broker.coordinators.shares.state_batches import StateBatch
 from isotherm.broker.error_mapping import error_code, error_message
 from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation
@@ -100,13 +99,3 @@ async def _fields(
         else:
             return {"error_code": ErrorCode.none, "error_message": None, **answer.fields}
     return {"error_code": error_code(answer), "error_message": error_message(answer), **failed}
-
-
-def batches_of(entries: Any) -> tuple[StateBatch, ...]:
-    """The state batches of a request."""
-    return tuple(
-        StateBatch(
-            entry.first_offset, entry.last_offset, entry.delivery_count, entry.delivery_state
-        )
-        for entry in entries
-    )

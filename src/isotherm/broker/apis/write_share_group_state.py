@@ -17,13 +17,13 @@ from isotherm.broker.apis.share_state_answers import (
     ITEMS,
     PartitionAnswer,
     answer_partitions,
-    batches_of,
 )
 from isotherm.broker.coordinators.shares.share_state import StateWrite
 from isotherm.broker.coordinators.shares.share_state_records import (
     UNKNOWN_COUNT,
     SharePartitionKey,
 )
+from isotherm.broker.coordinators.shares.state_batches import StateBatch
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
@@ -41,7 +41,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             entry.leader_epoch,
             entry.start_offset,
             entry.delivery_complete_count if has_count else UNKNOWN_COUNT,
-            batches_of(entry.state_batches),
+            tuple(map(StateBatch.of, entry.state_batches)),
         )
         return PartitionAnswer(coordinator.write(key, written), {})
 

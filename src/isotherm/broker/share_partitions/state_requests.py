@@ -97,15 +97,7 @@ class WriteState:
             "leader_epoch": write.leader_epoch,
             "start_offset": write.start_offset,
             "delivery_complete_count": write.delivery_complete_count,
-            "state_batches": [
-                {
-                    "first_offset": batch.first_offset,
-                    "last_offset": batch.last_offset_inclusive,
-                    "delivery_state": batch.delivery_state,
-                    "delivery_count": batch.delivery_count,
-                }
-                for batch in write.batches
-            ],
+            "state_batches": [batch.fields() for batch in write.batches],
         }
 
     def result(self, answer: Any) -> StateResult:
@@ -132,12 +124,7 @@ class ReadByLeader:
 
     def result(self, answer: Any) -> StateResult:
         """The result in the partition's entry of a response."""
-        batches = tuple(
-            StateBatch(
-                batch.first_offset, batch.last_offset, batch.delivery_count, batch.delivery_state
-            )
-            for batch in answer.state_batches
-        )
+        batches = tuple(map(StateBatch.of, answer.state_batches))
         return ReadState(answer.state_epoch, answer.start_offset, batches)
 
 

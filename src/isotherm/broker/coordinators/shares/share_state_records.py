@@ -15,7 +15,6 @@ import functools
 import re
 import struct
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
@@ -232,7 +231,7 @@ def _snapshot(value: Buffer) -> ShareSnapshot:
         read.leader_epoch,
         read.start_offset,
         read.delivery_complete_count,
-        _batches(read.state_batches),
+        tuple(map(StateBatch.of, read.state_batches)),
         read.create_timestamp,
         read.write_timestamp,
     )
@@ -245,16 +244,7 @@ def _update(value: Buffer) -> ShareUpdate:
         read.leader_epoch,
         read.start_offset,
         read.delivery_complete_count,
-        _batches(read.state_batches),
-    )
-
-
-def _batches(read: Iterable[StateBatchSchema]) -> tuple[StateBatch, ...]:
-    return tuple(
-        StateBatch(
-            schema.first_offset, schema.last_offset, schema.delivery_count, schema.delivery_state
-        )
-        for schema in read
+        tuple(map(StateBatch.of, read.state_batches)),
     )
 
 

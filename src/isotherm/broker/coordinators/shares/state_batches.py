@@ -9,8 +9,8 @@ Source: Kafka PersisterStateBatchCombiner, PersisterStateBatch.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Self
 
 from isotherm.types import Offset
 
@@ -29,6 +29,22 @@ class StateBatch(NamedTuple):
     def delivery(self) -> tuple[int, int]:
         """What has precedence where batches overlap."""
         return self.delivery_count, self.delivery_state
+
+    @classmethod
+    def of(cls, entry: Any) -> Self:
+        """The batch of an entry of a request, a response or a record."""
+        return cls(
+            entry.first_offset, entry.last_offset, entry.delivery_count, entry.delivery_state
+        )
+
+    def fields(self) -> Mapping[str, int]:
+        """The fields of such an entry."""
+        return {
+            "first_offset": self.first_offset,
+            "last_offset": self.last_offset_inclusive,
+            "delivery_state": self.delivery_state,
+            "delivery_count": self.delivery_count,
+        }
 
 
 def combined_batches(
