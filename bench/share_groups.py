@@ -5,6 +5,9 @@ take its records together, in the implicit mode: each poll accepts what the one 
 is a group of its own, which begins at earliest. Rates are totals, from the first record that any
 member gets to the last; a member ends after IDLE_S without one.
 
+The same is measured of Kafka's own client (bench/KafkaShareConsumers.java): its members are threads
+of one process, and end when all records are taken.
+
 In two cases a batch has as many records as a member takes with one fetch. One member, and one
 consumer whose fetches have room for one batch, read the same topic: the CPU of a share fetch with
 its acknowledgement, beside that of a fetch.
@@ -13,11 +16,13 @@ its acknowledgement, beside that of a fetch.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import psutil
 from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition
@@ -30,9 +35,10 @@ from confluent_kafka.admin import (
 )
 
 from bench.harness import Case, Question, main
-from bench.load import Metrics, begin_at_once
+from bench.load import JAVA_CLIENT_OPTIONS, LOAD_TIMEOUT_S, Metrics, begin_at_once
 from bench.servers import Server
 from bench.topics import create, create_filled, delete
+from oracle.kafka import java_command
 
 MEMBERS = (1, 4, 16)
 RECORD_SIZE = 1024
@@ -46,7 +52,7 @@ def build_cases(scale: float) -> Sequence[Case]:
     records = int(RECORDS * scale)
     of_members = [
         Case(
-            name=f"x{members} {RECORD_SIZE} B",
+            name=f"x{members}{client} {RECORD_SIZE} B",
             parameters={"members": members, "record_size": RECORD_SIZE, "records": records},
             bytes_moved=records * RECORD_SIZE,
             prepare=partial(
@@ -56,10 +62,11 @@ def build_cases(scale: float) -> Sequence[Case]:
                 record_size=RECORD_SIZE,
                 compression="none",
             ),
-            measure=partial(_measure, members=members, records=records),
+            measure=partial(measure, members=members, records=records),
             finish=partial(delete, topic=f"shared-{members}"),
-            is_quick=members == 4,
+            is_quick=members == 4 and not client,
         )
+        for client, measure in (("", _measure), (" Java", _measure_java))
         for members in MEMBERS
     ]
     batches = records // BATCH_RECORDS
@@ -124,7 +131,8 @@ def _measure_consumer(server: Server, *, topic: str, batches: int) -> Metrics:
     }
 
 
-def _measure(server: Server, *, members: int, records: int, topic: str | None = None) -> Metrics:
+def _new_group(server: Server) -> str:
+    """The id of a group that begins at earliest."""
     group = str(uuid.uuid4())
     entry = ConfigEntry(
         "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
@@ -132,6 +140,33 @@ def _measure(server: Server, *, members: int, records: int, topic: str | None = 
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": server.bootstrap_server})
     admin.incremental_alter_configs([resource])[resource].result()
+    return group
+
+
+def _measure_java(server: Server, *, members: int, records: int) -> Metrics:
+    source = Path(__file__).with_name("KafkaShareConsumers.java")
+    arguments = [
+        *(str(source), server.bootstrap_server, f"shared-{members}"),
+        *(_new_group(server), str(records), str(members)),
+    ]
+    completed = subprocess.run(
+        java_command(*arguments, options=JAVA_CLIENT_OPTIONS),
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=LOAD_TIMEOUT_S,
+        check=True,
+    )
+    run = json.loads(completed.stdout)
+    return {
+        "records_per_s": (records + run["repeated"]) / run["seconds"],
+        "mb_per_s": run["bytes"] / 1e6 / run["seconds"],
+        "repeated": run["repeated"],
+        "client_cpu_s": run["client_cpu_s"],
+    }
+
+
+def _measure(server: Server, *, members: int, records: int, topic: str | None = None) -> Metrics:
+    group = _new_group(server)
     module = [
         "bench.share_groups",
         "member",
