@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
@@ -17,9 +26,12 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from isotherm.broker.apis import unread_partitions
 from isotherm.broker.cluster.replica_cluster import STATE_AGE
 from isotherm.errors import ConfigError, UnsupportedVersionError
+from isotherm.remote.metadata.manifest_metadata import ManifestReader
 from isotherm.remote.storage.layout.names import LOCAL_TIERED_STORAGE
+from isotherm.types import TopicIdPartition
 from oracle.consumed_records import ConsumedRecord, consume_all
 from oracle.kafka import run_tool
 from oracle.tools import CONSOLE_CONSUMER
@@ -272,11 +284,107 @@ def test_what_a_bucket_gains_and_loses_is_seen_without_a_restart(
         assert records_of(replica, "anew", 0) == [b"again-0"]
 
 
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Partition 1 is not read before the event."""
+    may_read = threading.Event()
+    read_partition = ManifestReader.read_partition
+
+    def read(reader: ManifestReader, partition: TopicIdPartition, *others: Any) -> Any:
+        if partition.partition == 1:
+            assert may_read.wait(TIMEOUT_S)
+        return read_partition(reader, partition, *others)
+
+    monkeypatch.setattr(ManifestReader, "read_partition", read)
+    yield may_read
+    may_read.set()
+
+
+def test_a_partition_is_served_while_another_one_is_not_read(
+    left: Left, held: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unread_partitions, "FIRST_WAIT_S", 0.1)
+    monkeypatch.setattr(unread_partitions, "REST_WAIT_S", 0.1)
+    expected: dict[int, list[bytes | None]] = {
+        number: [e.value for e in left.expected[READ_UNCOMMITTED] if e.partition == number]
+        for number in left.ends
+    }
+    with EmbeddedReplica(tmp_path / "scratch", left.bucket) as replica:
+        client = {"bootstrap.servers": replica.bootstrap_servers}
+        # Both are there from the start.
+        admin = AdminClient(client)
+        assert set(admin.list_topics(TOPIC, timeout=TIMEOUT_S).topics[TOPIC].partitions) == {0, 1}
+        consumer = Consumer(
+            {
+                **client,
+                "group.id": "x",
+                "auto.offset.reset": "error",
+                "isolation.level": READ_UNCOMMITTED,
+            }
+        )
+        # One begins where the history does, the other at an offset that it knows: neither an empty
+        # log nor an end that is not the end is shown.
+        consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING), TopicPartition(TOPIC, 1, 2)])
+        got: dict[int, list[bytes | None]] = {0: [], 1: []}
+
+        def poll() -> None:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None
+            assert message.error() is None
+            got[message.partition() or 0].append(message.value())
+
+        while len(got[0]) < len(expected[0]):
+            poll()
+        place = TopicPartition(TOPIC, 1)
+        with pytest.raises(KafkaException, match="NOT_LEADER_FOR_PARTITION"):
+            admin.list_offsets({place: OffsetSpec.latest()})[place].result(TIMEOUT_S)
+        assert got == {0: expected[0], 1: []}
+        held.set()
+        while len(got[1]) < len(expected[1]) - 2:
+            poll()
+        consumer.close()
+        assert got == {0: expected[0], 1: expected[1][2:]}
+        wait_until(lambda: len(histories(replica)) == 2)
+        end = admin.list_offsets({place: OffsetSpec.latest()})[place].result(TIMEOUT_S).offset
+        assert end == left.ends[1]
+
+
+def test_a_store_that_is_away_at_the_start_is_waited_for(
+    left: Left, held: threading.Event, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with EmbeddedReplica(tmp_path / "scratch", left.bucket) as replica:
+        wait_until(lambda: len(histories(replica)) == 1)
+        left.bucket.rename(tmp_path / "away")
+        held.set()
+        wait_until(lambda: "cannot be read" in caplog.text, "a failed reading")
+        (tmp_path / "away").rename(left.bucket)
+        got = consume_all(replica.bootstrap_servers, TOPIC, isolation_level=READ_COMMITTED)
+        assert got == left.expected[READ_COMMITTED]
+
+
+def test_of_two_topics_with_one_name_the_newest_is_served_from_the_start(
+    left: Left, open_tiers: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    later = open_tiers(tmp_path / "later")
+    later.create_topic(TOPIC)
+    later.produce(TOPIC, (b"k", b"later-0"), (b"k", b"later-1"))
+    later.expect_remote_ends(TOPIC, 0)
+    later.stop()
+    for folder in (tmp_path / "later" / "bucket").iterdir():
+        shutil.copytree(folder, left.bucket / folder.name, dirs_exist_ok=True)
+    with EmbeddedReplica(tmp_path / "scratch", left.bucket) as replica:
+        assert histories(replica) == {(TOPIC, 0): (0, 1)}
+        assert records_of(replica, TOPIC, 0) == [b"later-0"]
+    assert "an earlier topic of this name is left out" in caplog.text
+
+
 def test_a_store_that_is_away_leaves_what_was_known(
     left: Left, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     with EmbeddedReplica(tmp_path / "scratch", left.bucket, list_interval_s=0.01) as replica:
+        wait_until(lambda: len(histories(replica)) == len(left.ends), "the first reading")
         left.bucket.rename(tmp_path / "away")
         wait_until(lambda: "background task failed" in caplog.text, "a failed listing")
         before_s = replica.node.metrics.value(STATE_AGE)

@@ -130,10 +130,12 @@ class ReplicaCluster:
     def begin_histories(
         self, replica_manager: ReplicaManager, control_executor: ThreadPoolExecutor
     ) -> None:
-        """Give each partition its history. Later changes of the tier are followed from here on:
-        each `pass_interval_s` a thread looks, and the control thread applies what it has seen."""
+        """Give each partition its history. What else is in the tier, and later changes of it, are
+        followed from here on: each `pass_interval_s` a thread looks, and the control thread applies
+        what it has seen."""
         self._apply(replica_manager)
-        _logger.info("history is served partitions=%d", len(self._begun))
+        if not self.looks_again:
+            _logger.info("history is served partitions=%d", len(self._begun))
         metrics, clock = self._surroundings.metrics, self._surroundings.clock
         metrics.computed_gauge(
             STATE_AGE,
@@ -146,17 +148,25 @@ class ReplicaCluster:
         )
 
         def go_on() -> None:
-            self.look()
-            control_executor.submit(self._apply, replica_manager).result()
+            while True:
+                self.look()
+                control_executor.submit(self._apply, replica_manager).result()
+                if not self.looks_again:
+                    return
 
         self._task = PeriodicTask(
             "isotherm-replica",
             go_on,
             clock,
-            initial_delay_s=self.pass_interval_s,
+            initial_delay_s=0.0 if self.looks_again else self.pass_interval_s,
             interval_s=self.pass_interval_s,
         )
         self._task.start()
+
+    @property
+    def looks_again(self) -> bool:
+        """Whether the next look comes at once."""
+        return False
 
     def look(self) -> None:
         """Read what there is now into `_histories`. Raises IsothermError; what was known then

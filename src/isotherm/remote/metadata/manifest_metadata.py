@@ -2,7 +2,8 @@
 
     ManifestReader ──► BucketContent ──► ManifestMetadataManager
 
-Each listing of the bucket shows what is new and what is gone. A segment whose manifest cannot be
+At the start each partition is read alone, in any order. Later each listing of the bucket shows what
+is new and what is gone. A segment whose manifest cannot be
 read, or whose log is not whole, is left out with a warning: reads of its offsets then end with the
 error for a hole.
 """
@@ -10,16 +11,18 @@ error for a hole.
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import NamedTuple, NoReturn
 
 from isotherm.errors import (
     PolicyViolationError,
     RemoteResourceNotFoundError,
+    RemoteStorageError,
     UnsupportedVersionError,
 )
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
@@ -35,6 +38,8 @@ from isotherm.remote.storage.inventory import (
     MANIFEST_READ_THREADS,
     DamagedSegment,
     SegmentObjects,
+    list_partition,
+    list_partitions,
     list_segment_objects,
     open_for_reading,
     read_segment,
@@ -58,6 +63,22 @@ class BucketContent(NamedTuple):
     new: tuple[RemoteLogSegmentMetadata, ...]
 
 
+class _Reading(NamedTuple):
+    """What was read of listed segments: those that are whole, as in BucketContent, those that are
+    damaged, and how many were deleted since the listing."""
+
+    content: BucketContent
+    damaged: dict[uuid.UUID, SegmentObjects]
+    deleted_count: int
+
+
+@dataclass(slots=True)
+class ReadPace:
+    """How many manifests of a partition are read or wait. It may change while they are read."""
+
+    pending_max: int
+
+
 class ManifestMetadataManager(CachedReads):
     """See `isotherm.remote.metadata.api.RemoteLogMetadataManager`. Every partition of the bucket is
     assigned. The writers raise PolicyViolationError.
@@ -77,26 +98,32 @@ class ManifestMetadataManager(CachedReads):
     def take_over(self, content: BucketContent) -> set[TopicIdPartition]:
         """Add the new segments, and drop those that the bucket no longer has. Returns the
         partitions that differ."""
-        added: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
-        for segment in content.new:
-            added[segment.topic_id_partition].append(segment)
         dropped: dict[TopicIdPartition, list[uuid.UUID]] = defaultdict(list)
         for segment_id in self._owners.keys() - content.segments:
             dropped[self._owners.pop(segment_id)].append(segment_id)
         for owner, segment_ids in dropped.items():
             _drop(self._caches[owner], segment_ids)
-        for owner, segments in added.items():
-            if owner not in self._caches:
-                self._caches[owner] = RemoteLogMetadataCache(owner)
-            _add(self._caches[owner], segments)
-            self._owners.update((each.segment_id.id, owner) for each in segments)
-            topic = (owner.topic, owner.topic_id)
-            newest_ms = max(each.event_timestamp_ms for each in segments)
-            self._newest_ms[topic] = max(newest_ms, self._newest_ms.get(topic, newest_ms))
+        added = self.add(content.new)
         for owner in dropped:
             if not len(self._caches[owner]):
                 del self._caches[owner]
-        return added.keys() | dropped.keys()
+        return added | dropped.keys()
+
+    def add(self, segments: Iterable[RemoteLogSegmentMetadata]) -> set[TopicIdPartition]:
+        """Add new segments. Each partition among them counts as read from here on. Returns these
+        partitions. For the caller of `take_over`."""
+        added: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
+        for segment in segments:
+            added[segment.topic_id_partition].append(segment)
+        for owner, new in added.items():
+            if owner not in self._caches:
+                self._caches[owner] = RemoteLogMetadataCache(owner)
+            _add(self._caches[owner], new)
+            self._owners.update((each.segment_id.id, owner) for each in new)
+            topic = (owner.topic, owner.topic_id)
+            newest_ms = max(each.event_timestamp_ms for each in new)
+            self._newest_ms[topic] = max(newest_ms, self._newest_ms.get(topic, newest_ms))
+        return set(added)
 
     def newest_topics(self) -> set[TopicOfId]:
         """The newest topic of each name: a topic that was deleted and created again has another id,
@@ -151,7 +178,10 @@ class ManifestMetadataManager(CachedReads):
 
 
 class ManifestReader:
-    """Reads the manifests of a bucket, each once. For one thread."""
+    """Reads the manifests of a bucket, each once.
+
+    Several threads may call `read_partition`, each for other partitions. Otherwise for one
+    thread."""
 
     def __init__(
         self,
@@ -173,6 +203,8 @@ class ManifestReader:
         self._selects_topic = selects_topic
         # Each is told once, and read again when its objects differ.
         self._damaged: dict[uuid.UUID, SegmentObjects] = {}
+        self._lock = threading.Lock()
+        self._folders: dict[TopicIdPartition, str] = {}
 
     def read(self, known: Collection[uuid.UUID]) -> BucketContent:
         """List the bucket, and read the manifests of segments that are not `known`.
@@ -180,37 +212,82 @@ class ManifestReader:
         At most MANIFEST_READ_THREADS manifests are read at once, and PENDING_MANIFESTS_MAX wait.
         Raises RemoteStorageError if the store does not answer.
         """
+        objects = list_segment_objects(self._client, self._layout, self._selects_topic)
+        with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-manifests") as pool:
+            reading = self._read(objects, known, pool, ReadPace(PENDING_MANIFESTS_MAX))
+        self._damaged = reading.damaged
+        return reading.content
+
+    def partitions(self) -> Sequence[TopicIdPartition]:
+        """The partitions with a folder, in the order of their names. Their segments are not listed.
+        Raises RemoteStorageError if the store does not answer."""
+        self._folders = list_partitions(self._client, self._layout, self._selects_topic)
+        return tuple(self._folders)
+
+    def read_partition(
+        self, partition: TopicIdPartition, pool: Executor, pace: ReadPace
+    ) -> tuple[RemoteLogSegmentMetadata, ...]:
+        """List a partition of `partitions`, and read its manifests in `pool`.
+
+        Raises RemoteStorageError if the store does not answer, or if segments went away meanwhile:
+        the caller tries again.
+        """
+        objects = list_partition(self._client, self._layout, self._folders[partition])
+        if not objects and not list_partitions(self._client, self._layout, self._selects_topic):
+            # A folder that is not mounted lists as an empty one.
+            raise RemoteStorageError(f"the bucket has no folder any more partition={partition}")
+        reading = self._read(objects, (), pool, pace)
+        if reading.deleted_count:
+            # They may be the whole end of the history.
+            raise RemoteStorageError(
+                "segments went away while the partition was read"
+                f" partition={partition} segments={reading.deleted_count}"
+            )
+        with self._lock:
+            self._damaged |= reading.damaged
+        return reading.content.new
+
+    def _read(
+        self,
+        objects: Iterable[SegmentObjects],
+        known: Collection[uuid.UUID],
+        pool: Executor,
+        pace: ReadPace,
+    ) -> _Reading:
+        deleted_count = 0
         segments: set[uuid.UUID] = set()
         new: list[RemoteLogSegmentMetadata] = []
         damaged: dict[uuid.UUID, SegmentObjects] = {}
         pending: deque[Future[RemoteLogSegmentMetadata | DamagedSegment | None]] = deque()
 
         def take_first() -> None:
+            nonlocal deleted_count
             outcome = pending.popleft().result()
             if isinstance(outcome, DamagedSegment):
                 damaged[outcome.objects.segment_id.id] = outcome.objects
                 _warn(outcome)
-            elif outcome is not None:
+            elif outcome is None:
+                deleted_count += 1
+            else:
                 segments.add(outcome.segment_id.id)
                 new.append(outcome)
 
-        with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-manifests") as pool:
-            for listed in list_segment_objects(self._client, self._layout, self._selects_topic):
-                segment_id = listed.segment_id.id
-                if self._commit_suffix not in listed.objects:
-                    continue
-                if segment_id in known:
-                    segments.add(segment_id)
-                elif self._damaged.get(segment_id) == listed:
-                    damaged[segment_id] = listed
-                else:
-                    pending.append(pool.submit(read_segment, self._client, self._layout, listed))
-                    if len(pending) > PENDING_MANIFESTS_MAX:
-                        take_first()
-            while pending:
-                take_first()
-        self._damaged = damaged
-        return BucketContent(frozenset(segments), tuple(new))
+        for listed in objects:
+            segment_id = listed.segment_id.id
+            if self._commit_suffix not in listed.objects:
+                continue
+            if segment_id in known:
+                segments.add(segment_id)
+            elif self._damaged.get(segment_id) == listed:
+                damaged[segment_id] = listed
+            else:
+                pending.append(pool.submit(read_segment, self._client, self._layout, listed))
+                if len(pending) >= pace.pending_max:
+                    take_first()
+        while pending:
+            take_first()
+        content = BucketContent(frozenset(segments), tuple(new))
+        return _Reading(content, damaged, deleted_count)
 
 
 def _warn(damaged: DamagedSegment) -> None:

@@ -24,7 +24,7 @@ from isotherm.remote.storage.manifest.chunk_index import stored_file_size
 from isotherm.remote.storage.object_client import ObjectClient, StoredObject, open_object_store
 from isotherm.remote.storage.object_store import fetch_manifest
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.types import Offset
+from isotherm.types import Offset, TopicIdPartition
 
 MANIFEST_READ_THREADS = 16
 """Manifests that are read at once. They are small, so reading one is mostly waiting."""
@@ -76,20 +76,50 @@ def list_segment_objects(
     An object that one of LISTINGS listings shows exists.
     """
     with ThreadPoolExecutor(LISTING_THREADS, "isotherm-listing") as pool:
-        root = layout.root_directory
-        topics = _union([pool.submit(client.list_directories, root) for _ in range(LISTINGS)])
-        selected = [
-            directory + "/"
-            for directory in sorted(topics)
-            if (topic := layout.directory_topic(directory)) is not None and wants_topic(topic)
-        ]
-        levels = [
-            [pool.submit(client.list_level, each) for _ in range(LISTINGS)] for each in selected
-        ]
-        for level in levels:
-            folders, objects = zip(*(future.result() for future in level), strict=True)
-            yield from _group_by_segment(set().union(*objects), layout)
-            yield from _list_folders(client, layout, sorted(set().union(*folders)), pool)
+        for folders, objects in _list_topics(client, layout, wants_topic, pool):
+            yield from _group_by_segment(objects, layout)
+            yield from _list_folders(client, layout, folders, pool)
+
+
+def list_partitions(
+    client: ObjectClient, layout: Layout, wants_topic: Callable[[str], bool]
+) -> dict[TopicIdPartition, str]:
+    """The folder of each partition of the wanted topics, in the order of their names. Nothing in
+    the folders is listed: there may be a partition without a whole segment among them."""
+    with ThreadPoolExecutor(LISTING_THREADS, "isotherm-listing") as pool:
+        return {
+            partition: folder + "/"
+            for folders, _ in _list_topics(client, layout, wants_topic, pool)
+            for folder in folders
+            if (partition := layout.directory_partition(folder)) is not None
+        }
+
+
+def list_partition(client: ObjectClient, layout: Layout, folder: str) -> list[SegmentObjects]:
+    """The segments in one folder of `list_partitions`, whole or not."""
+    with ThreadPoolExecutor(LISTINGS, "isotherm-listing") as pool:
+        listings = [pool.submit(_list_folder, client, folder) for _ in range(LISTINGS)]
+        return _group_by_segment(_union(listings), layout)
+
+
+def _list_topics(
+    client: ObjectClient,
+    layout: Layout,
+    wants_topic: Callable[[str], bool],
+    pool: ThreadPoolExecutor,
+) -> Iterator[tuple[list[str], set[StoredObject]]]:
+    """The folders in the folder of each wanted topic, sorted, and the objects beside them."""
+    root = layout.root_directory
+    topics = _union([pool.submit(client.list_directories, root) for _ in range(LISTINGS)])
+    selected = [
+        directory + "/"
+        for directory in sorted(topics)
+        if (topic := layout.directory_topic(directory)) is not None and wants_topic(topic)
+    ]
+    levels = [[pool.submit(client.list_level, each) for _ in range(LISTINGS)] for each in selected]
+    for level in levels:
+        folders, objects = zip(*(future.result() for future in level), strict=True)
+        yield sorted(set().union(*folders)), set().union(*objects)
 
 
 def _list_folders(

@@ -159,6 +159,9 @@ class AivenLayout:
             return None
         return split[0]
 
+    def directory_partition(self, directory: str) -> TopicIdPartition | None:
+        return _parse_directory(directory, self._key_prefix)
+
     def parse_key(self, key: str) -> SegmentObjectKey | None:
         directory, _, name = key.rpartition("/")
         partition = _parse_directory(directory, self._key_prefix)

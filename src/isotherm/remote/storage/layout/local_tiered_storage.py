@@ -93,18 +93,10 @@ class LocalTieredStorageLayout:
         return IndexLocation(self._index_key(metadata, index_type), 0, None)
 
     def directory_topic(self, directory: str) -> str | None:
-        partition = self._parse_directory(directory)
+        partition = self.directory_partition(directory)
         return None if partition is None else partition.topic
 
-    def parse_key(self, key: str) -> SegmentObjectKey | None:
-        directory, _, name = key.rpartition("/")
-        partition = self._parse_directory(directory)
-        file = parse_segment_file(name)
-        if partition is None or file is None:
-            return None
-        return SegmentObjectKey(partition, file.start_offset, file.segment_uuid, file.suffix)
-
-    def _parse_directory(self, directory: str) -> TopicIdPartition | None:
+    def directory_partition(self, directory: str) -> TopicIdPartition | None:
         name = directory.removeprefix(self._key_prefix)
         if not directory.startswith(self._key_prefix) or "/" in name:
             return None
@@ -116,6 +108,14 @@ class LocalTieredStorageLayout:
         if not topic or not dash or partition is None:
             return None
         return TopicIdPartition(split[1], topic, partition)
+
+    def parse_key(self, key: str) -> SegmentObjectKey | None:
+        directory, _, name = key.rpartition("/")
+        partition = self.directory_partition(directory)
+        file = parse_segment_file(name)
+        if partition is None or file is None:
+            return None
+        return SegmentObjectKey(partition, file.start_offset, file.segment_uuid, file.suffix)
 
     def _index_key(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> str:
         return f"{self._main_path(metadata)}.{INDEX_SUFFIXES[kind]}"

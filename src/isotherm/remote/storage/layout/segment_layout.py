@@ -6,7 +6,7 @@ relative to the store's URL and begin with the `key.prefix` setting.
     copy     uploads()  -> objects in order; the last is the mark that the segment is whole
     read     log_key(), manifest_key(), index_location()
     delete   object_keys() in reverse order, so that the mark goes first
-    listing  root_directory, directory_topic(), parse_key()
+    listing  root_directory, directory_topic(), directory_partition(), parse_key()
 """
 
 from __future__ import annotations
@@ -99,6 +99,9 @@ class Layout(Protocol):
 
     def directory_topic(self, directory: str) -> str | None:
         """The topic of a folder directly under `root_directory`; None for another folder."""
+
+    def directory_partition(self, directory: str) -> TopicIdPartition | None:
+        """The partition whose segments lie in a folder; None for another folder."""
 
     def parse_key(self, key: str) -> SegmentObjectKey | None:
         """Parse a key of a listing; None if it is not one of this layout."""

@@ -1,0 +1,132 @@
+"""Requests for partitions of a bucket that a read replica has not read yet.
+
+    ListOffsets, OffsetForLeaderEpoch   wait for them, and are then answered as usual
+    Fetch                               asks for them, and does not wait: the other partitions of
+                                        the request are there
+
+A partition that is still unread then is answered NOT_LEADER_OR_FOLLOWER, which clients retry. An
+answer never comes from a part of a partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.broker.server.requests.served_api import Api, Handler
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.types import TopicIdPartition
+
+FIRST_WAIT_S = 10.0
+"""How long a request waits while none of its partitions is read: less than clients wait for an
+answer. Some clients give up after the second error."""
+REST_WAIT_S = 1.0
+"""How long it waits for the rest: consumers read those that are there meanwhile."""
+
+
+class UnreadPartitions:
+    """The partitions that are not read yet. One thread calls `note_read`; `wait` is for the event
+    loop."""
+
+    def __init__(
+        self,
+        partitions: Collection[TopicIdPartition],
+        ask: Callable[[Collection[TopicIdPartition]], None],
+    ) -> None:
+        """`ask` returns at once; any thread may call it."""
+        self._reads: dict[TopicIdPartition, Future[None]] = {each: Future() for each in partitions}
+        self._names: dict[tuple[str | uuid.UUID, int], TopicIdPartition] = {}
+        for each in partitions:
+            self._names[each.topic, each.partition] = each
+            self._names[each.topic_id, each.partition] = each
+        self._ask = ask
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+    @property
+    def partitions(self) -> tuple[TopicIdPartition, ...]:
+        return tuple(self._reads)
+
+    def note_read(self, partition: TopicIdPartition) -> None:
+        """Requests for the partition are served from here on, or never will be."""
+        self._reads.pop(partition).set_result(None)
+
+    def ask(self, keys: Collection[tuple[Any, int]]) -> list[TopicIdPartition]:
+        """Ask for the unread partitions among these, each a topic's name or id and a number."""
+        places = [self._names[key] for key in keys if key in self._names]
+        unread = [place for place in places if place in self._reads]
+        if unread:
+            self._ask(unread)
+        return unread
+
+    async def wait(self, keys: Collection[tuple[Any, int]]) -> None:
+        """Return when the partitions are read. Waits at most FIRST_WAIT_S until one of them is, and
+        then REST_WAIT_S."""
+        unread = self.ask(keys)
+        # One that was read since is missing.
+        reads = [read for each in unread if (read := self._reads.get(each)) is not None]
+        futures = {asyncio.wrap_future(read) for read in reads}
+        if len(futures) == len(set(keys)):
+            _, futures = await asyncio.wait(
+                futures, timeout=FIRST_WAIT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+        if futures:
+            await asyncio.wait(futures, timeout=REST_WAIT_S)
+
+
+def awaiting_apis(apis: Mapping[int, Api], unread: UnreadPartitions) -> Mapping[int, Api]:
+    handlers: dict[int, Callable[[Handler, UnreadPartitions], Handler]] = {
+        ApiKey.FETCH: _fetch,
+        ApiKey.LIST_OFFSETS: _list_offsets,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: _epoch_ends,
+    }
+    replaced = {
+        key: dataclasses.replace(apis[key], handle=make(apis[key].handle, unread))
+        for key, make in handlers.items()
+    }
+    return {**apis, **replaced}
+
+
+def _fetch(handle: Handler, unread: UnreadPartitions) -> Handler:
+    def answer(context: RequestContext, request: Any) -> Any:
+        if unread:
+            unread.ask(
+                [
+                    (topic.topic_id or topic.name, partition.partition)
+                    for topic in request.topics
+                    for partition in topic.partitions
+                ]
+            )
+        return handle(context, request)
+
+    return answer
+
+
+def _list_offsets(handle: Handler, unread: UnreadPartitions) -> Handler:
+    async def answer(context: RequestContext, request: Any) -> Any:
+        await unread.wait(
+            {(t.name, each.partition_index) for t in request.topics for each in t.partitions}
+        )
+        return await _awaited(handle(context, request))
+
+    return answer
+
+
+def _epoch_ends(handle: Handler, unread: UnreadPartitions) -> Handler:
+    async def answer(context: RequestContext, request: Any) -> Any:
+        await unread.wait(
+            {(t.topic, each.partition) for t in request.topics for each in t.partitions}
+        )
+        return await _awaited(handle(context, request))
+
+    return answer
+
+
+async def _awaited(response: Any) -> Any:
+    return await response if hasattr(response, "__await__") else response
