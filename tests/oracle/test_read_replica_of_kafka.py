@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from isotherm.client.node_address import NodeAddress
 from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError
 from isotherm.storage_view.cluster_storage import StorageReader
+from isotherm.storage_view.partition_storage import StorageSums
 from isotherm.testing.local_servers import free_ports
 from oracle.consumed_records import consume_all
 from oracle.kafka import EAGER_SETTINGS, KafkaOracle, run_tool
@@ -93,9 +95,12 @@ def test_tools_count_the_tier_through_the_replica(
 ) -> None:
     name = kafka_tiered_topic.name
 
-    def tier(server: str) -> tuple[int, int, int]:
+    def sums_of(server: str) -> StorageSums:
         with closing(StorageReader({"bootstrap.servers": server}, SystemClock())) as reader:
-            sums = reader.read().topics[name].sums
+            return reader.read().topics[name].sums
+
+    def tier(server: str) -> tuple[int, int, int]:
+        sums = sums_of(server)
         return sums.remote_bytes, sums.remote_segments, sums.missing_offsets
 
     through_kafka = tier(kafka.bootstrap_server)
@@ -104,6 +109,13 @@ def test_tools_count_the_tier_through_the_replica(
     printed = CliRunner().invoke(app, ["top", "--once", "-b", proxy.bootstrap_servers]).output
     assert name[:12] in printed
     assert "offsets missing" not in printed
+    # The replica has none of the leader's files: what is not tiered may be one active segment.
+    assert sums_of(kafka.bootstrap_server).copy_lag_offsets == 0
+    assert sums_of(proxy.bootstrap_servers).copy_lag_offsets is None
+    described = ["topics", "describe-storage", name, "-b", proxy.bootstrap_servers]
+    assert "unknown" in CliRunner().invoke(app, described).output
+    lines = CliRunner().invoke(app, [*described, "--json"]).output.splitlines()
+    assert json.loads(lines[0])["copy_lag_bytes"] is None
 
 
 def test_replica_is_the_only_broker_that_clients_see(

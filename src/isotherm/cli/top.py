@@ -28,6 +28,7 @@ from isotherm.cli.topic_storage import (
     age_text,
     copying_text,
     problem_line,
+    size_text,
 )
 from isotherm.clock import SystemClock
 from isotherm.errors import BrokerUnreachableError
@@ -205,7 +206,7 @@ def _cells(topic: TopicStorage, price: float, bar_width: int) -> dict[str, Text 
         "in all": human_size(sums.total_bytes),
         "local": human_size(sums.local_bytes),
         "remote": human_size(sums.remote_bytes),
-        "copy lag": human_size(sums.copy_lag_bytes) if is_tiered else "not tiered",
+        "copy lag": size_text(sums.copy_lag_bytes) if is_tiered else "not tiered",
         "behind by": age_text(sums.copy_lag_s) if is_tiered else "",
         "deletion lag": human_size(sums.deletion_lag_bytes),
         "missing": Text(str(sums.missing_offsets), "bold red" if sums.missing_offsets else ""),

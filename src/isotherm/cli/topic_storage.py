@@ -70,6 +70,7 @@ _LAGS = [
     "partition", "copy_lag_offsets", "copy_lag", "copy_lag_age", "deletion_lag_segments",
     "deletion_lag", "deletion_lag_age", "missing_offsets",
 ]  # fmt: skip
+_UNKNOWN = Quantity("unknown")
 _UNITS_OF_TIME = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
@@ -92,7 +93,8 @@ def describe_storage(
     Works with Isotherm and with any Kafka cluster with tiered storage. A byte that both tiers hold
     is in `local`, in `remote` and in `overlap`, and once in `total`. The copy lag leaves out
     up to segment.bytes for the active segment, which is never copied. Its age is that of the newest
-    record in the remote tier.
+    record in the remote tier. It is unknown through a read replica if the leader has more than the
+    tier: the replica does not have the leader's files.
     """
     from isotherm.console.topic_answers import topic_problems
     from isotherm.console.watched_metrics import WatchedMetrics, metrics_addresses
@@ -190,9 +192,11 @@ def _size_cells(row: Row) -> dict[str, Any]:
 def _lag_cells(row: Row) -> dict[str, Any]:
     if "error" in row:
         return {"partition": row["partition"]}
+    lag_offsets = row["copy_lag_offsets"]
     return {
         **row,
-        "copy_lag": human_size(row["copy_lag_bytes"]),
+        "copy_lag_offsets": _UNKNOWN if lag_offsets is None else lag_offsets,
+        "copy_lag": size_text(row["copy_lag_bytes"]),
         "copy_lag_age": age_text(row["copy_lag_s"]),
         "deletion_lag": human_size(row["deletion_lag_bytes"]),
         "deletion_lag_age": age_text(row["deletion_lag_s"]),
@@ -206,10 +210,15 @@ def copying_text(row: Row) -> str:
     return f"{words} being copied, since {age_text(row['copying_s'])}"
 
 
+def size_text(size: int | None) -> Quantity:
+    """As `human_size`; None -> 'unknown'."""
+    return _UNKNOWN if size is None else human_size(size)
+
+
 def age_text(seconds: float | None) -> Quantity:
     """90.0 -> '1.5 min'; None -> 'unknown'."""
     if seconds is None:
-        return Quantity("unknown")
+        return _UNKNOWN
     for unit, size in _UNITS_OF_TIME:
         if seconds >= size:
             return Quantity(f"{seconds / size:.1f} {unit}")

@@ -406,11 +406,13 @@ def _local_tier(
     if not all(place in column for column in columns):
         return None, f"broker {leader} does not answer as its leader"
     log_start, local_log_start, last_stable, high_watermark = (column[place] for column in columns)
+    size = answers.sizes.get(place, 0)
     return LocalTier(
         log_start_offset=log_start,
         # -1 means that the log has no local records.
         local_log_start_offset=local_log_start if local_log_start >= 0 else high_watermark,
         last_stable_offset=last_stable,
         high_watermark=high_watermark,
-        size_in_bytes=answers.sizes.get(place, 0),
+        size_in_bytes=size,
+        shows_bytes=size > 0 or not 0 <= local_log_start < high_watermark,
     ), None

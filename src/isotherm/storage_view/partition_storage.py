@@ -30,13 +30,17 @@ _STATE = RemoteLogSegmentState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTier:
-    """The leader's view of a partition. `size_in_bytes` is that of the leader's replica alone."""
+    """The leader's view of a partition. `size_in_bytes` is that of the leader's replica alone.
+
+    `shows_bytes` is false if the leader shows no bytes of a log that has local offsets: a read
+    replica, whose tail lies at the real leader, or a broker that may not show its directories."""
 
     log_start_offset: Offset
     local_log_start_offset: Offset
     last_stable_offset: Offset
     high_watermark: Offset
     size_in_bytes: int
+    shows_bytes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,8 @@ class StorageSums:
     copy_lag_*        closed segments that are not in the remote tier yet, as Kafka's
                       RemoteCopyLagBytes; 0 if the topic is not tiered. No request tells where the
                       active segment begins, so up to `segment.bytes` count as active. `_s` is the
-                      age of the newest tiered record, None before the first copy
+                      age of the newest tiered record, None before the first copy. All are None if
+                      there is more than the tier has and the leader does not show its bytes
     deletion_lag_*    segments that retention or the log start has passed, or whose deletion has
                       begun. `_s` is the seconds since then, None if only the size limit has passed
     """
@@ -74,8 +79,8 @@ class StorageSums:
     copying_s: float | None
     deleting_segments: int
     missing_offsets: int
-    copy_lag_offsets: int
-    copy_lag_bytes: int
+    copy_lag_offsets: int | None
+    copy_lag_bytes: int | None
     copy_lag_s: float | None
     deletion_lag_segments: int
     deletion_lag_bytes: int
@@ -108,6 +113,7 @@ def partition_sums(
     lag_bytes = closed_bytes(uncopied, uploads.size_in_bytes, segment_bytes)
     if lag_bytes < uncopied:
         lag_offsets = round(lag_offsets * lag_bytes / uncopied)
+    is_lag_known = local.shows_bytes or not lag_offsets
     has_copies = is_tiered and len(end) > 0
     newest_ms = int(segments.max_timestamp_ms[finished].max()) if has_copies else None
     copying = segments.in_state(_STATE.COPY_SEGMENT_STARTED)
@@ -122,9 +128,9 @@ def partition_sums(
         copying_s=_seconds_since(segments.event_timestamp_ms[copying], now_ms),
         deleting_segments=int(segments.in_state(_STATE.DELETE_SEGMENT_STARTED).sum()),
         missing_offsets=_missing_offsets(local, start, end) if is_tiered else 0,
-        copy_lag_offsets=lag_offsets,
-        copy_lag_bytes=lag_bytes,
-        copy_lag_s=_copy_lag_s(lag_offsets, newest_ms, now_ms),
+        copy_lag_offsets=lag_offsets if is_lag_known else None,
+        copy_lag_bytes=lag_bytes if is_lag_known else None,
+        copy_lag_s=_copy_lag_s(lag_offsets, newest_ms, now_ms) if is_lag_known else None,
         deletion_lag_segments=late[0],
         deletion_lag_bytes=late[1],
         deletion_lag_s=late[2],
@@ -178,7 +184,8 @@ def closed_bytes(uncopied: int, uploads: int, segment_bytes: int) -> int:
 
 
 def added(sums: Iterable[StorageSums]) -> StorageSums:
-    """The sums of all. A lag in seconds is the longest one."""
+    """The sums of all. A lag in seconds is the longest known one; other lags of copies
+    are None if one is."""
     listed = list(sums)
     columns = {
         field.name: [getattr(one, field.name) for one in listed] for field in fields(StorageSums)
@@ -189,7 +196,7 @@ def added(sums: Iterable[StorageSums]) -> StorageSums:
 def _added(name: str, column: list[Any]) -> Any:
     if name.endswith("_s"):
         return max((each for each in column if each is not None), default=None)
-    return sum(column)
+    return None if None in column else sum(column)
 
 
 def last_tiered_offset(segments: RemoteSegments) -> Offset:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -224,7 +225,7 @@ def test_active_segment_of_an_idle_topic_is_no_lag() -> None:
     copied: Shape = (0, 10, STATE.COPY_SEGMENT_FINISHED, NOW_MS - 90_000)
     begun: Shape = (10, 4, STATE.COPY_SEGMENT_STARTED, NOW_MS)
 
-    def lag(shapes: list[Shape], end: int) -> tuple[int, int, float | None]:
+    def lag(shapes: list[Shape], end: int) -> tuple[int | None, int | None, float | None]:
         found = partition_sums(
             local_tier(0, 0, end),
             RemoteSegments.of_metadata(metadata_of(shapes)),
@@ -239,3 +240,20 @@ def test_active_segment_of_an_idle_topic_is_no_lag() -> None:
     assert lag([copied], 17) == (2, 2, 90)
     # An upload has begun, so its segment is closed, however small.
     assert lag([copied, begun], 15) == (4, 4, 90)
+
+
+def test_copy_lag_is_unknown_if_the_leader_shows_no_bytes() -> None:
+    """A read replica has the leader's offsets and none of its files. What is not tiered may be the
+    active segment alone, which is no lag, or many segments."""
+    copied: Shape = (0, 10, STATE.COPY_SEGMENT_FINISHED, NOW_MS)
+
+    def sums(end: int) -> StorageSums:
+        local = replace(local_tier(0, 10, end), size_in_bytes=0, shows_bytes=False)
+        return sums_of([copied], local, Retention())
+
+    behind, even = sums(15), sums(10)
+    assert (behind.copy_lag_offsets, behind.copy_lag_bytes, behind.copy_lag_s) == (None, None, None)
+    assert (even.copy_lag_offsets, even.copy_lag_bytes, even.copy_lag_s) == (0, 0, 0)
+    total = added([behind, even])
+    assert (total.copy_lag_offsets, total.copy_lag_bytes) == (None, None)
+    assert total.remote_bytes == 20

@@ -15,6 +15,9 @@ export function bytes(size) {
 
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
 
+// A size that may be unknown.
+export const sizeText = (size) => (size === null ? "unknown" : bytes(size));
+
 export const count = (number) => number.toLocaleString("en-US");
 
 export function age(seconds) {

@@ -1,7 +1,7 @@
 // The cluster: its brokers, its topics, what each tier holds.
 
 import { brokerTable } from "./brokers.js";
-import { age, bytes, count, dollars, element, figure, plural, problemList, rate } from "./format.js";
+import { age, bytes, count, dollars, element, figure, plural, problemList, rate, sizeText } from "./format.js";
 import { table } from "./table.js";
 import { legend, SHORT_COLUMNS, TopicList, topicLink } from "./topics.js";
 
@@ -38,7 +38,7 @@ function sums({ total, metadata_topic: metadata, price_per_gib_month: price, top
     figure("Local", bytes(total.local_bytes), "leaders' logs"),
     figure("Remote", bytes(total.remote_bytes), plural(total.remote_segments, "segment")),
     figure("In both", bytes(total.overlap_bytes), "local and remote"),
-    figure("Not copied yet", bytes(total.copy_lag_bytes), total.copy_lag_s ? `newest copy ${age(total.copy_lag_s)} old` : ""),
+    figure("Not copied yet", sizeText(total.copy_lag_bytes), total.copy_lag_s ? `newest copy ${age(total.copy_lag_s)} old` : ""),
     figure("Not deleted yet", bytes(total.deletion_lag_bytes),
       plural(total.deletion_lag_segments, "segment") + (total.deletion_lag_s ? `, due for ${age(total.deletion_lag_s)}` : "")),
     figure("Missing", count(total.missing_offsets), "offsets in no tier", total.missing_offsets > 0),

@@ -1,7 +1,7 @@
 // One topic: the tier map of each partition, and the numbers behind it.
 
 import { quoted, readOnlyNote } from "./commands.js";
-import { age, bytes, count, dollars, element, figure, plural, problemList, time } from "./format.js";
+import { age, bytes, count, dollars, element, figure, plural, problemList, sizeText, time } from "./format.js";
 import { readersCard } from "./groups.js";
 import { longName } from "./names.js";
 import { fetchJson, topicPath } from "./requests.js";
@@ -148,7 +148,7 @@ function legend() {
 
 function uncopied(sums) {
   if (!sums.is_tiered) return "not tiered";
-  const parts = [`${count(sums.copy_lag_offsets)} offsets`];
+  const parts = [sums.copy_lag_offsets === null ? "a read replica does not show the leader's bytes" : `${count(sums.copy_lag_offsets)} offsets`];
   if (sums.copy_lag_s) parts.push(`newest copy ${age(sums.copy_lag_s)} old`);
   if (sums.copying_segments) parts.push(`${plural(sums.copying_segments, "segment")} being copied since ${age(sums.copying_s)}`);
   return parts.join(" · ");
@@ -160,7 +160,7 @@ function topicSums(sums, throughput) {
     figure("In all", bytes(sums.total_bytes), "each byte once"),
     figure("Local", bytes(sums.local_bytes), `${bytes(sums.overlap_bytes)} also remote`),
     figure("Remote", bytes(sums.remote_bytes), plural(sums.remote_segments, "segment")),
-    figure("Not copied yet", bytes(sums.copy_lag_bytes), uncopied(sums)),
+    figure("Not copied yet", sizeText(sums.copy_lag_bytes), uncopied(sums)),
     figure("Not deleted yet", bytes(sums.deletion_lag_bytes), `${plural(sums.deletion_lag_segments, "segment")} · ${age(sums.deletion_lag_s)}`),
     figure("Missing", count(sums.missing_offsets), "offsets in no tier", sums.missing_offsets > 0),
     figure("Cost a month", dollars(sums.cost_per_month), "list price of storage"));

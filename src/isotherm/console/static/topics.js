@@ -1,6 +1,6 @@
 // The topics of the cluster as a table, and the page of all of them.
 
-import { age, bytes, count, dollars, element } from "./format.js";
+import { age, bytes, count, dollars, element, sizeText } from "./format.js";
 import { table } from "./table.js";
 
 const isInternal = (topic) => topic.is_internal || topic.topic.startsWith("__");
@@ -43,7 +43,7 @@ const COLUMNS = {
   all: { name: "in all", cell: (row) => bytes(row.total_bytes), value: "total_bytes", isKey: true },
   local: { name: "local", cell: (row) => bytes(row.local_bytes), value: "local_bytes" },
   remote: { name: "remote", cell: (row) => bytes(row.remote_bytes), value: "remote_bytes" },
-  copyLag: { name: "copy lag", cell: (row) => (row.is_tiered ? `${bytes(row.copy_lag_bytes)} · ${age(row.copy_lag_s)}` : "not tiered"),
+  copyLag: { name: "copy lag", cell: (row) => (row.is_tiered ? `${sizeText(row.copy_lag_bytes)} · ${age(row.copy_lag_s)}` : "not tiered"),
     value: (row) => (row.is_tiered ? row.copy_lag_bytes : null), isKey: true },
   deletionLag: { name: "deletion lag", cell: (row) => bytes(row.deletion_lag_bytes) + (row.deletion_lag_s ? ` · ${age(row.deletion_lag_s)}` : ""),
     value: "deletion_lag_bytes" },
