@@ -5,8 +5,9 @@ the tier into the tail. It gets exactly the records that the leader gives."""
 from __future__ import annotations
 
 import itertools
+import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -16,8 +17,10 @@ from confluent_kafka.admin import AdminClient
 
 from bench.replica_servers import ReplicaServer
 from oracle.consumed_records import consume_all
+from oracle.kafka import java_command
 from oracle.kafka_cluster import BrokerOracle, ControllerOracle
 from oracle.tiered_topic import fully_tiered
+from oracle.tools import CONSOLE_CONSUMER
 from oracle.topics import SEGMENT_BYTES_MIN, create_topic
 from tests.support.conditions import wait_until
 
@@ -36,9 +39,17 @@ ONE_REPLICA = {
     "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
 }
 
-Offsets: TypeAlias = list[int]
-ReadTo: TypeAlias = Callable[[int], Offsets]
-"""Reads on until the client has so many records at least; all offsets so far, as they came."""
+
+class Read(NamedTuple):
+    """A record by its offset and the number that its value begins with. Clients leave out offsets
+    that they have passed, so a record that is given twice shows by its number."""
+
+    offset: int
+    number: int
+
+
+ReadTo: TypeAlias = Callable[[int], list[Read]]
+"""Reads on until the client has so many records at least; all records so far, as they came."""
 
 
 class Killed(Protocol):
@@ -94,6 +105,10 @@ def servers(kafka_tools: Path, tmp_path: Path) -> Iterator[Servers]:
         controller.kill()
 
 
+def read_of(offset: int, value: bytes | None) -> Read:
+    return Read(offset, int((value or b"").partition(b" ")[0]))
+
+
 def answers(replica: ReplicaServer) -> bool:
     replica.check_runs()
     admin = AdminClient({"bootstrap.servers": replica.bootstrap_server, "log_level": 0})
@@ -104,7 +119,7 @@ def answers(replica: ReplicaServer) -> bool:
 
 
 @contextmanager
-def librdkafka(replica: ReplicaServer) -> Iterator[ReadTo]:
+def librdkafka(replica: ReplicaServer, tmp_path: Path) -> Iterator[ReadTo]:
     """It reads little ahead, so that kills meet it where it is."""
     consumer = Consumer(
         {
@@ -123,16 +138,16 @@ def librdkafka(replica: ReplicaServer) -> Iterator[ReadTo]:
         }
     )
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
-    got: Offsets = []
+    got: list[Read] = []
 
-    def read_to(count: int) -> Offsets:
+    def read_to(count: int) -> list[Read]:
         def take() -> bool:
             for message in consumer.consume(min(200, count - len(got)), 0.2):
                 error = message.error()
                 # A killed server is an error that the client retries.
                 assert error is None or error.code() != KafkaError._AUTO_OFFSET_RESET, error
                 if error is None:
-                    got.append(message.offset() or 0)
+                    got.append(read_of(message.offset() or 0, message.value()))
             return len(got) >= count
 
         wait_until(take, lambda: f"{count} records, {len(got)} so far", timeout_s=TIMEOUT_S)
@@ -144,16 +159,72 @@ def librdkafka(replica: ReplicaServer) -> Iterator[ReadTo]:
         consumer.close()
 
 
+@contextmanager
+def java(replica: ReplicaServer, tmp_path: Path) -> Iterator[ReadTo]:
+    printed, words = tmp_path / "java.txt", tmp_path / "java-errors.txt"
+    command = java_command(
+        CONSOLE_CONSUMER, "--bootstrap-server", replica.bootstrap_server,
+        "--topic", TOPIC, "--partition", "0", "--offset", "earliest",
+        "--command-property", "metadata.max.age.ms=1000",
+        "--command-property", "auto.offset.reset=none",
+        "--command-property", "max.partition.fetch.bytes=50000",
+        "--formatter-property", "print.offset=true",
+        log_level="warn",
+    )  # fmt: skip
+
+    got: list[Read] = []
+
+    with (
+        printed.open("wb") as output,
+        printed.open("rb") as lines,
+        words.open("wb") as errors,
+        subprocess.Popen(command, stdout=output, stderr=errors) as process,
+    ):
+
+        def read_to(count: int) -> list[Read]:
+            def is_read() -> bool:
+                # It ends at an error that it does not retry, such as an offset out of range.
+                assert process.poll() is None, words.read_text()[-2000:]
+                at = lines.tell()
+                while (line := lines.readline()).endswith(b"\n"):
+                    offset, _, value = line.removeprefix(b"Offset:").partition(b"\t")
+                    got.append(read_of(int(offset), value))
+                    at = lines.tell()
+                lines.seek(at)
+                return len(got) >= count
+
+            wait_until(
+                is_read,
+                lambda: f"{count} records, {len(got)} so far\n{words.read_text()[-2000:]}",
+                timeout_s=TIMEOUT_S,
+            )
+            return got
+
+        try:
+            yield read_to
+        finally:
+            process.kill()
+
+
+Client: TypeAlias = Callable[[ReplicaServer, Path], AbstractContextManager[ReadTo]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kills",
-    [3, pytest.param(18, marks=pytest.mark.nightly)],
+    ("client", "kills"),
+    [
+        (librdkafka, 3),
+        pytest.param(librdkafka, 18, marks=pytest.mark.nightly),
+        pytest.param(java, 18, marks=pytest.mark.nightly),
+    ],
 )
-def test_consumer_gets_all_records_once_and_in_order(servers: Servers, kills: int) -> None:
+def test_consumer_gets_all_records_once_and_in_order(
+    servers: Servers, tmp_path: Path, client: Client, kills: int
+) -> None:
     controller, leader, replica = servers
     victims: Iterator[Killed] = itertools.cycle((replica, leader, controller))
     written = HISTORY_RECORDS
-    with librdkafka(replica) as read_to:
+    with client(replica, tmp_path) as read_to:
         for number in range(kills):
             victim = next(victims)
             # The kills are spread over the tier, its end and the tail.
@@ -170,7 +241,8 @@ def test_consumer_gets_all_records_once_and_in_order(servers: Servers, kills: in
             written += RECORDS_PER_KILL
         got = read_to(written)
     expected = [
-        each.offset for each in consume_all(leader.bootstrap_server, TOPIC, just_started=True)
+        read_of(each.offset, each.value)
+        for each in consume_all(leader.bootstrap_server, TOPIC, just_started=True)
     ]
     assert len(expected) == written
     assert got == expected

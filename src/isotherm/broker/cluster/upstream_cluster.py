@@ -131,7 +131,9 @@ class UpstreamCluster(ReplicaCluster):
 
     def tail_reader(self) -> TailReader | None:
         """What reads behind the tier for clients; the caller closes it."""
-        return TailReader(self.client) if self._tail is Tail.PROXY else None
+        if self._tail is not Tail.PROXY:
+            return None
+        return TailReader(self.client, self._surroundings.clock)
 
     @property
     def client(self) -> UpstreamClient:

@@ -3,28 +3,34 @@ clients.
 
 A fetch of a client becomes one fetch to each leader of its partitions, on a thread of its own: it
 may wait for records as long as the client would. TAIL_FETCHES_MAX bounds the threads, and
-TAIL_BYTES_MAX the bytes of each answer. The answer of the leader is passed on as it is.
+TAIL_BYTES_MAX the bytes of each answer. The answer of the leader is passed on as it is. If there is
+none, the client gets NOT_LEADER_OR_FOLLOWER: Java's consumer ends at each error that a broker does
+not answer a fetch with, and the reason why a leader cannot be reached is one of these.
 """
 
 from __future__ import annotations
 
 import asyncio
 import datetime
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.error_mapping import error_code
+from isotherm.clock import Clock
 from isotherm.errors import IsothermError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.fetch import FetchPartitionResponse
+from isotherm.remote.outages import Outages
 from isotherm.types import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from isotherm.broker.peers.upstream_client import UpstreamClient
     from isotherm.client.cluster_client import ClusterClient
+
+_logger = logging.getLogger(__name__)
 
 TAIL_FETCHES_MAX = 64
 TAIL_BYTES_MAX = 8 * 1024 * 1024
@@ -55,12 +61,18 @@ class TailTerms(NamedTuple):
 class TailReader:
     """`read` is for the event loop thread."""
 
-    def __init__(self, upstream: UpstreamClient) -> None:
+    def __init__(self, upstream: UpstreamClient, clock: Clock) -> None:
         # Imported on use: a broker starts without the client of another cluster.
         from isotherm.broker.peers.upstream_client import UpstreamPool
 
         self._upstream = upstream
         self._pool = UpstreamPool(upstream, "tail", TAIL_FETCHES_MAX)
+        self._outages = Outages(
+            _logger,
+            clock,
+            failing="leader does not answer fetches behind the remote tier broker={}",
+            working="leader answers fetches behind the remote tier again broker={}",
+        )
 
     async def read(
         self, requests: Sequence[TailRequest], terms: TailTerms
@@ -74,10 +86,7 @@ class TailReader:
             *(self._fetch(leader, of_leader, terms) for leader, of_leader in by_leader.items())
         )
         answers = {place: answer for part in parts for place, answer in part.items()}
-        return [
-            answers.get(request.place) or _failed(request, ErrorCode.not_leader_or_follower)
-            for request in requests
-        ]
+        return [answers.get(request.place) or _unanswered(request) for request in requests]
 
     def close(self) -> None:
         """End the fetches that wait."""
@@ -88,7 +97,7 @@ class TailReader:
     ) -> dict[TopicPartition, FetchPartitionResponse]:
         address = self._upstream.addresses.get(leader)
         if address is None:
-            return {e.place: _failed(e, ErrorCode.not_leader_or_follower) for e in requests}
+            return {each.place: _unanswered(each) for each in requests}
         by_topic: dict[str, list[dict[str, int]]] = defaultdict(list)
         for request in requests:
             by_topic[request.place.topic].append(
@@ -116,7 +125,9 @@ class TailReader:
         try:
             answer = await self._pool.run(ask)
         except IsothermError as error:
-            return {request.place: _failed(request, error_code(error)) for request in requests}
+            self._outages.failed(leader, error)
+            return {each.place: _unanswered(each) for each in requests}
+        self._outages.worked(leader)
         return {
             TopicPartition(str(topic.topic), int(partition.partition_index)): _passed_on(partition)
             for topic in answer.responses
@@ -140,5 +151,7 @@ def _passed_on(partition: Any) -> FetchPartitionResponse:
     )
 
 
-def _failed(request: TailRequest, code: ErrorCode) -> FetchPartitionResponse:
-    return FetchPartitionResponse(request.place.partition, error_code=code)
+def _unanswered(request: TailRequest) -> FetchPartitionResponse:
+    return FetchPartitionResponse(
+        request.place.partition, error_code=ErrorCode.not_leader_or_follower
+    )
