@@ -40,6 +40,7 @@ def consume_all(
     *,
     isolation_level: str = "read_committed",
     just_started: bool = False,
+    rack: str = "",
 ) -> list[ConsumedRecord]:
     """Every record of a topic, by partition, then offset.
 
@@ -56,6 +57,7 @@ def consume_all(
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": isolation_level,
+            "client.rack": rack,
         }
     )
     try:

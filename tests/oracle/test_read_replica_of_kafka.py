@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from isotherm.broker.cluster.replica_cluster import PARTITIONS, STATE_AGE
+from isotherm.broker.cluster.replica_peers import Peer
 from isotherm.broker.cluster.replica_settings import Tail
 from isotherm.broker.cluster.upstream_cluster import METADATA_LAG
 from isotherm.cli.main import app
@@ -328,7 +329,10 @@ def test_replicas_share_partitions_and_take_over(
     create_topic(kafka.bootstrap_server, topic, 12, {"remote.storage.enable": "true"})
     ports = free_ports(2)
     ids = (1_000_001, 1_000_002)
-    peers = {n: NodeAddress("127.0.0.1", p) for n, p in zip(ids, ports, strict=True)}
+    racks = dict(zip(ids, ("east", "west"), strict=True))
+    peers = {
+        n: Peer(NodeAddress("127.0.0.1", p), racks[n]) for n, p in zip(ids, ports, strict=True)
+    }
     first, second = (
         EmbeddedReplica(
             tmp_path / str(node_id),
@@ -351,6 +355,13 @@ def test_replicas_share_partitions_and_take_over(
         assert leaders(first) == leaders(second)
         got = consume_all(first.bootstrap_servers, kafka_tiered_topic.name)
         assert got == list(kafka_tiered_topic.expected)
+        # Whoever leads the partition, a consumer reads from the replica in its rack.
+        for replica, rack in ((first, "east"), (second, "west")):
+            others = second if replica is first else first
+            before = remote_bytes(others)
+            got = consume_all(first.bootstrap_servers, kafka_tiered_topic.name, rack=rack)
+            assert got == list(kafka_tiered_topic.expected)
+            assert remote_bytes(others) == before
         owned = [leader == ids[0] for leader in leaders(first)]
         second.stop()
         wait_until(lambda: set(leaders(first)) == {ids[0]}, "the replica that is left")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from isotherm.broker.cluster.replica_peers import Peer
 from isotherm.broker.cluster.replica_settings import LIST_INTERVAL_S, ReplicaSettings, Tail
 from isotherm.broker.node import BrokerNode
 from isotherm.broker.read_replica import ReplicaNode
 from isotherm.cli.replica import NODE_ID, replica_config
-from isotherm.client.node_address import NodeAddress
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.types import BrokerId
 
@@ -28,7 +28,7 @@ class EmbeddedReplica(EmbeddedBroker):
         tail: Tail = Tail.PROXY,
         acls: str | None = None,
         listener: str = "PLAINTEXT://127.0.0.1:0",
-        peers: Mapping[BrokerId, NodeAddress] | None = None,
+        peers: Mapping[BrokerId, Peer] | None = None,
         list_interval_s: float = LIST_INTERVAL_S,
     ) -> None:
         self.directory = directory

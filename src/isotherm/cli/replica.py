@@ -74,9 +74,10 @@ def replica(
         str | None,
         typer.Option(
             "--peers",
-            metavar="ID=HOST:PORT,...",
+            metavar="ID=HOST:PORT[@RACK],...",
             help="Replicas that share the partitions, by their --node-id and the address for"
-            " clients. All are given the same list.",
+            " clients. All are given the same list. A consumer with the client.rack of some reads"
+            " from these.",
         ),
     ] = None,
     acls: Annotated[

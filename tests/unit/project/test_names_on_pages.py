@@ -72,7 +72,8 @@ FEATURES = {
 }
 KEYS_OF_OTHERS = {
     # Clients of Kafka and of registries, Connect.
-    *("batch.size", "linger.ms", "sasl.mechanism", "sasl.username", "security.protocol"),
+    *("batch.size", "client.rack", "linger.ms", "sasl.mechanism", "sasl.username"),
+    "security.protocol",
     *("basic.auth.user.info", "exactly.once.source.support", "exactly.once.support"),
     *("max.retries", "sasl.oauthbearer.header.urlencode", "schemas.enable", "ssl.ca.location"),
     # The Iceberg table's, and the manifest's on an object of Aiven's.

@@ -132,7 +132,8 @@ def _reader(context: RequestContext, request: FetchRequest, now_ms: TimestampMs)
     reader = _CONSUMERS[request.isolation_level == READ_COMMITTED, leader_only]
     if leader_only:
         return reader
-    if request.rack_id and services.config.replication.replica_selector_class is not None:
+    selects_by_rack = services.config.replication.replica_selector_class is not None
+    if request.rack_id and (selects_by_rack or services.is_replica):
         return reader._replace(
             rack=ConsumerRack(
                 request.rack_id,

@@ -260,6 +260,10 @@ class ReplicaCluster:
         """See ClusterView. Any thread."""
         return None
 
+    def owner_in_rack(self, place: TopicIdPartition, rack: str) -> BrokerId | None:
+        """See ClusterView. Any thread."""
+        return None
+
     def open_fetchers(self, replica_manager: ReplicaManager) -> NoFetchers:
         return _NoCopies()
 
@@ -397,3 +401,6 @@ class _ReplicaView(ClusterView):
 
     def goes_on_at(self, place: TopicIdPartition) -> BrokerId | None:
         return self._cluster.goes_on_at(place)
+
+    def owner_in_rack(self, place: TopicIdPartition, rack: str) -> BrokerId | None:
+        return self._cluster.owner_in_rack(place, rack)

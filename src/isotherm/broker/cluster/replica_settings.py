@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isotherm.client.node_address import NodeAddress
+from isotherm.broker.cluster.replica_peers import Peer
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import ConfigError
 from isotherm.types import BrokerId
@@ -42,7 +42,7 @@ class ReplicaSettings:
     upstream: Mapping[str, Any] | None = None
     tail: Tail = Tail.PROXY
     acls: str | None = None
-    peers: Mapping[BrokerId, NodeAddress] = field(default_factory=dict)
+    peers: Mapping[BrokerId, Peer] = field(default_factory=dict)
     list_interval_s: float = LIST_INTERVAL_S
 
     @property

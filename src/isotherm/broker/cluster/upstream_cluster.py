@@ -27,7 +27,7 @@ from isotherm.broker.cluster.replica_cluster import (
     HISTORY_SETTINGS,
     ReplicaCluster,
 )
-from isotherm.broker.cluster.replica_peers import answering, owner_of
+from isotherm.broker.cluster.replica_peers import Peer, answering, owner_of
 from isotherm.broker.cluster.replica_settings import (
     ACLS_OF_UPSTREAM,
     ReplicaSettings,
@@ -51,7 +51,6 @@ from isotherm.broker.peers.upstream_client import UpstreamClient
 from isotherm.broker.server.requests.served_api import Api
 from isotherm.broker.surroundings import Surroundings
 from isotherm.broker.tier.tiered_history import TieredHistory, read_history
-from isotherm.client.node_address import NodeAddress
 from isotherm.config.broker import BrokerConfig
 from isotherm.errors import (
     ConfigError,
@@ -104,8 +103,8 @@ class UpstreamCluster(ReplicaCluster):
         self._properties = properties
         self._acls: Acls | None = None
         own = config.node_id
-        self._peers = {n: a for n, a in settings.peers.items() if n != own}
-        self._answering: Mapping[BrokerId, NodeAddress] = {}
+        self._peers = {n: peer for n, peer in settings.peers.items() if n != own}
+        self._answering: Mapping[BrokerId, Peer] = {}
         self._client: UpstreamClient | None = None
         self._topic: UpstreamMetadataTopic | None = None
         self._metadata: TopicBasedRemoteLogMetadataManager | None = None
@@ -349,9 +348,19 @@ class UpstreamCluster(ReplicaCluster):
         else:
             topics = [topic for topic in topics if self._is_shown(topic.name)]
             peers = self._answering.items()
-            brokers |= {n: self._image_of(UpstreamBroker(n, a, None)) for n, a in peers}
+            brokers |= {n: self._image_of(UpstreamBroker(n, *peer)) for n, peer in peers}
         configs = {topic.name: HISTORY_SETTINGS for topic in topics if self._is_shown(topic.name)}
         self.publish(topics=topics, configs=configs, brokers=brokers, acls=self._acls)
+
+    def _own_broker(self) -> BrokerImage:
+        own, listed = super()._own_broker(), self._settings.peers.get(self._config.node_id)
+        return own if listed is None else own._replace(rack=listed.rack)
+
+    def owner_in_rack(self, place: TopicIdPartition, rack: str) -> BrokerId | None:
+        brokers = self.metadata.image.brokers
+        replicas = [n for n in (self._config.node_id, *self._answering) if n in brokers]
+        in_rack = [n for n in replicas if brokers[n].rack == rack]
+        return owner_of(place, in_rack) if in_rack else None
 
     def _image_of(self, broker: UpstreamBroker) -> BrokerImage:
         """The broker, at its one address on each listener of the replica."""

@@ -596,6 +596,10 @@ class Partition:
             f" current={self.leader_epoch}"
         )
 
+    def owner_in_rack(self, rack: str) -> BrokerId | None:
+        """See ClusterView."""
+        return self._cluster.owner_in_rack(self.topic_id_partition, rack)
+
     def check_is_leader(self) -> None:
         """Raise NotLeaderOrFollowerError if this broker does not lead; the client then refreshes
         its metadata.

@@ -39,10 +39,13 @@ def preferred_replica(
 
     Candidates are in-sync followers that have the offset. The one with the highest log end offset
     wins, then the one that was caught up last. A consumer would leave a lagging follower, and be
-    sent back to it.
+    sent back to it. Read replicas have all offsets, and one of those in the rack owns the partition
+    there.
     """
     if not partition.is_leader or partition.is_alone or rack.has(rack.broker_id):
         return None
+    if (owner := partition.owner_in_rack(rack.rack_id)) is not None:
+        return owner
     in_sync = partition.isr
     candidates = [
         (state.log_end_offset, state.last_caught_up_ms, broker_id)

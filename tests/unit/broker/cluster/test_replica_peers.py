@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from isotherm.broker.cluster.replica_peers import owner_of, parse_peers
+from isotherm.broker.cluster.replica_peers import Peer, owner_of, parse_peers
 from isotherm.client.node_address import NodeAddress
 from isotherm.errors import ConfigError
 from isotherm.types import TopicIdPartition
@@ -29,13 +29,13 @@ def test_owner_does_not_depend_on_the_order_of_replicas() -> None:
 
 
 def test_peers_are_parsed() -> None:
-    assert parse_peers("1=a:9192, 2=[::1]:9193") == {
-        1: NodeAddress("a", 9192),
-        2: NodeAddress("::1", 9193),
+    assert parse_peers("1=a:9192, 2=[::1]:9193@east") == {
+        1: Peer(NodeAddress("a", 9192)),
+        2: Peer(NodeAddress("::1", 9193), "east"),
     }
 
 
-@pytest.mark.parametrize("text", ["a:9192", "x=a:9192", "1=a:9192,1=b:9192", "1=a:0"])
+@pytest.mark.parametrize("text", ["a:9192", "x=a:9192", "1=a:9192,1=b:9192", "1=a:0", "1=a:9192@"])
 def test_wrong_peers_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_peers(text)

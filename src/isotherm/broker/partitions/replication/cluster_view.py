@@ -71,6 +71,12 @@ class ClusterView:
         del place
         return None
 
+    def owner_in_rack(self, place: TopicIdPartition, rack: str) -> BrokerId | None:
+        """Of several read replicas, the one that a partition belongs to in a consumer's rack. None
+        if none is there, and for a broker."""
+        del place, rack
+        return None
+
     def find_log_dir(self, directory_id: uuid.UUID) -> LogDir | None:
         """An online log directory of this broker."""
         del directory_id
