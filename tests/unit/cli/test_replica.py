@@ -30,6 +30,15 @@ def test_listeners_of_the_command_line_come_before_those_of_the_environment(
     assert str(listener) == expected
 
 
+def test_read_ahead_has_a_default_of_its_own_which_settings_override(tmp_path: Path) -> None:
+    def read_ahead(given: dict[str, str]) -> int:
+        config = replica.replica_config(str(tmp_path), None, replica.NODE_ID, tmp_path, given)
+        return config.remote.remote_log_reader_read_ahead_max_bytes
+
+    assert read_ahead({}) == replica.READ_AHEAD_BYTES_MAX
+    assert read_ahead({"remote.log.reader.read.ahead.max.bytes": "1000"}) == 1000
+
+
 def test_defaults_are_those_of_the_settings() -> None:
     assert replica.LIST_INTERVAL_S == replica_settings.LIST_INTERVAL_S
 
