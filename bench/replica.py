@@ -2,20 +2,24 @@
 
     producers    a producer at half of Kafka's capacity (acks=all): alone, while four consumers read
                  the cluster's history through the broker, and while they read it through the
-                 replica. Acknowledgements and the broker's CPU, as ratios of alone
+                 replica. Acknowledgements and the broker's CPU, as ratios of alone, and the
+                 broker's CPU beyond alone for each GB read. Broker and producer have one half of
+                 the processors, replica and consumers the other, as if on two machines
     cold         one and four consumers read the history: Kafka's own remote reads, and the replica
     start        from the start of a replica to its first record, by the number of segments in its
                  tier: in front of the cluster, and over the bucket alone
     memory       the replica's memory while 32 consumers read
 
 Apache Kafka has its history in LocalTieredStorage. The sides run in turn; the first round of cold
-reads warms up. Client, broker and replica share the machine's processors.
+reads warms up. Otherwise client, broker and replica share the machine's processors. Times beside
+other load say little; CPU-seconds hold.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import statistics
 import sys
 import tempfile
@@ -23,8 +27,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import psutil
 
 from bench import fetch_client, load, open_loop
 from bench.cold_consume import TIERED_CONFIG
@@ -110,13 +117,54 @@ def first_record_s(server: ReplicaServer, topic: str) -> float:
     raise RuntimeError(f"the replica serves no record server={server.bootstrap_server}")
 
 
+def halves() -> tuple[set[int], set[int]]:
+    """The processors of broker and producer, and those of replica and consumers. All for both if
+    there is one."""
+    processors = sorted(os.sched_getaffinity(0))
+    middle = len(processors) // 2
+    return set(processors[:middle] or processors), set(processors[middle:])
+
+
+def pin(server: Server | ReplicaServer, processors: set[int]) -> None:
+    """Keep all threads of the server, and those that they begin, on these processors."""
+    for thread in psutil.Process(server.pid).threads():
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(thread.id, processors)
+
+
+@contextlib.contextmanager
+def on_processors(processors: set[int]) -> Iterator[None]:
+    """Processes that this thread starts in the block stay on these processors."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
+def pinned_readers(address: str, records: int, processors: set[int]) -> Iterator[Synchronized[int]]:
+    with contextlib.ExitStack() as stack:
+        with on_processors(processors):
+            read_bytes = stack.enter_context(readers(address, records, READERS))
+        yield read_bytes
+
+
 def measure_producers(kafka: KafkaServer, replica: ReplicaServer, size: Size) -> Rows:
     records_per_s = SHARE * kafkas_capacity_mb_per_s() * 1e6 / RECORD_SIZE
     records = records_of(size)
+    of_broker, of_replica = halves()
+    pin(kafka, of_broker)
+    pin(replica, of_replica)
     sides: Mapping[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
         "alone": contextlib.nullcontext,
-        "read through the broker": lambda: readers(kafka.bootstrap_server, records, READERS),
-        "read through the replica": lambda: readers(replica.bootstrap_server, records, READERS),
+        "read through the broker": lambda: pinned_readers(
+            kafka.bootstrap_server, records, of_replica
+        ),
+        "read through the replica": lambda: pinned_readers(
+            replica.bootstrap_server, records, of_replica
+        ),
     }
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
     for _ in range(size.rounds):
@@ -124,14 +172,15 @@ def measure_producers(kafka: KafkaServer, replica: ReplicaServer, size: Size) ->
             with reading() as read_bytes:
                 before = read_bytes.value if read_bytes else 0
                 began, usage = time.monotonic(), ServerUsage(kafka)
-                sent = open_loop.run(
-                    kafka.bootstrap_server,
-                    PRESENT,
-                    records_per_s=records_per_s,
-                    record_size=RECORD_SIZE,
-                    seconds=size.seconds,
-                    receives=False,
-                )
+                with on_processors(of_broker):
+                    sent = open_loop.run(
+                        kafka.bootstrap_server,
+                        PRESENT,
+                        records_per_s=records_per_s,
+                        record_size=RECORD_SIZE,
+                        seconds=size.seconds,
+                        receives=False,
+                    )
                 cpu_s, took_s = usage.cpu_s(), time.monotonic() - began
                 read = (read_bytes.value if read_bytes else 0) - before
             alone = runs["alone"][-1] if runs["alone"] else None
@@ -145,6 +194,8 @@ def measure_producers(kafka: KafkaServer, replica: ReplicaServer, size: Size) ->
             assert base is not None, "alone is measured first"
             figures["p99_times_alone"] = figures["publish_p99_ms"] / base["publish_p99_ms"]
             figures["broker_cpu_times_alone"] = figures["broker_cpu_s"] / base["broker_cpu_s"]
+            beyond_s = figures["broker_cpu_s"] - base["broker_cpu_s"]
+            figures["broker_cpu_s_per_gb_read"] = beyond_s / (read / 1e9) if read else 0.0
             runs[name].append(figures)
     return [row("producers", name, each) for name, each in runs.items()]
 

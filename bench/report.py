@@ -511,6 +511,7 @@ _REPLICA_FIGURES = {
     "p99_times_alone": "p99, times alone",
     "broker_cpu_s": "CPU-s of the broker",
     "broker_cpu_times_alone": "CPU, times alone",
+    "broker_cpu_s_per_gb_read": "CPU-s of the broker beyond alone, for a GB read",
     "read_mb_per_s": "MB/s of history read",
     "mb_per_s": "MB/s",
     "cpu_s_per_gb": "CPU-s/GB",
