@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +34,7 @@ from isotherm.remote.metadata.manifest_metadata import ManifestReader
 from isotherm.remote.storage.layout.names import LOCAL_TIERED_STORAGE
 from isotherm.types import TopicIdPartition
 from oracle.consumed_records import ConsumedRecord, consume_all
-from oracle.kafka import run_tool
+from oracle.kafka import java_command, run_tool
 from oracle.tools import CONSOLE_CONSUMER
 from tests.support.conditions import wait_until
 from tests.support.embedded_replica import EmbeddedReplica
@@ -347,6 +348,42 @@ def test_a_partition_is_served_while_another_one_is_not_read(
         wait_until(lambda: len(histories(replica)) == 2)
         end = admin.list_offsets({place: OffsetSpec.latest()})[place].result(TIMEOUT_S).offset
         assert end == left.ends[1]
+
+
+@pytest.mark.oracle
+def test_javas_consumer_goes_on_when_a_partition_is_read(
+    kafka_tools: Path,
+    left: Left,
+    held: threading.Event,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It keeps a fetch session, in which the unread partition has an error."""
+    monkeypatch.setattr(unread_partitions, "FIRST_WAIT_S", 0.1)
+    monkeypatch.setattr(unread_partitions, "REST_WAIT_S", 0.1)
+    expected = {
+        number: sorted(
+            (e.value or b"").decode()
+            for e in left.expected[READ_COMMITTED]
+            if e.partition == number
+        )
+        for number in left.ends
+    }
+    printed = tmp_path / "printed.txt"
+    with EmbeddedReplica(tmp_path / "scratch", left.bucket) as replica:
+        command = java_command(
+            CONSOLE_CONSUMER, "--bootstrap-server", replica.bootstrap_servers, "--topic", TOPIC,
+            "--from-beginning", f"--max-messages={len(left.expected[READ_COMMITTED])}",
+            "--command-property", "isolation.level=read_committed",
+        )  # fmt: skip
+        with printed.open("wb") as output, subprocess.Popen(command, stdout=output) as process:
+            try:
+                wait_until(lambda: sorted(printed.read_text().splitlines()) == expected[0])
+                held.set()
+                assert process.wait(TIMEOUT_S) == 0
+            finally:
+                process.kill()
+    assert sorted(printed.read_text().splitlines()) == sorted(expected[0] + expected[1])
 
 
 def test_a_store_that_is_away_at_the_start_is_waited_for(
