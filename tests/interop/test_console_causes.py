@@ -296,7 +296,20 @@ def test_bucket_that_is_gone_is_told_from_a_lag_with_metrics_alone(tmp_path: Pat
         bucket.rename(away)
         bucket.write_text("no folder: nothing can be stored in it")
         seen.produce("events", 4000)
-        said = seen.wait(lambda _, look: signs(look, "events").failures >= 2)
+
+        def is_at_rest(storage: ClusterStorage) -> bool:
+            """No copy is under way: those that have failed left nothing behind."""
+            holds = answer_of(storage, {}, "events")["holds"]
+            return {hold["cause"] for hold in holds} == {"copying is behind", "active segment"}
+
+        # Copies fail while the records come, too.
+        said = seen.wait(
+            lambda storage, look: (
+                signs(look, "events").failures >= 2
+                and signs(look, "events").lag_bytes == sum(seen.sizes("events")[:-1])
+                and is_at_rest(storage)
+            )
+        )
         (problem,) = problems(said)
         *closed, active = seen.sizes("events")
         assert (problem["topic"], problem["cause"], problem["bytes"]) == (
@@ -305,7 +318,7 @@ def test_bucket_that_is_gone_is_told_from_a_lag_with_metrics_alone(tmp_path: Pat
             sum(closed),
         )
         assert causes(said, "events") == [("copies fail", sum(closed)), ("active segment", active)]
-        # The failed copies left nothing behind. Without metrics the page says that it cannot tell.
+        # Without metrics the page says that it cannot tell.
         without = answer_of(said[0], {}, "events")
         waits = next(each for each in without["holds"] if each["cause"] == "copying is behind")
         assert "or each copy fails" in waits["remedy"]
