@@ -33,7 +33,9 @@ from oracle.tiered_topic import TieredTopic, fill_tiered_topic, make_tiered_topi
 from oracle.tools import CONSOLE_CONSUMER
 from oracle.topics import create_topic, delete_topic
 from tests.oracle.moving_topic import committed_records, moving_topic
+from tests.support.browser import DRIVER, NO_BROWSER, open_browser
 from tests.support.conditions import wait_until
+from tests.support.console_server import running_console
 from tests.support.embedded_replica import EmbeddedReplica
 
 TIMEOUT_S = 120
@@ -117,6 +119,25 @@ def test_tools_count_the_tier_through_the_replica(
     assert "unknown" in CliRunner().invoke(app, described).output
     lines = CliRunner().invoke(app, [*described, "--json"]).output.splitlines()
     assert json.loads(lines[0])["copy_lag_bytes"] is None
+
+
+@pytest.mark.skipif(DRIVER is None, reason=NO_BROWSER)
+def test_console_shows_the_tier_through_the_replica(
+    kafka_tiered_topic: TieredTopic, proxy: EmbeddedReplica
+) -> None:
+    servers = {"bootstrap.servers": proxy.bootstrap_servers}
+    with (
+        running_console(lambda: StorageReader(servers, SystemClock())) as address,
+        open_browser() as browser,
+    ):
+        browser.go(f"{address}/#/topics/{kafka_tiered_topic.name}")
+        browser.wait(lambda: "Not copied yet" in browser.text())
+        figures = browser.text("dl.figures")
+        assert "a read replica does not show the leader's bytes" in figures
+        assert browser.text("table").count(str(proxy.node.services.config.node_id)) > 0
+        browser.go(f"{address}/#/topics")
+        browser.wait(lambda: kafka_tiered_topic.name in browser.text())
+        assert "unknown" in browser.text("table")
 
 
 def test_replica_is_the_only_broker_that_clients_see(
