@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 )
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.cluster.replica_cluster import PARTITIONS
 from isotherm.client.cluster_client import ClusterClient
 from isotherm.errors import ConfigError
 from isotherm.protocol.api_keys import ApiKey
@@ -112,6 +113,8 @@ def test_a_file_of_acls_says_who_reads(cluster: EmbeddedBroker, tmp_path: Path) 
     with EmbeddedReplica(
         tmp_path / "s", cluster.directory / "bucket", LOGINS, acls=str(file), listener=LISTENER
     ) as replica:
+        # `seen` does not try again, as clients do while a partition is not read.
+        wait_until(lambda: replica.node.metrics.value(PARTITIONS) == 2, "both partitions")
         assert seen(replica.bootstrap_servers) == ANN_READS_OPEN
 
 
