@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from bench.replica_servers import await_tier
 from isotherm.remote.storage.layout.names import LOCAL_TIERED_STORAGE
 from oracle.consumed_records import consume_all
 from oracle.kafka import KafkaOracle
@@ -43,6 +44,8 @@ def replica(
     kafka: KafkaOracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedReplica]:
     scratch = tmp_path_factory.mktemp("replica")
+    # Kafka makes the metadata topic after it says that it has started.
+    await_tier(kafka.bootstrap_server)
     # The bucket may have no object yet that tells its layout.
     layout = {"rsm.config.layout": LOCAL_TIERED_STORAGE}
     with EmbeddedReplica(
