@@ -118,7 +118,10 @@ def test_metrics_that_pages_name_are_exported(
     exported = {name.partition("{")[0] for name in samples(broker)}
     # Labelled metrics without a topic have no sample yet, and those of shares are of partitions.
     with urllib.request.urlopen(url(broker), timeout=TIMEOUT_S) as answer:
-        exported |= set(re.findall(r"^# HELP (\S+)", answer.read().decode(), re.MULTILINE))
+        kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)", answer.read().decode(), re.MULTILINE))
+    exported |= kinds.keys()
+    summaries = [name for name, kind in kinds.items() if kind == "summary"]
+    exported |= {f"{name}_{end}" for name in summaries for end in ("count", "sum")}
     # Those of a read replica of a cluster.
     exported |= {RETENTION_SIZE, LOCAL_RETENTION_SIZE, STATE_AGE, PARTITIONS, METADATA_LAG}
     named = {
