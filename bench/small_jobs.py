@@ -65,7 +65,7 @@ def fill(broker: EmbeddedBroker, segments: int, segment_bytes: int) -> None:
     admin = AdminClient(properties)
     admin.create_topics([NewTopic("flights", 1, config=config)])["flights"].result()
     producer = Producer({**properties, "batch.size": 65536})
-    for number in range((segments + 1) * segment_bytes // (VALUE_BYTES + 24)):
+    for number in range((segments + 1) * segment_bytes // VALUE_BYTES):
         while True:
             try:
                 producer.produce("flights", os.urandom(VALUE_BYTES), b"%d" % number)
