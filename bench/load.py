@@ -104,22 +104,28 @@ def begin_at_once(module: list[str], count: int) -> list[Metrics]:
 
 def java_consume(bootstrap_server: str, topic: str, *, records: int, consumers: int = 1) -> Metrics:
     """As `consume`, with Kafka's own consumer and its defaults, each a thread of one process."""
-    source = Path(__file__).with_name("KafkaConsumers.java")
-    arguments = (str(source), bootstrap_server, topic, str(records), str(consumers))
-    completed = subprocess.run(
-        java_command(*arguments, options=JAVA_CLIENT_OPTIONS),
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=LOAD_TIMEOUT_S,
-        check=True,
-    )
-    run = json.loads(completed.stdout)
+    arguments = (bootstrap_server, topic, str(records), str(consumers))
+    run = run_java_client("KafkaConsumers.java", *arguments)
     return _rates(
         records=records * consumers,
         size=run["bytes"],
         seconds=run["seconds"],
         client_cpu_s=run["client_cpu_s"],
     )
+
+
+def run_java_client(source: str, *arguments: str) -> Metrics:
+    """Run a program of this folder that uses Kafka's own clients; return its JSON output."""
+    path = Path(__file__).with_name(source)
+    completed = subprocess.run(
+        java_command(str(path), *arguments, options=JAVA_CLIENT_OPTIONS),
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=LOAD_TIMEOUT_S,
+        check=True,
+    )
+    output: Metrics = json.loads(completed.stdout)
+    return output
 
 
 def _rates(*, records: int, size: int, seconds: float, client_cpu_s: float) -> Metrics:

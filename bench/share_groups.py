@@ -16,13 +16,11 @@ its acknowledgement, beside that of a fetch.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import psutil
 from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition
@@ -35,10 +33,9 @@ from confluent_kafka.admin import (
 )
 
 from bench.harness import Case, Question, main
-from bench.load import JAVA_CLIENT_OPTIONS, LOAD_TIMEOUT_S, Metrics, begin_at_once
+from bench.load import Metrics, begin_at_once, run_java_client
 from bench.servers import Server
 from bench.topics import create, create_filled, delete
-from oracle.kafka import java_command
 
 MEMBERS = (1, 4, 16)
 RECORD_SIZE = 1024
@@ -144,19 +141,8 @@ def _new_group(server: Server) -> str:
 
 
 def _measure_java(server: Server, *, members: int, records: int) -> Metrics:
-    source = Path(__file__).with_name("KafkaShareConsumers.java")
-    arguments = [
-        *(str(source), server.bootstrap_server, f"shared-{members}"),
-        *(_new_group(server), str(records), str(members)),
-    ]
-    completed = subprocess.run(
-        java_command(*arguments, options=JAVA_CLIENT_OPTIONS),
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=LOAD_TIMEOUT_S,
-        check=True,
-    )
-    run = json.loads(completed.stdout)
+    arguments = (f"shared-{members}", _new_group(server), str(records), str(members))
+    run = run_java_client("KafkaShareConsumers.java", server.bootstrap_server, *arguments)
     return {
         "records_per_s": (records + run["repeated"]) / run["seconds"],
         "mb_per_s": run["bytes"] / 1e6 / run["seconds"],

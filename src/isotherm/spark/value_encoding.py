@@ -14,6 +14,7 @@ is true. Of Protobuf it is the first message of the file.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -148,8 +149,6 @@ def _check_properties(
 ) -> None:
     """Raise ConfigError for fields that the schema excludes or misses. Values are not checked: a
     validator would take each record by itself."""
-    import json
-
     declared = json.loads(schema.text)
     kind = frame.schema[column].dataType
     if not isinstance(declared, dict) or not isinstance(kind, types.StructType):

@@ -11,14 +11,13 @@ answer never comes from a part of a partition.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api, Handler
+from isotherm.broker.server.requests.served_api import Api, Handler, handled, with_handlers
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.types import TopicIdPartition
 
@@ -81,19 +80,17 @@ class UnreadPartitions:
 
 
 def awaiting_apis(apis: Mapping[int, Api], unread: UnreadPartitions) -> Mapping[int, Api]:
-    handlers: dict[int, Callable[[Handler, UnreadPartitions], Handler]] = {
-        ApiKey.FETCH: _fetch,
-        ApiKey.LIST_OFFSETS: _list_offsets,
-        ApiKey.OFFSET_FOR_LEADER_EPOCH: _epoch_ends,
+    fetch, list_offsets = apis[ApiKey.FETCH], apis[ApiKey.LIST_OFFSETS]
+    epoch_ends = apis[ApiKey.OFFSET_FOR_LEADER_EPOCH]
+    handlers: dict[int, Handler] = {
+        fetch.key: _asking(fetch.handle, unread),
+        list_offsets.key: _waiting(list_offsets.handle, unread, "name", "partition_index"),
+        epoch_ends.key: _waiting(epoch_ends.handle, unread, "topic", "partition"),
     }
-    replaced = {
-        key: dataclasses.replace(apis[key], handle=make(apis[key].handle, unread))
-        for key, make in handlers.items()
-    }
-    return {**apis, **replaced}
+    return with_handlers(apis, handlers)
 
 
-def _fetch(handle: Handler, unread: UnreadPartitions) -> Handler:
+def _asking(handle: Handler, unread: UnreadPartitions) -> Handler:
     def answer(context: RequestContext, request: Any) -> Any:
         if unread:
             unread.ask(
@@ -108,25 +105,17 @@ def _fetch(handle: Handler, unread: UnreadPartitions) -> Handler:
     return answer
 
 
-def _list_offsets(handle: Handler, unread: UnreadPartitions) -> Handler:
+def _waiting(
+    handle: Handler, unread: UnreadPartitions, topic_field: str, partition_field: str
+) -> Handler:
     async def answer(context: RequestContext, request: Any) -> Any:
         await unread.wait(
-            {(t.name, each.partition_index) for t in request.topics for each in t.partitions}
+            {
+                (getattr(topic, topic_field), getattr(partition, partition_field))
+                for topic in request.topics
+                for partition in topic.partitions
+            }
         )
-        return await _awaited(handle(context, request))
+        return await handled(handle(context, request))
 
     return answer
-
-
-def _epoch_ends(handle: Handler, unread: UnreadPartitions) -> Handler:
-    async def answer(context: RequestContext, request: Any) -> Any:
-        await unread.wait(
-            {(t.topic, each.partition) for t in request.topics for each in t.partitions}
-        )
-        return await _awaited(handle(context, request))
-
-    return answer
-
-
-async def _awaited(response: Any) -> Any:
-    return await response if hasattr(response, "__await__") else response

@@ -26,7 +26,7 @@ from isotherm.broker.metadata.metadata_records import TOPIC_RESOURCE
 from isotherm.broker.partitions.partition import Partition
 from isotherm.broker.peers.upstream_client import UpstreamClient
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api, Handler
+from isotherm.broker.server.requests.served_api import Api, Handler, handled, with_handlers
 from isotherm.client.node_address import NodeAddress
 from isotherm.errors import IsothermError, NotLeaderOrFollowerError
 from isotherm.protocol.api_keys import ApiKey
@@ -48,16 +48,14 @@ def upstream_apis(
             ApiKey.LIST_OFFSETS: _list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: _epoch_ends,
         }
-    replaced = {
-        key: dataclasses.replace(apis[key], handle=make(apis[key].handle, client))
-        for key, make in handlers.items()
-    }
-    return {**apis, **replaced}
+    return with_handlers(
+        apis, {key: make(apis[key].handle, client) for key, make in handlers.items()}
+    )
 
 
 def _list_offsets(handle: Handler, client: UpstreamClient) -> Handler:
     async def answer(context: RequestContext, request: Any) -> Any:
-        response = await _awaited(handle(context, request))
+        response = await handled(handle(context, request))
         timestamps = {
             TopicPartition(topic.name, partition.partition_index): partition.timestamp
             for topic in request.topics
@@ -82,7 +80,7 @@ def _list_offsets(handle: Handler, client: UpstreamClient) -> Handler:
 
 def _epoch_ends(handle: Handler, client: UpstreamClient) -> Handler:
     async def answer(context: RequestContext, request: Any) -> Any:
-        response = await _awaited(handle(context, request))
+        response = await handled(handle(context, request))
         epochs = {
             TopicPartition(topic.topic, partition.partition): partition.leader_epoch
             for topic in request.topics
@@ -114,7 +112,7 @@ def _find_coordinator(handle: Handler, client: UpstreamClient) -> Handler:
 def _describe_configs(handle: Handler, client: UpstreamClient) -> Handler:
     async def answer(context: RequestContext, request: Any) -> Any:
         if any(resource.resource_type != TOPIC_RESOURCE for resource in request.resources):
-            return await _awaited(handle(context, request))
+            return await handled(handle(context, request))
         return await _in_thread(lambda: client.pass_on_to_any(request))
 
     return answer
@@ -205,10 +203,6 @@ def _leader(
 
 def _partition(context: RequestContext, place: TopicPartition) -> Partition:
     return context.services.replica_manager.find_partition(place.topic, None, place.partition)
-
-
-async def _awaited(response: Any) -> Any:
-    return await response if hasattr(response, "__await__") else response
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:

@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.peers.upstream_client import UpstreamClient, UpstreamPool
 from isotherm.broker.server.requests.authorized_operations import group_operations
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api, Handler
+from isotherm.broker.server.requests.served_api import Api, Handler, with_handlers
 from isotherm.client.cluster_client import ClusterClient
 from isotherm.client.node_address import NodeAddress
 from isotherm.errors import CoordinatorNotAvailableError, RetriableError
@@ -79,10 +79,7 @@ class UpstreamGroups:
             **{int(key): self._join for key in _JOINS},
             **{int(key): self._pass_on_several for key in _SEVERAL},
         }
-        replaced = {
-            key: dataclasses.replace(apis[key], handle=handle) for key, handle in handlers.items()
-        }
-        return {**apis, **replaced}
+        return with_handlers(apis, handlers)
 
     def close(self) -> None:
         self._joins.close()

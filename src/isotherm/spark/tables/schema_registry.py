@@ -6,6 +6,7 @@ ids of their schemas.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -70,19 +71,10 @@ def registry_settings(
 def latest_schema(settings: RegistrySettings, subject: str) -> tuple[int, RegisteredSchema]:
     """The newest schema of a subject, and its id. Raises what `registered_schema` raises."""
     client = _client(settings)
-    from confluent_kafka.schema_registry.error import SchemaRegistryError as RefusedError
-
-    try:
+    with _failures(settings, "the registry has no such subject"):
         latest = client.get_latest_version(subject)
         schema = latest.schema
         references = _references(client, schema.references or ())
-    except RefusedError as error:
-        if error.http_status_code == _NOT_FOUND:
-            raise UnknownSchemaError("the registry has no such subject") from error
-        raise _failed(settings, error) from error
-    # The client also raises errors of its HTTP library, which are not part of its interface.
-    except Exception as error:
-        raise _failed(settings, error) from error
     return int(latest.schema_id or 0), _registered(schema, references)
 
 
@@ -93,22 +85,29 @@ def registered_schema(settings: RegistrySettings, schema_id: int | uuid.UUID) ->
     SchemaRegistryError if the registry does not answer or refuses, so that it may have the schema.
     """
     client = _client(settings)
-    from confluent_kafka.schema_registry.error import SchemaRegistryError as RefusedError
-
-    try:
+    with _failures(settings, "the registry has no such schema"):
         if isinstance(schema_id, int):
             schema = client.get_schema(schema_id)
         else:
             schema = client.get_schema_by_guid(str(schema_id))
         references = _references(client, schema.references or ())
+    return _registered(schema, references)
+
+
+@contextlib.contextmanager
+def _failures(settings: RegistrySettings, missing: str) -> Iterator[None]:
+    """Turn failures of the client into ours; `missing` says what a registry without it lacks."""
+    from confluent_kafka.schema_registry.error import SchemaRegistryError as RefusedError
+
+    try:
+        yield
     except RefusedError as error:
         if error.http_status_code == _NOT_FOUND:
-            raise UnknownSchemaError("the registry has no such schema") from error
+            raise UnknownSchemaError(missing) from error
         raise _failed(settings, error) from error
     # The client also raises errors of its HTTP library, which are not part of its interface.
     except Exception as error:
         raise _failed(settings, error) from error
-    return _registered(schema, references)
 
 
 def _registered(schema: Any, references: Mapping[str, str]) -> RegisteredSchema:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
@@ -171,3 +171,14 @@ class Api:
     def _refusal(self, request: Any, code: ErrorCode, message: str | None) -> Refusal:
         fixed = {name: getattr(request, name) for name in self.echoed if hasattr(request, name)}
         return Refusal(code, message, {**self.fixed, **fixed})
+
+
+def with_handlers(apis: Mapping[int, Api], handlers: Mapping[int, Handler]) -> Mapping[int, Api]:
+    """The APIs, some of them with other handlers."""
+    replaced = {key: replace(apis[key], handle=handle) for key, handle in handlers.items()}
+    return {**apis, **replaced}
+
+
+async def handled(response: Any) -> Any:
+    """The response, where a handler returned it or an awaitable of it."""
+    return await response if hasattr(response, "__await__") else response
