@@ -15,12 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from bench.replica_servers import await_tier
 from isotherm.remote.storage.layout.names import LOCAL_TIERED_STORAGE
 from oracle.consumed_records import consume_all
+from oracle.jars import OracleUnavailableError
+from oracle.java_program import JavaProgram, class_path
 from oracle.kafka import KafkaOracle
+from oracle.tiered_topic import fully_tiered
+from oracle.topics import SEGMENT_BYTES_MIN, create_topic, delete_topic
 from suites import go_modules
 from suites.building import TOOLS, run_step
 from suites.results import SuiteUnavailableError
@@ -34,6 +39,7 @@ with warnings.catch_warnings():
     from kafka import KafkaConsumer
 
 BEFORE, MEANWHILE = 60, 60
+TIMEOUT_S = 120
 INTEROP = Path(__file__).parent.parent / "interop"
 
 Offsets = list[int]
@@ -166,3 +172,70 @@ def test_sparks_own_source_reads_all(
             return [row.offset for row in frame.select("offset").orderBy("offset").collect()]
 
         expect_all(kafka, topic, read)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_kafka_streams_restores_its_store(
+    kafka: KafkaOracle, replica: EmbeddedReplica, tmp_path: Path
+) -> None:
+    """The changelog of a store, and the input, are read through the replica."""
+    source, sink, keys = "streams-input", "streams-output", 50
+    changelog = "streams-counts-changelog"
+    tiered = {
+        "remote.storage.enable": "true",
+        "segment.bytes": str(SEGMENT_BYTES_MIN),
+        "local.retention.bytes": "1",
+        "retention.ms": "-1",
+        "file.delete.delay.ms": "100",
+    }
+    # What is not tiered is not there for the consumers, which read the first two.
+    for topic, config in ((source, tiered), (changelog, tiered), (sink, {})):
+        create_topic(kafka.bootstrap_server, topic, 1, config)
+    try:
+        classes = class_path(
+            INTEROP / "frameworks" / "kafka.xml", [Path(__file__).with_name("StreamsRestore.java")]
+        )
+    except OracleUnavailableError as error:
+        pytest.skip(str(error))
+
+    def write(count: int) -> None:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_server, "linger.ms": 5})
+        for number in range(count):
+            producer.produce(source, b"x" * 1000, b"key-%d" % (number % keys), 0)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    def counts() -> list[tuple[bytes | None, bytes | None]]:
+        records = consume_all(kafka.bootstrap_server, sink, isolation_level="read_committed")
+        return [(each.key, each.value) for each in records]
+
+    def run(consumers: str, records: int) -> None:
+        program = JavaProgram(
+            classes, "StreamsRestore", kafka.bootstrap_server, consumers,
+            "streams", source, sink, str(tmp_path / "state"),
+            log_path=tmp_path / "streams.log",
+        )  # fmt: skip
+        try:
+            wait_until(lambda: len(counts()) >= records, program.log_end)
+            program.end_input(TIMEOUT_S)
+        finally:
+            program.kill()
+
+    def read_from_the_tier() -> float:
+        name = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
+        return replica.node.metrics.registry.get_sample_value(name, {"topic": ""}) or 0.0
+
+    write(3000)
+    run(kafka.bootstrap_server, 3000)
+    for topic in (source, changelog):
+        wait_until(lambda name=topic: fully_tiered(kafka.log_dir, name, 1), f"tiering of {topic}")
+    # The group goes on behind what it has counted: of the tier the changelog alone is read.
+    before_bytes = read_from_the_tier()
+    write(1000)
+    run(replica.bootstrap_servers, 4000)
+    assert counts() == [
+        (b"key-%d" % (number % keys), b"%d" % (number // keys + 1)) for number in range(4000)
+    ]
+    assert read_from_the_tier() - before_bytes > 2 * SEGMENT_BYTES_MIN
+    for topic in (source, changelog, sink):
+        delete_topic(kafka.bootstrap_server, topic)
