@@ -15,13 +15,13 @@ from isotherm.types import BrokerId
 
 
 class EmbeddedReplica(EmbeddedBroker):
-    """A replica of the tier at `path`, in front of the cluster `upstream` or without one.
-    `directory` is its scratch folder."""
+    """A replica of the tier at `path`, a folder or a URL, in front of the cluster `upstream` or
+    without one. `directory` is its scratch folder."""
 
     def __init__(
         self,
         directory: Path,
-        path: Path,
+        path: Path | str,
         settings: Mapping[str, str] | None = None,
         *,
         upstream: str | None = None,

@@ -38,6 +38,7 @@ from oracle.kafka import java_command, run_tool
 from oracle.tools import CONSOLE_CONSUMER
 from tests.support.conditions import wait_until
 from tests.support.embedded_replica import EmbeddedReplica
+from tests.support.s3_server import S3Server, find_versitygw
 
 TIMEOUT_S = 120
 TOPIC = "history"
@@ -398,6 +399,27 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(
         (tmp_path / "away").rename(left.bucket)
         got = consume_all(replica.bootstrap_servers, TOPIC, isolation_level=READ_COMMITTED)
         assert got == left.expected[READ_COMMITTED]
+
+
+def test_a_bucket_of_an_s3_server_is_read_and_listed_again(left: Left, tmp_path: Path) -> None:
+    binary = find_versitygw()
+    if binary is None:
+        pytest.skip("versitygw is not there: scripts/s3-server.sh install, or set VERSITYGW")
+    with S3Server(binary, tmp_path / "buckets") as server:
+        folder = server.bucket_folder / "kafka"
+        shutil.copytree(left.bucket, folder)
+        settings = {f"rsm.config.{key}": text for key, text in server.config.items()}
+        url = settings.pop("rsm.config.url") + "/kafka"
+        with EmbeddedReplica(tmp_path / "s", url, settings, list_interval_s=0.01) as replica:
+            got = consume_all(replica.bootstrap_servers, TOPIC, isolation_level=READ_COMMITTED)
+            assert got == left.expected[READ_COMMITTED]
+            wait_until(lambda: len(histories(replica)) == len(left.ends), "the first reading")
+            assert histories(replica) == {(TOPIC, n): (0, end) for n, end in left.ends.items()}
+            first, second, *_ = sorted(folder.glob(f"{TOPIC}-*/0/*.rsm-manifest"))
+            for path in first.parent.glob(f"{first.stem}.*"):
+                path.unlink()
+            start = int(second.name[:20])
+            wait_until(lambda: histories(replica)[TOPIC, 0] == (start, left.ends[0]))
 
 
 def test_of_two_topics_with_one_name_the_newest_is_served_from_the_start(
