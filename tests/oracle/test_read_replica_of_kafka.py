@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import shutil
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,14 @@ from isotherm.broker.cluster.upstream_cluster import METADATA_LAG
 from isotherm.cli.main import app
 from isotherm.client.node_address import NodeAddress
 from isotherm.clock import SystemClock
-from isotherm.errors import ConfigError
+from isotherm.errors import ConfigError, RemoteStorageNotReadyError
+from isotherm.remote.storage.layout.names import LOCAL_TIERED_STORAGE
 from isotherm.storage_view.cluster_storage import StorageReader
 from isotherm.storage_view.partition_storage import StorageSums
 from isotherm.testing.local_servers import free_ports
+from isotherm.types import REMOTE_LOG_METADATA_TOPIC
 from oracle.consumed_records import consume_all
-from oracle.kafka import EAGER_SETTINGS, KafkaOracle, run_tool
+from oracle.kafka import EAGER_SETTINGS, KafkaOracle, run_tool, running_kafka
 from oracle.tiered_topic import TieredTopic, fill_tiered_topic, make_tiered_topic
 from oracle.tools import CONSOLE_CONSUMER
 from oracle.topics import create_topic, delete_topic
@@ -303,6 +307,60 @@ def test_history_is_served_while_the_cluster_is_away(kafka_tools: Path, tmp_path
         assert got == [each.offset for each in topic.expected]
         consumer.close()
     kafka.kill()
+
+
+@pytest.fixture
+def kafka_without_metadata_topic(kafka_tools: Path, tmp_path: Path) -> Iterator[KafkaOracle]:
+    """Its broker is to make the topic with more replicas than there are brokers, and goes on
+    trying."""
+    prefix = "rlmm.config.remote.log.metadata.topic"
+    topic = {f"{prefix}.replication.factor": "3", f"{prefix}.num.partitions": "2"}
+    with running_kafka(tmp_path / "kafka", {**EAGER_SETTINGS, **topic}) as started:
+        yield started
+
+
+@pytest.mark.slow
+def test_the_metadata_topic_of_a_new_cluster_is_waited_for(
+    kafka_without_metadata_topic: KafkaOracle, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    server, bucket = kafka_without_metadata_topic.bootstrap_server, tmp_path / "bucket"
+    bucket.mkdir()
+    layout = {"rsm.config.layout": LOCAL_TIERED_STORAGE}
+    not_at_all = {"rlmm.config.remote.log.metadata.initialization.retry.max.timeout.ms": "0"}
+    with pytest.raises(ConfigError, match="no such metadata topic"):
+        EmbeddedReplica(tmp_path / "s", bucket, {**layout, **not_at_all}, upstream=server).start()
+    with ThreadPoolExecutor(1) as pool:
+        given_up = EmbeddedReplica(tmp_path / "t", bucket, layout, upstream=server)
+        start = pool.submit(given_up.start)
+        wait_until(lambda: "has no metadata topic yet" in caplog.text, "the line of the log")
+        given_up.node.give_up_start()
+        with pytest.raises(RemoteStorageNotReadyError, match="given up"):
+            start.result(TIMEOUT_S)
+        caplog.clear()
+        replica = EmbeddedReplica(tmp_path / "u", bucket, layout, upstream=server)
+        start = pool.submit(replica.start)
+        wait_until(lambda: "has no metadata topic yet" in caplog.text, "the line of the log")
+        assert not start.done()
+        create_topic(server, REMOTE_LOG_METADATA_TOPIC, 2, {})
+        start.result(TIMEOUT_S)
+    replica.stop()
+    assert caplog.text.count("has no metadata topic yet") == 1
+
+
+@pytest.mark.slow
+def test_a_cluster_without_tiered_storage_is_refused_at_once(
+    kafka_tools: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    off, bucket = {"remote.log.storage.system.enable": "false"}, tmp_path / "bucket"
+    bucket.mkdir()
+    with (
+        running_kafka(tmp_path / "kafka", off) as kafka,
+        pytest.raises(ConfigError, match="the cluster has no tiered storage"),
+    ):
+        EmbeddedReplica(tmp_path / "s", bucket, upstream=kafka.bootstrap_server).start()
+    assert "has no metadata topic yet" not in caplog.text
 
 
 def test_kcat_reads_all(kafka_tiered_topic: TieredTopic, proxy: EmbeddedReplica) -> None:

@@ -42,8 +42,10 @@ class ReplicaNode(BrokerNode):
             self._replica = BucketCluster(config, surroundings, settings)
         else:
             self._replica = UpstreamCluster(config, surroundings, settings, settings.upstream)
-        self._replica.open()
         self._cluster = self._replica
+        if self._is_given_up:
+            self._replica.give_up()
+        self._replica.open()
         return self._replica
 
     def _open_remote_tier(

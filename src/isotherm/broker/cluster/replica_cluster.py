@@ -12,6 +12,7 @@ at each start (docs/decisions/0272).
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -99,6 +100,7 @@ class ReplicaCluster:
         self._endpoints: tuple[Endpoint, ...] = ()
         self._task: PeriodicTask | None = None
         self._looked_s = 0.0
+        self._given_up = threading.Event()
         # What there is, as `look` has seen it, and what the logs have begun with.
         self._histories: dict[TopicIdPartition, TieredHistory] = {}
         self._begun: dict[TopicIdPartition, TieredHistory] = {}
@@ -208,7 +210,8 @@ class ReplicaCluster:
         return None
 
     def give_up(self) -> None:
-        """Do nothing: each wait of the start has a time-out."""
+        """Make an `open` that waits raise RemoteStorageNotReadyError soon. Any thread."""
+        self._given_up.set()
 
     def register(self, endpoints: Sequence[Endpoint]) -> None:
         self._endpoints = tuple(endpoints)

@@ -10,14 +10,16 @@ from typing import Any, NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.image import PartitionImage, TopicImage
-from isotherm.broker.metadata.metadata_records import TOPIC_RESOURCE
+from isotherm.broker.metadata.metadata_records import BROKER_RESOURCE, TOPIC_RESOURCE
 from isotherm.client.cluster_client import ClusterClient
 from isotherm.client.node_address import NodeAddress
+from isotherm.errors import RetriableError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.types import BrokerId, Offset, TopicPartition
 
 _Item = TypeVar("_Item")
 
+TIER_ENABLED = "remote.log.storage.system.enable"
 TOPICS_PER_REQUEST_MAX = 500
 PARTITIONS_PER_REQUEST_MAX = 5000
 _METADATA_VERSION, _FIRST_ID_VERSION = 12, 10
@@ -103,6 +105,33 @@ def read_tiered(client: ClusterClient, names: Sequence[str]) -> dict[str, bool]:
             if result.error_code is ErrorCode.none
         }
     return tiered
+
+
+def lacks_tier(client: ClusterClient, state: UpstreamState) -> bool:
+    """Whether all brokers have their tiered storage off. False if one does not show it."""
+    return all(_has_tier(client, broker) is False for broker in state.brokers.values())
+
+
+def _has_tier(client: ClusterClient, broker: UpstreamBroker) -> bool | None:
+    resource = {
+        "resource_type": BROKER_RESOURCE,
+        "resource_name": str(broker.broker_id),
+        "configuration_keys": (TIER_ENABLED,),
+    }
+    try:
+        answer = client.ask(
+            broker.address, ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}, newest=4
+        )
+    except RetriableError:
+        return None
+    values = [
+        entry.value
+        for result in answer.results
+        if result.error_code is ErrorCode.none
+        for entry in result.configs
+        if entry.name == TIER_ENABLED
+    ]
+    return values[0] == "true" if values else None
 
 
 def list_offsets(

@@ -14,7 +14,6 @@ If the cluster is away, what is known is served. See docs/decisions/0273.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -38,6 +37,7 @@ from isotherm.broker.cluster.upstream import (
     LATEST,
     UpstreamBroker,
     UpstreamState,
+    lacks_tier,
     read_offsets,
     read_state,
     read_tiered,
@@ -58,6 +58,7 @@ from isotherm.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RemoteStorageNotReadyError,
+    RetriableError,
     UnknownTopicOrPartitionError,
 )
 from isotherm.remote.metadata.folding.fold import COLUMNAR_RECORDS_MIN
@@ -83,8 +84,7 @@ PASS_INTERVAL_S = 0.5
 # Passes between two looks at the ACLs, and at which topics are tiered: few topics change it.
 PASSES_PER_CONFIGS = 20
 PASSES_PER_PROBE = 4
-# How long a start waits for the metadata topic.
-METADATA_TIMEOUT_S = 120.0
+METADATA_POLL_S = 0.5
 
 
 class UpstreamCluster(ReplicaCluster):
@@ -150,9 +150,11 @@ class UpstreamCluster(ReplicaCluster):
                 f"a broker of the cluster has the id of the replica node_id={self._config.node_id}"
                 " hint='--node-id'"
             )
+        rlmm_settings = TopicBasedSettings.from_config(self._config.remote.rlmm_config)
+        timeout_s = rlmm_settings.remote_log_metadata_initialization_retry_max_timeout_ms / 1000
         self._topic = UpstreamMetadataTopic(self._properties)
         try:
-            count = self._await_topic(self._topic)
+            count = self._await_topic(self._topic, timeout_s)
         except (UnknownTopicOrPartitionError, RemoteStorageError) as error:
             raise ConfigError(
                 "the cluster has no tiered storage, or its metadata topic may not be read"
@@ -163,7 +165,7 @@ class UpstreamCluster(ReplicaCluster):
             self._topic,
             clock=self._surroundings.clock,
             metrics=self._surroundings.metrics,
-            settings=TopicBasedSettings(),
+            settings=rlmm_settings,
             columnar_records_min=_columnar_records_min(self._topic),
         )
         self._metadata.start()
@@ -174,7 +176,7 @@ class UpstreamCluster(ReplicaCluster):
             count,
         )
         self.look()
-        self._await_metadata()
+        self._await_metadata(timeout_s)
         self.look()
         if self._last and not any(history.leader_epochs for history in self._histories.values()):
             raise ConfigError(
@@ -182,32 +184,50 @@ class UpstreamCluster(ReplicaCluster):
                 f" url={settings.url} layout={settings.layout} cluster_id={self.cluster_id}"
             )
 
-    def _await_topic(self, topic: UpstreamMetadataTopic) -> int:
-        """The number of partitions, once one can be read: a cluster that starts may not have their
-        leaders yet. Raises RemoteStorageError if the replica may not read them, or after
-        METADATA_TIMEOUT_S."""
-        clock, never = self._surroundings.clock, threading.Event()
-        deadline_s = clock.monotonic_s() + METADATA_TIMEOUT_S
+    def _await_topic(self, topic: UpstreamMetadataTopic, timeout_s: float) -> int:
+        """The number of partitions, once one can be read: a new cluster may not have the topic yet,
+        and one that starts not its leaders. Raises UnknownTopicOrPartitionError if no broker makes
+        the topic, and RemoteStorageError if the replica may not read it. After `timeout_s`, either
+        of them."""
+        clock = self._surroundings.clock
+        deadline_s = clock.monotonic_s() + timeout_s
+        is_told = False
         while True:
             try:
                 count = topic.partition_count
                 _read_one(topic)
-            except RemoteStorageError as error:
-                if error.is_refusal or clock.monotonic_s() > deadline_s:
+            except UnknownTopicOrPartitionError:
+                if clock.monotonic_s() > deadline_s or lacks_tier(self.client, self._state):
                     raise
-                clock.wait(never, 0.5)
+                if not is_told:
+                    _logger.info(
+                        "the cluster has no metadata topic yet, which is waited for"
+                        " topic=%s timeout_s=%.0f",
+                        REMOTE_LOG_METADATA_TOPIC,
+                        timeout_s,
+                    )
+                    is_told = True
+            except RetriableError as error:
+                is_refusal = isinstance(error, RemoteStorageError) and error.is_refusal
+                if is_refusal or clock.monotonic_s() > deadline_s:
+                    raise
             else:
                 return count
+            self._wait(METADATA_POLL_S)
 
-    def _await_metadata(self) -> None:
-        clock, never = self._surroundings.clock, threading.Event()
-        deadline_s = clock.monotonic_s() + METADATA_TIMEOUT_S
+    def _await_metadata(self, timeout_s: float) -> None:
+        clock = self._surroundings.clock
+        deadline_s = clock.monotonic_s() + timeout_s
         while not all(map(self.tier_metadata.is_ready, self._assigned)):
             if clock.monotonic_s() > deadline_s:
                 raise RemoteStorageNotReadyError(
-                    f"the metadata topic is not read in time timeout_s={METADATA_TIMEOUT_S:.0f}"
+                    f"the metadata topic is not read in time timeout_s={timeout_s:.0f}"
                 )
-            clock.wait(never, 0.05)
+            self._wait(0.05)
+
+    def _wait(self, pause_s: float) -> None:
+        if self._surroundings.clock.wait(self._given_up, pause_s):
+            raise RemoteStorageNotReadyError("the start was given up")
 
     # ---- what there is
 

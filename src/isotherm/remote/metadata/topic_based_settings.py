@@ -136,7 +136,11 @@ class TopicBasedSettings:
         check=at_least(0),
     )
     remote_log_metadata_initialization_retry_max_timeout_ms: int = key(
-        LONG, 120_000, "Accepted for compatibility: the topic is in process.", check=at_least(0)
+        LONG,
+        120_000,
+        "How long the start of a read replica waits until its cluster has the metadata topic, and"
+        " then until all of it is read. A broker has the topic in process.",
+        check=at_least(0),
     )
     remote_log_metadata_initialization_retry_interval_ms: int = key(
         LONG, 100, "Accepted for compatibility: the topic is in process.", check=at_least(0)
