@@ -252,6 +252,9 @@ def test_share_group_has_its_members_and_what_is_done(
         # Each partition has two members.
         assert [" ".join(each[-2:]) for each in rows] == [", ".join(first), ", ".join(second)]
         assert "records not yet done of 2 partitions" in browser.text(".figures")
+        # Topic, partition, acknowledged, archived, released, their most deliveries.
+        deliveries = browser.all("#deliveries tbody tr")[0].text.split()
+        assert deliveries == ["tasks", "0", str(MESSAGES // 2 - 1), "0", "1", "1"]
     assert browser.messages() == []
 
 

@@ -37,6 +37,7 @@ from isotherm.storage_view.remote_segment_sources import MetadataEnds
 from isotherm.storage_view.remote_segments import RemoteSegments
 from isotherm.storage_view.resource_settings import Setting
 from isotherm.storage_view.segment_history import SegmentExtent, SegmentHistory
+from isotherm.storage_view.share_deliveries import GroupDeliveries
 from isotherm.types import (
     REMOTE_LOG_METADATA_AUDIT_TOPIC,
     Offset,
@@ -65,6 +66,7 @@ class ScriptedCluster:
         self.is_gone = False
         self.groups: list[GroupState] = []
         self.members: dict[str, GroupMembers] = {}
+        self.deliveries: dict[str, GroupDeliveries] = {}
         self.brokers: tuple[BrokerState, ...] = ()
         self.histories: dict[TopicIdPartition, SegmentHistory] = {}
         self.settings: list[Setting] = [
@@ -130,6 +132,13 @@ class ScriptedCluster:
         if self.is_gone:
             raise BrokerUnreachableError("no broker is reachable at 127.0.0.1:9: refused")
         return self.members.get(group.group_id, GroupMembers("", ()))
+
+    def read_share_deliveries(
+        self, group_id: str, places: Sequence[TopicPartition]
+    ) -> GroupDeliveries:
+        if self.is_gone:
+            raise BrokerUnreachableError("no broker is reachable at 127.0.0.1:9: refused")
+        return self.deliveries.get(group_id, GroupDeliveries())
 
     def read_topic_settings(self, topic: str) -> list[Setting]:
         if self.is_gone:

@@ -4,7 +4,8 @@ read, and set where it reads on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import Annotated, Any
 
 import typer
@@ -26,10 +27,18 @@ from isotherm.cli.options import (
     BootstrapServer,
     ClientOptions,
 )
-from isotherm.cli.output import print_rows
-from isotherm.cli.share_groups import connected, offset_rows
+from isotherm.cli.output import error_console, print_rows
+from isotherm.cli.share_groups import ShareGroups, connected, share_rows
+from isotherm.cli.topic_storage import MetricsLogin
+from isotherm.clock import SystemClock
 from isotherm.errors import RejectedError
+from isotherm.storage_view.share_deliveries import ShareDeliveries
 from isotherm.types import Offset
+
+_SHARE_COLUMNS = [
+    *("topic", "partition", "start_offset", "lag", "in_flight"),
+    *ShareDeliveries._fields,
+]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -73,6 +82,15 @@ def describe(
     *,
     group: Annotated[str, typer.Argument(metavar="GROUP")],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="A broker's metrics for Prometheus (http://broker:9404/metrics), which tell what"
+            " is in flight of a share group. May be given many times.",
+        ),
+    ] = None,
+    metrics_login: MetricsLogin = None,
     as_json: AsJson = False,
     client: ClientOptions,
 ) -> None:
@@ -84,14 +102,17 @@ def describe(
     again.
 
     Of a share group the start offsets are shown, and as the lag the records from there on whose
-    delivery is not over. Both are empty before the first records are delivered.
+    delivery is not over. Both are empty before the first records are delivered. From the group's
+    state, in __share_group_state, come the records from the start offset on that were acknowledged
+    as accepted, that are archived (rejected, or delivered too often), and that were released: they
+    are delivered again, or members hold them again; delivery_count_max is the highest count of
+    these. That needs READ on the topic. What members hold is in no state: in_flight are the offsets
+    from the start offset to the last one delivered, from the leaders' --metrics.
     """
     with connected(bootstrap_server, client.properties) as share_groups:
-        is_share = share_groups.state(group) is not None
-        share_rows = offset_rows(share_groups.offsets(group)) if is_share else []
-    if is_share:
-        print_rows(["topic", "partition", "start_offset", "lag"], share_rows, as_json=as_json)
-        return
+        if share_groups.state(group) is not None:
+            _print_share_group(share_groups, group, metrics or (), metrics_login, as_json=as_json)
+            return
     with one_line_errors(bootstrap_server):
         admin = admin_client(bootstrap_server, client.properties)
         members = _members(admin, group)
@@ -101,6 +122,31 @@ def describe(
         raise RejectedError(f"no such group, or it has neither offsets nor members group={group}")
     columns = ["topic", "partition", "committed_offset", "end_offset", "lag", "client_id", "host"]
     print_rows(columns, group_rows(committed, ends, members), as_json=as_json)
+
+
+def _print_share_group(
+    share_groups: ShareGroups,
+    group: str,
+    metrics: Sequence[str],
+    metrics_login: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    from isotherm.console.watched_metrics import WatchedMetrics, metrics_addresses
+
+    addresses = metrics_addresses(metrics, metrics_login)
+    offsets = share_groups.offsets(group)
+    begun = [place for place, offset in offsets.items() if offset.start_offset is not None]
+    deliveries = share_groups.deliveries(group, begun)
+    with closing(WatchedMetrics(addresses, SystemClock(), 0)) as watched:
+        look = watched.look()
+    rows = share_rows(group, offsets, deliveries, {} if look is None else look.in_flight)
+    print_rows(_SHARE_COLUMNS, rows, as_json=as_json)
+    silent = [] if look is None else look.errors["unanswered"]
+    for reason in sorted(set(deliveries.errors.values())):
+        error_console().print(f"what became of the records is unknown: {reason}")
+    for broker in silent:
+        error_console().print(f"no metrics from {broker['url']}: {broker['reason']}")
 
 
 def group_rows(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
 from isotherm.client.cluster_client import ClusterClient
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_security import own_security
+from isotherm.clock import SystemClock
 from isotherm.errors import (
     BrokerUnreachableError,
     ConfigError,
@@ -19,8 +20,16 @@ from isotherm.errors import (
 )
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.protocol.code_names import code_name
+from isotherm.storage_view.share_deliveries import (
+    GroupDeliveries,
+    ShareDeliveries,
+    read_share_deliveries,
+)
 from isotherm.storage_view.share_offsets import ShareOffset, read_share_offsets
 from isotherm.types import Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from isotherm.storage_view.in_flight import InFlight
 
 _GROUP = 0  # FindCoordinator's key type
 
@@ -92,6 +101,10 @@ class ShareGroups:
                 )
         return dict(sorted(read[group].by_partition.items()))
 
+    def deliveries(self, group: str, places: Collection[TopicPartition]) -> GroupDeliveries:
+        """What became of the group's records in these partitions."""
+        return read_share_deliveries(self._used(), SystemClock(), group, places)
+
     def set_start_offsets(self, group: str, offsets: Mapping[TopicPartition, Offset]) -> None:
         """Let a share group without members begin at these offsets. A group that does not exist is
         created."""
@@ -133,16 +146,28 @@ class ShareGroups:
         return self._client
 
 
-def offset_rows(offsets: Mapping[TopicPartition, ShareOffset]) -> list[dict[str, Any]]:
-    return [
-        {
-            "topic": place.topic,
-            "partition": place.partition,
-            "start_offset": offset.start_offset,
-            "lag": offset.lag,
-        }
-        for place, offset in offsets.items()
-    ]
+def share_rows(
+    group: str,
+    offsets: Mapping[TopicPartition, ShareOffset],
+    deliveries: GroupDeliveries,
+    in_flight: InFlight,
+) -> list[dict[str, Any]]:
+    """A row of each partition. Counts are None where they are unknown."""
+    rows = []
+    for place, offset in offsets.items():
+        of_place = deliveries.by_partition.get(place)
+        counts = dict.fromkeys(ShareDeliveries._fields) if of_place is None else of_place._asdict()
+        rows.append(
+            {
+                "topic": place.topic,
+                "partition": place.partition,
+                "start_offset": offset.start_offset,
+                "lag": offset.lag,
+                "in_flight": in_flight.get((group, place)),
+                **counts,
+            }
+        )
+    return rows
 
 
 def _states(client: ClusterClient) -> dict[str, str]:

@@ -36,7 +36,13 @@ from isotherm.console.answers import (
     topic_detail,
 )
 from isotherm.console.broker_pages import BrokerPages
-from isotherm.console.detail_pages import DetailPages, group_reading, members_row, topic_lags
+from isotherm.console.detail_pages import (
+    DetailPages,
+    deliveries_row,
+    group_reading,
+    members_row,
+    topic_lags,
+)
 from isotherm.console.group_answers import group_answers
 from isotherm.console.job_pages import job_routes
 from isotherm.console.jobs import JobReports, JobRunner
@@ -358,10 +364,17 @@ class _Pages:
             raise HTTPException(NOT_FOUND, f"no such group: {name}")
         reading = group_reading(self._cluster, self._settings.metrics)
         members = members_row(self._cluster.members(group))
+        deliveries = (
+            {"deliveries": None}
+            if group.share is None
+            else deliveries_row(
+                group, self._cluster.deliveries(group), self._settings.metrics.look()
+            )
+        )
 
         def detail(storage: ClusterStorage) -> Row:
             row = group_detail(group, storage, reading)
-            return {**row, **members, "by_topic": topic_lags(row["by_partition"])}
+            return {**row, **members, **deliveries, "by_topic": topic_lags(row["by_partition"])}
 
         return self._answer(detail)
 

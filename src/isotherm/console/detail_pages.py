@@ -14,16 +14,19 @@ from starlette.routing import Route
 
 from isotherm.console.answers import GroupReading, group_rows
 from isotherm.console.replies import UNAVAILABLE, named_topic, newest_storage, reply
+from isotherm.storage_view.share_deliveries import ShareDeliveries
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from isotherm.console.watched_cluster import Look, WatchedCluster
-    from isotherm.console.watched_metrics import WatchedMetrics
+    from isotherm.console.watched_metrics import MetricsLook, WatchedMetrics
     from isotherm.storage_view.group_members import GroupMembers, Member
     from isotherm.storage_view.group_reader import GroupState
+    from isotherm.storage_view.in_flight import InFlight
     from isotherm.storage_view.resource_settings import Setting
     from isotherm.storage_view.rows import Row
+    from isotherm.storage_view.share_deliveries import GroupDeliveries
     from isotherm.types import TopicPartition
 
 _T = TypeVar("_T")
@@ -89,6 +92,29 @@ def members_row(look: Look[GroupMembers]) -> Row:
         "members": None if group is None else [_member_row(m) for m in group.members[:MEMBERS_MAX]],
         "members_error": look.error,
     }
+
+
+def deliveries_row(
+    group: GroupState, look: Look[GroupDeliveries], metrics: MetricsLook | None
+) -> Row:
+    """What is in flight of a share group, and what became of its records, by partition. Counts are
+    null where they are unknown; `error` is the reason of those that are read from the state."""
+    in_flight: InFlight = {} if metrics is None else metrics.in_flight
+    deliveries = look.content
+    rows = []
+    for place in sorted(group.share or ()):
+        of_place = None if deliveries is None else deliveries.by_partition.get(place)
+        counts = dict.fromkeys(ShareDeliveries._fields) if of_place is None else of_place._asdict()
+        rows.append(
+            {
+                "topic": place.topic,
+                "partition": place.partition,
+                "in_flight": in_flight.get((group.group_id, place)),
+                **counts,
+                "error": look.error if deliveries is None else deliveries.errors.get(place),
+            }
+        )
+    return {"deliveries": rows}
 
 
 def _member_row(member: Member) -> Row:

@@ -136,7 +136,8 @@ def openapi_document() -> Schema:
             "/api/groups/{group}": _get(
                 "The same for each partition and topic of a group, and its first 500 members with"
                 " their partitions. members is null if the coordinator does not describe them;"
-                " members_error says why.",
+                " members_error says why. deliveries has for a share group what is in flight, and"
+                " what became of its records; unknown counts are null, and error says why.",
                 _path("group"),
             ),
             "/api/topics/{topic}/partitions/{partition}/segments/{id}": _get(

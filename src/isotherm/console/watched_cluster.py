@@ -29,12 +29,16 @@ from isotherm.storage_view.group_members import GroupMembers, GroupPlace
 from isotherm.storage_view.group_progress import GroupProgress
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.resource_settings import Setting
-from isotherm.types import BrokerId, TopicIdPartition
+from isotherm.storage_view.share_deliveries import GroupDeliveries
+from isotherm.types import BrokerId, TopicIdPartition, TopicPartition
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 DETAILS_KEPT = 64
 """The most topics, groups or brokers whose details are cached."""
+DELIVERIES_INTERVAL_S = 30.0
+"""The least time between two reads of what became of a share group's records: each may read
+`__share_group_state` for seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,9 @@ class WatchedCluster:
         self._broker_settings = NewestByKey(self._read_broker_settings, details, clock, interval_s)
         self._releases = Newest(self._read_releases, details, clock, interval_s)
         self._members = NewestByKey(self._read_members, details, clock, interval_s)
+        self._deliveries = NewestByKey(
+            self._read_deliveries, details, clock, max(interval_s, DELIVERIES_INTERVAL_S)
+        )
 
     def look(self) -> Look[ClusterStorage]:
         return self._storage.look()
@@ -173,6 +180,16 @@ class WatchedCluster:
         """The members of a group that `groups` has listed."""
         assert group.coordinator is not None, "a broker has listed it"
         return self._members.look(GroupPlace(group.group_id, group.kind, group.coordinator))
+
+    def deliveries(self, group: GroupState) -> Look[GroupDeliveries]:
+        """What became of the records of a share group that `groups` has listed. Reads them at most
+        every DELIVERIES_INTERVAL_S."""
+        places = tuple(
+            place
+            for place, offset in (group.share or {}).items()
+            if offset.start_offset is not None
+        )
+        return self._deliveries.look((group.group_id, places))
 
     def metadata(
         self, partition: TopicIdPartition, segment_id: uuid.UUID
@@ -226,6 +243,9 @@ class WatchedCluster:
 
     def _read_members(self, group: GroupPlace) -> GroupMembers:
         return self._opened_for_details().read_members(group)
+
+    def _read_deliveries(self, group: tuple[str, tuple[TopicPartition, ...]]) -> GroupDeliveries:
+        return self._opened_for_details().read_share_deliveries(*group)
 
     def _read_groups(self) -> list[GroupState]:
         if self._storage.last.content is None:

@@ -24,6 +24,7 @@ from isotherm.storage_view.copy_signs import (
     copy_signs,
     read_copy_gauges,
 )
+from isotherm.storage_view.in_flight import InFlight, in_flight_of_all, read_in_flight
 from isotherm.storage_view.meter_counts import (
     ERRORS,
     HOUR_MS,
@@ -76,13 +77,15 @@ class MetricsLook:
     """`errors` are those of the last hour. `traffic` by topic is the mean over some minutes,
     `hourly_traffic`, from which costs are computed, over the hour. Both are None before the second
     reading. `since_ms` is the time at which the hour's counts begin. `copy_signs` by topic are
-    those of the last minutes."""
+    those of the last minutes. `in_flight` is that of share partitions whose leaders have
+    answered."""
 
     errors: Row
     traffic: Mapping[str, Traffic] | None
     hourly_traffic: Mapping[str, Traffic] | None
     since_ms: TimestampMs | None
     copy_signs: Mapping[str, CopySigns] = field(default_factory=dict)
+    in_flight: InFlight = field(default_factory=dict)
 
 
 class WatchedMetrics:
@@ -94,6 +97,7 @@ class WatchedMetrics:
         self._clock = clock
         self._histories = {url: MeterHistory() for url in addresses.urls}
         self._gauges: dict[str, CopyGauges] = {}
+        self._in_flight: dict[str, InFlight] = {}
         self._context = https_context()
         self._executor = ThreadPoolExecutor(READS_AT_ONCE, "console-metrics")
         self._newest = Newest(self._read, threading.Lock(), clock, interval_s)
@@ -117,6 +121,7 @@ class WatchedMetrics:
             traffic_by_topic(hour.values()),
             since_ms,
             copy_signs(minutes.values(), self._gauges.values(), is_whole=not failed),
+            in_flight_of_all(self._in_flight.values()),
         )
 
     def _note(self, url: str) -> Row | None:
@@ -132,11 +137,14 @@ class WatchedMetrics:
                 timeout_s=ANSWER_TIMEOUT_S,
             )
             counts, gauges = read_meter_counts(text), read_copy_gauges(text)
+            in_flight = read_in_flight(text)
         except (OSError, ValueError) as error:
             self._gauges.pop(url, None)
+            self._in_flight.pop(url, None)
             return {"url": without_passwords(url), "reason": without_passwords(str(error))}
         self._histories[url].note(counts, self._clock.now_ms())
         self._gauges[url] = gauges
+        self._in_flight[url] = in_flight
         return None
 
 

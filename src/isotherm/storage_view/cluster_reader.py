@@ -35,7 +35,7 @@ from isotherm.types import (
 BROKERS_AT_ONCE = 8
 TOPIC_RESOURCE = 2
 LATEST = -1
-_EARLIEST = -2
+EARLIEST = -2
 _EARLIEST_LOCAL = -4
 READ_UNCOMMITTED = 0
 _READ_COMMITTED = 1
@@ -223,7 +223,7 @@ def _ask_broker(
     ) -> dict[TopicPartition, int]:
         return list_offsets(client, address, led, timestamp, isolation_level)
 
-    log_start = offsets(_EARLIEST)
+    log_start = offsets(EARLIEST)
     try:
         local_log_start = offsets(_EARLIEST_LOCAL)
     except UnsupportedVersionError:

@@ -35,6 +35,7 @@ from isotherm.storage_view.remote_segment_sources import MetadataTopicSource, Se
 from isotherm.storage_view.remote_segments import NO_SEGMENTS, RemoteSegments
 from isotherm.storage_view.resource_settings import ResourceType, Setting, read_settings
 from isotherm.storage_view.segment_history import SegmentHistory
+from isotherm.storage_view.share_deliveries import GroupDeliveries, read_share_deliveries
 from isotherm.types import (
     REMOTE_LOG_METADATA_AUDIT_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
@@ -42,6 +43,7 @@ from isotherm.types import (
     Offset,
     TimestampMs,
     TopicIdPartition,
+    TopicPartition,
 )
 
 
@@ -194,6 +196,12 @@ class StorageReader:
     def read_members(self, group: GroupPlace) -> GroupMembers:
         """The members of a group. Raises as `group_members.read_members`."""
         return read_members(self._client, group)
+
+    def read_share_deliveries(
+        self, group_id: str, places: Sequence[TopicPartition]
+    ) -> GroupDeliveries:
+        """Raises as `share_deliveries.read_share_deliveries`."""
+        return read_share_deliveries(self._client, self._clock, group_id, places)
 
     @property
     def source(self) -> SegmentSource | None:

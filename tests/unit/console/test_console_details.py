@@ -12,8 +12,8 @@ import pytest
 
 from isotherm.console.answers import topic_detail
 from isotherm.console.broker_pages import broker_errors
-from isotherm.console.detail_pages import MEMBERS_MAX, topic_lags
-from isotherm.console.watched_cluster import DETAILS_KEPT, WatchedCluster
+from isotherm.console.detail_pages import MEMBERS_MAX, deliveries_row, topic_lags
+from isotherm.console.watched_cluster import DETAILS_KEPT, Look, WatchedCluster
 from isotherm.console.watched_metrics import MetricsLook
 from isotherm.errors import RejectedError
 from isotherm.storage_view.broker_release import BrokerRelease
@@ -21,6 +21,7 @@ from isotherm.storage_view.cluster_reader import BrokerState, LogDirState
 from isotherm.storage_view.group_members import GroupMembers, Member
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.resource_settings import Setting
+from isotherm.storage_view.share_deliveries import GroupDeliveries, ShareDeliveries
 from isotherm.storage_view.share_offsets import ShareOffset
 from isotherm.storage_view.traffic import Traffic
 from isotherm.testing.sim_clock import SimClock
@@ -131,6 +132,33 @@ def test_share_groups_have_a_start_offset_and_no_committed_one() -> None:
     assert by_partition[0]["delivered_max"] == 20
     assert by_partition[1]["reads_from"] == "nothing yet"
     assert (billing["start_offset"], billing["delivered_max"]) == (None, None)
+
+
+def test_share_group_has_what_became_of_its_records() -> None:
+    cluster = damaged_cluster(1000)
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    share = {second: ShareOffset(5, 3), first: ShareOffset(12_650, 30)}
+    cluster.groups.append(GroupState("workers", "Stable", "share", {}, share=share))
+    cluster.deliveries["workers"] = GroupDeliveries(
+        {first: ShareDeliveries(7, 2, 4, 3)}, {second: "TOPIC_AUTHORIZATION_FAILED"}
+    )
+    with running_console(lambda: cluster) as address:
+        rows = json_of(address, "/api/groups/workers")["deliveries"]
+        assert json_of(address, "/api/groups/billing")["deliveries"] is None
+    counts = {"acknowledged": 7, "archived": 2, "released": 4, "delivery_count_max": 3}
+    unknown = dict.fromkeys(["in_flight", *counts])
+    place = {"topic": "orders", "partition": 0}
+    assert rows == [
+        {**place, **counts, "in_flight": None, "error": None},
+        {**place, "partition": 1, **unknown, "error": "TOPIC_AUTHORIZATION_FAILED"},
+    ]
+    look = MetricsLook({}, {}, {}, 5, in_flight={("workers", first): 9, ("others", second): 8})
+    (group,) = (each for each in cluster.groups if each.share)
+    told = deliveries_row(group, Look(None, "no broker answers"), look)["deliveries"]
+    assert [(each["in_flight"], each["error"]) for each in told] == [
+        (9, "no broker answers"),
+        (None, "no broker answers"),
+    ]
 
 
 def test_group_has_its_members_and_its_lag_by_topic() -> None:

@@ -22,8 +22,10 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
 from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC
-from isotherm.broker.coordinators.shares.share_state_log import SHARE_STATE_TOPIC
-from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
+from isotherm.broker.coordinators.shares.share_state_records import (
+    SHARE_STATE_TOPIC,
+    SharePartitionKey,
+)
 from isotherm.broker.coordinators.transactions.transaction_log import TRANSACTION_STATE_TOPIC
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.metadata.endpoint import Endpoint

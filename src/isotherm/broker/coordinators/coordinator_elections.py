@@ -16,7 +16,8 @@ from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic
 from isotherm.broker.coordinators.groups.group_coordinator import GroupCoordinator
 from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC, OffsetsTopic
 from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
-from isotherm.broker.coordinators.shares.share_state_log import SHARE_STATE_TOPIC, ShareStateLog
+from isotherm.broker.coordinators.shares.share_state_log import ShareStateLog
+from isotherm.broker.coordinators.shares.share_state_records import SHARE_STATE_TOPIC
 from isotherm.broker.coordinators.transactions.marker_sender import (
     MARKERS_PER_REQUEST_MAX,
     QUEUED_MARKERS_MAX,

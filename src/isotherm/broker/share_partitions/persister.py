@@ -23,8 +23,8 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.coordinator_elections import connector
 from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
-from isotherm.broker.coordinators.shares.share_state_log import SHARE_STATE_TOPIC
 from isotherm.broker.coordinators.shares.share_state_records import (
+    SHARE_STATE_TOPIC,
     SharePartitionKey,
     state_partition,
 )

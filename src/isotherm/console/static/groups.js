@@ -104,6 +104,7 @@ export function groupPage(name) {
       remoteReads(group.remote_topics),
       element("section", { class: "card", id: "lag" }, element("h2", {}, "Lag"),
         group.by_topic.length > 1 ? topicLags(group.by_topic) : null, partitionLags(group)),
+      deliveriesCard(group.deliveries),
       readOnlyNote("Another offset", `isotherm groups reset-offsets ${client} ${quoted(name)} --topic ${quoted(group.by_topic[0]?.topic ?? "TOPIC")} --to-earliest`));
   };
   return page;
@@ -140,6 +141,25 @@ function partitionLags(group) {
     { name: "reads from", cell: (row) => row.reads_from, value: "reads_from", kind: "left wraps" },
     { name: "read by", cell: reader, value: reader, kind: "left wraps" },
   ], group.by_partition);
+}
+
+// What became of a share group's records from the start offsets on.
+function deliveriesCard(deliveries) {
+  if (!deliveries) return "";
+  const reasons = [...new Set(deliveries.map(({ error }) => error).filter(Boolean))];
+  return element("section", { class: "card", id: "deliveries" }, element("h2", {}, "Deliveries from the start offsets on"),
+    table("Deliveries", [
+      { name: "topic", cell: (row) => topicLink(row.topic), value: "topic", kind: "left name" },
+      { name: "partition", cell: (row) => String(row.partition), value: "partition", isKey: true },
+      { name: "in flight", cell: known("in_flight"), value: "in_flight", isKey: true },
+      { name: "acknowledged", cell: known("acknowledged"), value: "acknowledged" },
+      { name: "archived", cell: known("archived"), value: "archived", isKey: true },
+      { name: "released", cell: known("released"), value: "released" },
+      { name: "their most deliveries", cell: known("delivery_count_max"), value: "delivery_count_max" },
+    ], deliveries, { noun: "partitions" }),
+    ...reasons.map((reason) => element("p", { class: "bad" }, `What became of the records is unknown. ${reason}`)),
+    deliveries.every((row) => row.in_flight === null)
+      ? element("p", { class: "quiet" }, "What is in flight is in the metrics of the leaders. Name them with ", element("code", {}, "--metrics"), ".") : null);
 }
 
 // What the brokers' metrics say of the topics that a group reads from the remote tier.

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from isotherm.broker.coordinators.shares.share_state import BATCHES_MAX, StateWrite
-from isotherm.broker.coordinators.shares.share_state_log import SHARE_STATE_TOPIC
 from isotherm.broker.coordinators.shares.share_state_records import (
+    SHARE_STATE_TOPIC,
     UNKNOWN_COUNT,
     SharePartitionKey,
 )

@@ -13,6 +13,7 @@ from isotherm.broker.coordinators.coordinator_shards import Election
 from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic
 from isotherm.broker.coordinators.shares.share_shard import ShareShard
 from isotherm.broker.coordinators.shares.share_state_records import (
+    SHARE_STATE_TOPIC,
     ShareStateRecord,
     decode_record,
     encode_record,
@@ -24,8 +25,6 @@ from isotherm.record.batch import build_batch, verify_batch_crc
 from isotherm.record.compression import CompressionType
 from isotherm.record.keyed_records import read_keyed_records
 from isotherm.types import Offset
-
-SHARE_STATE_TOPIC = "__share_group_state"
 
 
 class ShareStateLog:

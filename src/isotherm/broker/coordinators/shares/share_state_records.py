@@ -34,12 +34,16 @@ _INT64 = {"kafka_type": "int64"}
 _STRING = {"kafka_type": "string"}
 _UUID = {"kafka_type": "uuid"}
 
+SHARE_STATE_TOPIC = "__share_group_state"
 SNAPSHOT_TYPE, UPDATE_TYPE = 0, 1
+TYPE_SIZE = 2
+"""The bytes of a record's key before those that name its share partition."""
 VALUE_VERSION = 0
 UNKNOWN_COUNT = -1
 
 _VERSION = struct.Struct(">h")
-_KEY_START = struct.Struct(">hh")  # the type, the size of the group id
+_SNAPSHOT, _UPDATE = (_VERSION.pack(key_type) for key_type in (SNAPSHOT_TYPE, UPDATE_TYPE))
+_GROUP_ID_SIZE = struct.Struct(">h")
 _KEY_END = struct.Struct(">i")
 _SNAPSHOT_START = struct.Struct(">hiiiqqq")
 _UPDATE_START = struct.Struct(">hiiq")
@@ -162,17 +166,26 @@ EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 def encode_record(record: ShareStateRecord) -> EncodedRecord:
     """The key and the value as they are in the log. By hand: each acknowledgement writes one."""
     key, value = record
-    key_type = UPDATE_TYPE if isinstance(value, ShareUpdate) else SNAPSHOT_TYPE
+    key_type = _UPDATE if isinstance(value, ShareUpdate) else _SNAPSHOT
+    return key_type + key_suffix(key), None if value is None else _encode_value(value)
+
+
+def key_suffix(key: SharePartitionKey) -> bytes:
+    """The bytes of a record's key behind its type."""
     group_id = key.group_id.encode()
-    encoded_key = b"".join(
+    return b"".join(
         (
-            _KEY_START.pack(key_type, len(group_id)),
+            _GROUP_ID_SIZE.pack(len(group_id)),
             group_id,
             key.topic_id.bytes,
             _KEY_END.pack(key.partition),
         )
     )
-    return encoded_key, None if value is None else _encode_value(value)
+
+
+def is_of_snapshot(key: bytes) -> bool:
+    """Whether an encoded key is that of a snapshot or a tombstone."""
+    return key.startswith(_SNAPSHOT)
 
 
 def _encode_value(value: ShareSnapshot | ShareUpdate) -> bytes:

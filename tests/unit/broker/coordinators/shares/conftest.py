@@ -18,8 +18,8 @@ from isotherm.broker.coordinators.coordinator_elections import (
     embedded_topic_creator,
     open_share_coordinator,
 )
-from isotherm.broker.coordinators.shares.share_state_log import SHARE_STATE_TOPIC
 from isotherm.broker.coordinators.shares.share_state_records import (
+    SHARE_STATE_TOPIC,
     ShareStateRecord,
     decode_record,
 )
