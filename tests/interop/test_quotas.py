@@ -10,12 +10,16 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.client_quotas import (
     CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     QuotaChange,
 )
+from isotherm.clock import SystemClock
 from isotherm.protocol.api_keys import ApiKey
+from isotherm.record.batch import build_batch
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from oracle.raw_requests import CLIENT_ID, CLOSED, ask, read_answer, request_frame
+from tests.support.conditions import wait_until
 from tests.support.raw_client import RawClient
 
 TIMEOUT_S = 120
@@ -102,6 +106,69 @@ def test_connections_beyond_the_quota_of_their_address_are_closed_a_while_later(
     set_quota(None)
     while ask(broker.bootstrap_servers, hello, TIMEOUT_S) == CLOSED:
         pass
+
+
+def test_share_fetches_count_for_the_quota_of_fetched_bytes(
+    start_broker: Callable[..., EmbeddedBroker],
+) -> None:
+    broker = start_broker({})
+    earliest = [{"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}]
+    group = {"resource_type": 32, "resource_name": "g", "configs": earliest}
+    member: dict[str, Any] = {"group_id": "g", "member_id": "m"}
+    with RawClient(broker.bootstrap_servers) as client:
+        created = client.ask(
+            ApiKey.CREATE_TOPICS,
+            7,
+            topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}],
+            timeout=5000,
+        )
+        topic_id = str(created.topics[0].topic_id)
+        client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[group], validate_only=False)
+        batch = build_batch([(SystemClock().now_ms(), None, b"v" * 1000, ())] * 20)
+        partition = {"index": 0, "records": batch.hex()}
+        data = [{"name": "t", "partition_data": [partition]}]
+        client.ask(ApiKey.PRODUCE, 9, acks=-1, timeout=60_000, topic_data=data)
+        change = {
+            "entity": [{"entity_type": "client-id", "entity_name": CLIENT_ID.decode()}],
+            "ops": [{"key": CONSUMER_BYTE_RATE, "value": 100.0}],
+        }
+        assert (
+            client.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, entries=[change]).entries[0].error_code == 0
+        )
+
+        def heartbeat(epoch: int) -> int:
+            answer = client.ask(
+                ApiKey.SHARE_GROUP_HEARTBEAT,
+                1,
+                **member,
+                member_epoch=epoch,
+                subscribed_topic_names=["t"],
+            )
+            return int(answer.member_epoch)
+
+        epoch = heartbeat(0)
+        bounds = {"max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20, "batch_size": 500}
+        topics = [{"topic_id": topic_id, "partitions": [{"partition_index": 0}]}]
+        session_epoch = 0
+
+        def throttled() -> bool:
+            nonlocal epoch, session_epoch
+            epoch = heartbeat(epoch)
+            answer = client.ask(
+                ApiKey.SHARE_FETCH,
+                2,
+                **member,
+                **bounds,
+                max_records=500,
+                share_session_epoch=session_epoch,
+                topics=topics if session_epoch == 0 else [],
+            )
+            assert answer.error_code is ErrorCode.none
+            session_epoch += 1
+            return bool(answer.throttle_time.total_seconds() > 10)
+
+        # The states are initialized behind the answer to the first heartbeat.
+        wait_until(throttled, "a share fetch beyond the quota", timeout_s=TIMEOUT_S)
 
 
 def test_quota_is_that_of_the_user_who_has_logged_in(

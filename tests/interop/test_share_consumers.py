@@ -160,6 +160,25 @@ def test_locks_of_a_silent_member_end(broker: EmbeddedBroker) -> None:
     queue.close()
 
 
+def test_topic_that_was_made_again_begins_anew(broker: EmbeddedBroker) -> None:
+    queue = Queue(broker, "remade")
+    queue.create(1)
+    queue.produce([b"old"] * 5)
+    worker = Worker(queue.join())
+    wait_until(lambda: worker.work() or len(worker.accepted) == 5, "the old records")
+    queue.close()
+    queue.admin.delete_topics(["remade"])["remade"].result()
+    topics = broker.node.services.metadata
+    wait_until(lambda: "remade" not in topics.image.topics_by_name, "the deletion")
+    queue.create(1)
+    queue.produce([b"new"] * 3)
+    again = Worker(queue.join())
+    wait_until(lambda: again.work() or len(again.accepted) == 3, "the new records")
+    assert again.accepted == {(0, 0), (0, 1), (0, 2)}
+    assert set(again.counts.values()) == {1}
+    again.consumer.close()
+
+
 def test_group_at_earliest_reads_the_history_in_the_bucket(broker: EmbeddedBroker) -> None:
     queue = Queue(broker, "history")
     queue.create(1, **TIERED_TOPIC)

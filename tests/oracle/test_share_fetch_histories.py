@@ -409,6 +409,36 @@ def test_share_consumers_are_answered_as_kafka_answers(
             history.both("state", history.group)
 
 
+def test_locks_are_renewed_as_by_kafka(servers: tuple[Server, Server]) -> None:
+    history = History(servers, 200)
+    history.partitions = (0,)
+    both, group = history.both, history.group
+    assert both("initialize", group, 0) == {E.none}
+    history.load()
+    *_, partitions = both("fetch", group, "a", 0, {0: []}, max_records=5, batch_size=5)
+    assert [ranges for *_, ranges in partitions if ranges], "there is something to renew"
+    renewal = {0: [acknowledged(0, 1, RENEW)]}
+    no_records = {"max_wait": 0, "min_bytes": 0, "max_bytes": 0, "max_records": 0}
+    # Only a request that says so may renew, and it fetches nothing.
+    both("acknowledge", group, "a", 1, renewal, is_renew_ack=False)
+    renewed = both("acknowledge", group, "a", 2, renewal, is_renew_ack=True)
+    assert renewed[0] == E.none
+    both("fetch", group, "a", 3, renewal, is_renew_ack=True)
+    both("fetch", group, "a", 3, renewal, is_renew_ack=True, **no_records)
+    mixed = {0: [acknowledged(0, 0, ACCEPT), acknowledged(1, 2, RENEW)]}
+    both("acknowledge", group, "a", 4, mixed, is_renew_ack=True)
+    # Accepted already, and what nobody has acquired.
+    both("acknowledge", group, "a", 5, {0: [acknowledged(0, 0, RENEW)]}, is_renew_ack=True)
+    both("acknowledge", group, "a", 6, {0: [acknowledged(30, 31, RENEW)]}, is_renew_ack=True)
+    # Another member does not get what is renewed.
+    both("fetch", group, "b", 0, {0: []}, max_records=3, batch_size=1, share_acquire_mode=1)
+    both("acknowledge", group, "b", 1, {0: [acknowledged(1, 1, RENEW)]}, is_renew_ack=True)
+    both("acknowledge", group, "a", 7, {0: [acknowledged(1, 2, ACCEPT)]})
+    history.leave("a")
+    history.leave("b")
+    both("state", group)
+
+
 def transact(server: Server, seed: int) -> None:
     """Random transactions on partition 0, some of them aborted, with other records in between."""
     rng = random.Random(seed)

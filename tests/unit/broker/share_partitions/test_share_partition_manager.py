@@ -308,6 +308,30 @@ def test_one_fetch_at_a_time_reads_a_partition(parts: Parts) -> None:
     run(parts, scenario)
 
 
+def test_history_is_waited_for_off_the_event_loop(parts: Parts) -> None:
+    """While the remote tier does not answer, other partitions and sessions are served."""
+
+    async def scenario(leader: Leader, _: States) -> None:
+        parts.append(b"a", b"b")
+        parts.tier_everything()
+        parts.append(b"c", index=1)
+        await leader.load(KEY, OTHER_KEY)
+        begun = leader.begin_fetch("m", wait_s=600)
+        assert begun.answers_at_once() is None
+        history = asyncio.ensure_future(begun.run())
+        await until(lambda: len(parts.remote.reads) == 1)
+        tail = leader.begin_fetch("n", [OTHER_KEY]).answers_at_once()
+        assert tail is not None
+        assert [tuple(each) for each in tail[OTHER_KEY].acquired] == [(0, 0, 1)]
+        assert not history.done()
+        # What is read at a time is bounded by the member's request, whatever the tier has.
+        ((_, size_max, _),) = parts.remote.reads
+        assert size_max <= 1 << 20
+        history.cancel()
+
+    run(parts, scenario)
+
+
 def test_fetch_reads_little_more_than_the_member_takes(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
