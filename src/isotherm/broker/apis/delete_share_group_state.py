@@ -11,25 +11,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from isotherm.broker.apis.share_state_answers import (
-    ACCESS,
-    ITEMS,
-    PartitionAnswer,
-    answer_partitions,
-)
-from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
+from isotherm.broker.apis.share_state_answers import ACCESS, ITEMS, answer_partitions
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.share_partitions.state_requests import DeleteState
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    coordinator = context.services.share_coordinator
-
-    def delete(key: SharePartitionKey, entry: Any) -> PartitionAnswer:
-        return PartitionAnswer(coordinator.delete(key), {})
-
-    return await answer_partitions(context, request, delete, {})
+    return await answer_partitions(context, request, DeleteState)
 
 
 API = Api(ApiKey.DELETE_SHARE_GROUP_STATE, VersionRange(0, 0), handle, access=ACCESS, items=ITEMS)

@@ -14,26 +14,19 @@ from typing import Any
 from isotherm.broker.apis.share_state_answers import (
     ACCESS,
     ITEMS,
-    PartitionAnswer,
     answer_partitions,
     names_nothing,
 )
-from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.share_partitions.state_requests import InitializeState
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    coordinator = context.services.share_coordinator
     if context.services.embedded_controller is not None and not names_nothing(request):
-        await coordinator.ensure_topic()
-
-    def initialize(key: SharePartitionKey, entry: Any) -> PartitionAnswer:
-        shard = coordinator.initialize(key, entry.state_epoch, entry.start_offset)
-        return PartitionAnswer(shard, {})
-
-    return await answer_partitions(context, request, initialize, {})
+        await context.services.share_coordinator.ensure_topic()
+    return await answer_partitions(context, request, InitializeState)
 
 
 API = Api(

@@ -6,8 +6,9 @@ They are sent by brokers, and Kafka serves them at every level of `share.version
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
@@ -20,6 +21,7 @@ from isotherm.broker.server.requests.access_checks import on_cluster
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
 from isotherm.broker.server.requests.served_api import Access
+from isotherm.broker.share_partitions.state_requests import StateRequest, StateResult
 from isotherm.errors import IsothermError
 
 ACCESS = Access(
@@ -31,32 +33,22 @@ ACCESS = Access(
         )
     ]
 )
+_Called: TypeAlias = tuple[ShareShard, StateResult]
+
 ITEMS = (Items(("topics", "partitions"), ("results", "partitions")),)
 
 
-class PartitionAnswer(NamedTuple):
-    """`shard` has to commit what it appended before the answer is sent."""
+async def answer_partitions(context: RequestContext, request: Any, kind: type[StateRequest]) -> Any:
+    """The response to a request whose entries are of this kind.
 
-    shard: ShareShard
-    fields: Mapping[str, Any]
-
-
-async def answer_partitions(
-    context: RequestContext,
-    request: Any,
-    ask: Callable[[SharePartitionKey, Any], PartitionAnswer],
-    failed: Mapping[str, Any],
-) -> Any:
-    """The response with the answer of `ask` for each partition's entry of the request.
-
-    `ask` may raise IsothermError. A partition with an error has the fields `failed`. As in Kafka,
-    a request without a group, or with a topic without partitions, gets no answers, and a partition
-    that is named twice gets one.
+    As in Kafka, a request without a group, or with a topic without partitions, gets no answers, and
+    a partition that is named twice gets one.
     """
     if names_nothing(request):
         return context.response({"results": ()})
     turns = AnswerTurns()
-    results: dict[uuid.UUID, dict[int, PartitionAnswer | IsothermError]] = {}
+    coordinator = context.services.share_coordinator
+    results: dict[uuid.UUID, dict[int, _Called | IsothermError]] = {}
     for topic in request.topics:
         topic_id = topic.topic_id or NO_TOPIC_ID
         answers = results.setdefault(topic_id, {})
@@ -64,7 +56,7 @@ async def answer_partitions(
             await turns.take()
             key = SharePartitionKey(request.group_id, topic_id, entry.partition)
             try:
-                answers[entry.partition] = ask(key, entry)
+                answers[entry.partition] = kind.of(key, entry).call(coordinator)
             except IsothermError as error:
                 answers[entry.partition] = error
     return context.response(
@@ -73,8 +65,8 @@ async def answer_partitions(
                 {
                     "topic_id": topic_id,
                     "partitions": [
-                        {"partition": partition, **await _fields(context, answer, failed)}
-                        for partition, answer in sorted(answers.items(), key=lambda each: each[0])
+                        {"partition": partition, **await _fields(context, answer, kind)}
+                        for partition, answer in sorted(answers.items(), key=itemgetter(0))
                     ],
                 }
                 for topic_id, answers in results.items()
@@ -89,13 +81,14 @@ def names_nothing(request: Any) -> bool:
 
 
 async def _fields(
-    context: RequestContext, answer: PartitionAnswer | IsothermError, failed: Mapping[str, Any]
+    context: RequestContext, called: _Called | IsothermError, kind: type[StateRequest]
 ) -> Mapping[str, Any]:
-    if isinstance(answer, PartitionAnswer):
-        try:
-            await answer.shard.wait_committed(context.services.share_coordinator.commit_timeout_s)
-        except IsothermError as error:
-            answer = error
-        else:
-            return {"error_code": ErrorCode.none, "error_message": None, **answer.fields}
-    return {"error_code": error_code(answer), "error_message": error_message(answer), **failed}
+    try:
+        if isinstance(called, IsothermError):
+            raise called
+        shard, result = called
+        await shard.wait_committed(context.services.share_coordinator.commit_timeout_s)
+    except IsothermError as error:
+        code, message = error_code(error), error_message(error)
+        return {"error_code": code, "error_message": message, **kind.failed}
+    return {"error_code": ErrorCode.none, "error_message": None, **kind.answer(result)}

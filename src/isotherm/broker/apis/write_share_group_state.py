@@ -12,40 +12,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from isotherm.broker.apis.share_state_answers import (
-    ACCESS,
-    ITEMS,
-    PartitionAnswer,
-    answer_partitions,
-)
-from isotherm.broker.coordinators.shares.share_state import StateWrite
-from isotherm.broker.coordinators.shares.share_state_records import (
-    UNKNOWN_COUNT,
-    SharePartitionKey,
-)
-from isotherm.broker.coordinators.shares.state_batches import StateBatch
+from isotherm.broker.apis.share_state_answers import ACCESS, ITEMS, answer_partitions
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api
+from isotherm.broker.share_partitions.state_requests import WriteState
 from isotherm.protocol.api_keys import ApiKey, VersionRange
-
-FIRST_COUNT_VERSION = 1
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    coordinator = context.services.share_coordinator
-    has_count = context.header.api_version >= FIRST_COUNT_VERSION
-
-    def write(key: SharePartitionKey, entry: Any) -> PartitionAnswer:
-        written = StateWrite(
-            entry.state_epoch,
-            entry.leader_epoch,
-            entry.start_offset,
-            entry.delivery_complete_count if has_count else UNKNOWN_COUNT,
-            tuple(map(StateBatch.of, entry.state_batches)),
-        )
-        return PartitionAnswer(coordinator.write(key, written), {})
-
-    return await answer_partitions(context, request, write, {})
+    return await answer_partitions(context, request, WriteState)
 
 
 API = Api(ApiKey.WRITE_SHARE_GROUP_STATE, VersionRange(0, 1), handle, access=ACCESS, items=ITEMS)

@@ -169,7 +169,7 @@ class Persister:
         if partition.leader != self._metadata.broker_config.node_id or len(partition.replicas) != 1:
             return False
         try:
-            shard, _ = request.call(self._local)
+            shard = self._local.write(request.key, request.write)
         except IsothermError:
             return False  # nothing has changed
         return shard.is_committed

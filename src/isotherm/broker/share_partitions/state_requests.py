@@ -7,10 +7,11 @@ Versions  InitializeShareGroupState 0, ReadShareGroupState 0, WriteShareGroupSta
 
 from __future__ import annotations
 
+import abc
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
 from isotherm.broker.coordinators.shares.share_shard import ShareShard
@@ -49,136 +50,183 @@ StateResult: TypeAlias = "ReadState | StateSummary | None"
 
 
 @dataclass(frozen=True, slots=True)
-class InitializeState:
-    api_key: ClassVar[ApiKey] = ApiKey.INITIALIZE_SHARE_GROUP_STATE
-    version: ClassVar[int] = 0
-    batch_count: ClassVar[int] = 0
-    key: SharePartitionKey
-    state_epoch: int
-    start_offset: Offset
+class StateRequest(abc.ABC):
+    """A request for one share partition, as the entry of a request of Kafka's protocol in
+    `version`, and its result, as the entry of a response. These are the defaults of a request
+    whose result is None.
+    """
 
+    api_key: ClassVar[ApiKey]
+    version: ClassVar[int]
+    failed: ClassVar[Mapping[str, Any]] = {}
+    """The fields of an answer that is an error."""
+    key: SharePartitionKey
+
+    @classmethod
+    @abc.abstractmethod
+    def of(cls, key: SharePartitionKey, entry: Any) -> Self:
+        """The request that a broker has sent, in any version."""
+
+    @abc.abstractmethod
+    def entry(self) -> Mapping[str, Any]:
+        """The fields of the entry."""
+
+    @abc.abstractmethod
     def call(self, coordinator: ShareCoordinator) -> tuple[ShareShard, StateResult]:
         """The result, which counts once the shard has committed what it appended.
 
         Raises what the coordinator's method raises.
         """
-        return coordinator.initialize(self.key, self.state_epoch, self.start_offset), None
-
-    def entry(self) -> Mapping[str, Any]:
-        """The fields of the partition's entry in a request."""
-        return {"state_epoch": self.state_epoch, "start_offset": self.start_offset}
-
-    def result(self, answer: Any) -> StateResult:
-        """The result in the partition's entry of a response."""
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class WriteState:
-    api_key: ClassVar[ApiKey] = ApiKey.WRITE_SHARE_GROUP_STATE
-    version: ClassVar[int] = 1
-    key: SharePartitionKey
-    write: StateWrite
 
     @property
     def batch_count(self) -> int:
         """State batches in the request and its answer, at most."""
-        return len(self.write.batches)
+        return 0
 
-    def call(self, coordinator: ShareCoordinator) -> tuple[ShareShard, StateResult]:
-        """As `InitializeState.call`."""
-        return coordinator.write(self.key, self.write), None
+    @staticmethod
+    def answer(result: Any) -> Mapping[str, Any]:
+        """The fields of the answer with this result."""
+        return {}
 
-    def entry(self) -> Mapping[str, Any]:
-        """The fields of the partition's entry in a request."""
-        write = self.write
-        return {
-            "state_epoch": write.state_epoch,
-            "leader_epoch": write.leader_epoch,
-            "start_offset": write.start_offset,
-            "delivery_complete_count": write.delivery_complete_count,
-            "state_batches": [batch.fields() for batch in write.batches],
-        }
-
-    def result(self, answer: Any) -> StateResult:
-        """The result in the partition's entry of a response."""
+    @staticmethod
+    def result(answer: Any) -> StateResult:
+        """The inverse of `answer`."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class ReadByLeader:
-    api_key: ClassVar[ApiKey] = ApiKey.READ_SHARE_GROUP_STATE
-    version: ClassVar[int] = 0
-    batch_count: ClassVar[int] = BATCHES_MAX
-    key: SharePartitionKey
-    leader_epoch: LeaderEpoch
+class InitializeState(StateRequest):
+    api_key = ApiKey.INITIALIZE_SHARE_GROUP_STATE
+    version = 0
+    state_epoch: int
+    start_offset: Offset
+
+    @classmethod
+    def of(cls, key: SharePartitionKey, entry: Any) -> Self:
+        return cls(key, entry.state_epoch, entry.start_offset)
+
+    def entry(self) -> Mapping[str, Any]:
+        return {"state_epoch": self.state_epoch, "start_offset": self.start_offset}
 
     def call(self, coordinator: ShareCoordinator) -> tuple[ShareShard, StateResult]:
-        """As `InitializeState.call`."""
+        return coordinator.initialize(self.key, self.state_epoch, self.start_offset), None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteState(StateRequest):
+    api_key = ApiKey.WRITE_SHARE_GROUP_STATE
+    version = 1  # 0 has no count
+    write: StateWrite
+
+    @classmethod
+    def of(cls, key: SharePartitionKey, entry: Any) -> Self:
+        write = StateWrite(
+            entry.state_epoch,
+            entry.leader_epoch,
+            entry.start_offset,
+            getattr(entry, "delivery_complete_count", UNKNOWN_COUNT),
+            tuple(map(StateBatch.of, entry.state_batches)),
+        )
+        return cls(key, write)
+
+    def entry(self) -> Mapping[str, Any]:
+        batches = [batch.fields() for batch in self.write.batches]
+        fields = self.write._asdict()
+        del fields["batches"]
+        return {**fields, "state_batches": batches}
+
+    def call(self, coordinator: ShareCoordinator) -> tuple[ShareShard, StateResult]:
+        return coordinator.write(self.key, self.write), None
+
+    @property
+    def batch_count(self) -> int:
+        return len(self.write.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadByLeader(StateRequest):
+    api_key = ApiKey.READ_SHARE_GROUP_STATE
+    version = 0
+    failed: ClassVar[Mapping[str, Any]] = {
+        "state_epoch": 0,
+        "start_offset": 0,
+        "state_batches": (),
+    }
+    leader_epoch: LeaderEpoch
+
+    @classmethod
+    def of(cls, key: SharePartitionKey, entry: Any) -> Self:
+        return cls(key, entry.leader_epoch)
+
+    def entry(self) -> Mapping[str, Any]:
+        return {"leader_epoch": self.leader_epoch}
+
+    def call(self, coordinator: ShareCoordinator) -> tuple[ShareShard, StateResult]:
         shard, state = coordinator.read(self.key, self.leader_epoch)
         return shard, ReadState(state.state_epoch, state.start_offset, state.batches)
 
-    def entry(self) -> Mapping[str, Any]:
-        """The fields of the partition's entry in a request."""
-        return {"leader_epoch": self.leader_epoch}
+    @property
+    def batch_count(self) -> int:
+        return BATCHES_MAX
 
-    def result(self, answer: Any) -> StateResult:
-        """The result in the partition's entry of a response."""
+    @staticmethod
+    def answer(result: Any) -> Mapping[str, Any]:
+        return {
+            "state_epoch": result.state_epoch,
+            "start_offset": result.start_offset,
+            "state_batches": [batch.fields() for batch in result.batches],
+        }
+
+    @staticmethod
+    def result(answer: Any) -> StateResult:
         batches = tuple(map(StateBatch.of, answer.state_batches))
         return ReadState(answer.state_epoch, answer.start_offset, batches)
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSummary:
-    api_key: ClassVar[ApiKey] = ApiKey.READ_SHARE_GROUP_STATE_SUMMARY
-    version: ClassVar[int] = 1
-    batch_count: ClassVar[int] = 0
-    key: SharePartitionKey
+class ReadSummary(StateRequest):
+    """No epoch is checked, and nobody is fenced."""
+
+    api_key = ApiKey.READ_SHARE_GROUP_STATE_SUMMARY
+    version = 1  # 0 has no count
+    failed = StateSummary(0, 0, 0, UNKNOWN_COUNT)._asdict()
+
+    @classmethod
+    def of(cls, key: SharePartitionKey, entry: Any) -> Self:
+        return cls(key)
+
+    def entry(self) -> Mapping[str, Any]:
+        return {"leader_epoch": -1}
 
     def call(self, coordinator: ShareCoordinator) -> tuple[ShareShard, StateResult]:
-        """As `InitializeState.call`."""
         shard, state = coordinator.read_summary(self.key)
         if state is None:
             return shard, NO_STATE
-        return shard, StateSummary(
-            state.state_epoch, state.leader_epoch, state.start_offset, state.delivery_complete_count
-        )
+        return shard, self.result(state)
 
-    def entry(self) -> Mapping[str, Any]:
-        """The fields of the partition's entry in a request. Nobody's epoch is checked."""
-        return {"leader_epoch": -1}
+    @staticmethod
+    def answer(result: Any) -> Mapping[str, Any]:
+        return dict(result._asdict())
 
-    def result(self, answer: Any) -> StateResult:
-        """The result in the partition's entry of a response."""
-        return StateSummary(
-            answer.state_epoch,
-            answer.leader_epoch,
-            answer.start_offset,
-            answer.delivery_complete_count,
-        )
+    @staticmethod
+    def result(answer: Any) -> StateResult:
+        return StateSummary(*(getattr(answer, name) for name in StateSummary._fields))
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteState:
-    api_key: ClassVar[ApiKey] = ApiKey.DELETE_SHARE_GROUP_STATE
-    version: ClassVar[int] = 0
-    batch_count: ClassVar[int] = 0
-    key: SharePartitionKey
+class DeleteState(StateRequest):
+    api_key = ApiKey.DELETE_SHARE_GROUP_STATE
+    version = 0
 
-    def call(self, coordinator: ShareCoordinator) -> tuple[ShareShard, StateResult]:
-        """As `InitializeState.call`."""
-        return coordinator.delete(self.key), None
+    @classmethod
+    def of(cls, key: SharePartitionKey, entry: Any) -> Self:
+        return cls(key)
 
     def entry(self) -> Mapping[str, Any]:
-        """The fields of the partition's entry in a request."""
         return {}
 
-    def result(self, answer: Any) -> StateResult:
-        """The result in the partition's entry of a response."""
-        return None
-
-
-StateRequest: TypeAlias = "InitializeState | WriteState | ReadByLeader | ReadSummary | DeleteState"
+    def call(self, coordinator: ShareCoordinator) -> tuple[ShareShard, StateResult]:
+        return coordinator.delete(self.key), None
 
 
 def protocol_request(requests: Sequence[StateRequest]) -> Any:
@@ -186,9 +234,9 @@ def protocol_request(requests: Sequence[StateRequest]) -> Any:
     and one group, and no two of one partition."""
     first = requests[0]
     topics: dict[uuid.UUID, list[Mapping[str, Any]]] = {}
-    for each in requests:
-        entry = {"partition": each.key.partition, **each.entry()}
-        topics.setdefault(each.key.topic_id, []).append(entry)
+    for request in requests:
+        entry = {"partition": request.key.partition, **request.entry()}
+        topics.setdefault(request.key.topic_id, []).append(entry)
     return entity_of(
         request_class(first.api_key, first.version),
         {
