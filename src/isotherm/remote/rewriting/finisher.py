@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from isotherm.clock import Clock
-from isotherm.errors import IsothermError
+from isotherm.errors import IsothermError, RemoteResourceNotFoundError
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.metadata.api import ReplacesSegments
 from isotherm.remote.rewriting.adoption import AdoptsHistories, HistoryAdoption
@@ -173,6 +173,8 @@ class RewriteFinisher:
         self._reported: set[ListedRun] = set()
         # Runs of which a follower has nothing to drop.
         self._not_followed: set[ListedRun] = set()
+        # The names of loads of which no partition is being staged any more.
+        self._whole: set[str] = set()
 
     def run(self) -> None:
         """Check all runs in the bucket: one listing, and two requests for each journal that may
@@ -183,13 +185,14 @@ class RewriteFinisher:
         self._waiting = {run: due for run, due in self._waiting.items() if run in listed}
         self._reported.intersection_update(listed)
         self._not_followed.intersection_update(listed)
+        self._whole.intersection_update(run.run for run in listed)
         for run in listed:
             if self._is_cancelled():
                 return
             if self._clock.now_ms() < self._waiting.get(run, 0):
                 continue
             try:
-                self._finish(run)
+                self._finish(run, [other for other in listed if other.run == run.run])
             except (IsothermError, OSError) as error:
                 _logger.warning(
                     "run is finished later partition=%s run=%s: %s",
@@ -199,7 +202,8 @@ class RewriteFinisher:
                 )
                 self._metrics.counter(FINISH_ERRORS, FINISH_ERRORS_TEXT).inc()
 
-    def _finish(self, listed: ListedRun) -> None:
+    def _finish(self, listed: ListedRun, partitions: Sequence[ListedRun]) -> None:
+        """`partitions` are all those of the run, as they are listed."""
         if not self._target.serves(listed.partition):
             if self._target.is_deleted(listed.partition):
                 self._end_with_partition(self._journals.read(listed))
@@ -211,19 +215,37 @@ class RewriteFinisher:
         if journal is None or journal.state is JournalState.STAGING:
             is_ours = journal is None or journal.in_place
             if is_ours and is_run_abandoned(
-                modified_ms=run.modified_ms,
+                modified_ms=max(partition.modified_ms for partition in partitions),
                 abandoned_after_ms=self._abandoned_after_ms,
                 now_ms=self._clock.now_ms(),
             ):
-                self._give_up(listed, run)
+                self._give_up(listed, run, partitions)
         elif journal.kind is RunKind.LOAD:
-            if journal.state is JournalState.STAGED and self._adoption is not None:
+            is_staged = journal.state is JournalState.STAGED
+            if is_staged and self._adoption is not None and self._is_whole(partitions):
                 self._adoption.adopt(run, journal)
         # The journal of a copy is left to the job, which stores the manifests and replaces nothing.
         elif journal.in_place:
             if journal.state is JournalState.STAGED:
                 journal = self._publish(journal)
             self._end(listed, run, journal)
+
+    def _is_whole(self, partitions: Sequence[ListedRun]) -> bool:
+        """Whether every partition of a load is staged. A load whose job ended before that is
+        undone, and no part of it may be in the topic then."""
+        name = partitions[0].run
+        if name in self._whole:
+            return True
+        for partition in partitions:
+            try:
+                journal = self._journals.read(partition).journal
+            except RemoteResourceNotFoundError:
+                # Adopted or undone since the listing: the next one tells which.
+                return False
+            if journal is not None and journal.state is JournalState.STAGING:
+                return False
+        self._whole.add(name)
+        return True
 
     def _end(self, listed: ListedRun, run: FoundRun, journal: RewriteJournal) -> None:
         """Delete what a published run has left, as far as its time has come."""
@@ -294,12 +316,15 @@ class RewriteFinisher:
                 run = replace(run, dropped_by=run.dropped_by | {local.broker_id})
         return run, local.replicas_of(run.partition) - run.dropped_by
 
-    def _give_up(self, listed: ListedRun, run: FoundRun) -> None:
+    def _give_up(self, listed: ListedRun, run: FoundRun, partitions: Sequence[ListedRun]) -> None:
         if self._is_alone:
             _logger.warning("abandoned run is undone run=%s", run.run)
-            # None should be live. But a run whose journal is lost does not say how far it came.
-            live = [each for _, each in run.staged if self._target.segment(each) is not None]
-            undo_run(self._storage, self._journals, run, live=live)
+            if run.journal is not None and run.journal.kind is RunKind.LOAD:
+                # Without this journal the partitions that are staged would look like a whole load.
+                for other in partitions:
+                    if other.partition != run.partition:
+                        self._undo_staged(other)
+            self._undo(run)
         elif listed not in self._reported:
             self._reported.add(listed)
             _logger.warning(
@@ -309,6 +334,20 @@ class RewriteFinisher:
                 run.run,
                 command_of(run),
             )
+
+    def _undo_staged(self, listed: ListedRun) -> None:
+        run = self._journals.read(listed)
+        if run.journal is not None and run.journal.state is JournalState.STAGED:
+            self._undo(run)
+
+    def _undo(self, run: FoundRun) -> None:
+        # None should be live. But a run whose journal is lost does not say how far it came.
+        live = [
+            segment_id
+            for _, segment_id in run.staged
+            if self._target.segment(segment_id) is not None
+        ]
+        undo_run(self._storage, self._journals, run, live=live)
 
     def _end_with_partition(self, run: FoundRun) -> None:
         """Delete all objects of the run: no metadata names a segment of the partition any more, or

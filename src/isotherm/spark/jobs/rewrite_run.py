@@ -309,12 +309,19 @@ class Recovery:
 def plan_recovery(runs: Sequence[FoundRun]) -> list[Recovery]:
     """The recovery step of each run. A run in place whose segments are all staged is left to the
     broker, which publishes it."""
-    # A copy is complete when all its partitions are staged. If one is not, the whole run is undone.
+    # A copy or a load is complete when all its partitions are staged. If one is not, the whole run
+    # is undone. A load of which a partition is refused was complete.
     unstaged = {run.run for run in runs if _is_unstaged(run)}
+    staging = {run.run for run in runs if _is_staging(run)}
     steps = []
     for run in runs:
         in_place = run.journal is not None and run.journal.in_place
-        if _is_unstaged(run) or (run.run in unstaged and not in_place):
+        is_load = run.journal is not None and run.journal.kind is RunKind.LOAD
+        if (
+            _is_unstaged(run)
+            or (run.run in unstaged and not in_place)
+            or (run.run in staging and is_load)
+        ):
             steps.append(Recovery(run, RecoveryStep.UNDO))
         else:
             step = RecoveryStep.LEFT_TO_BROKER if in_place else RecoveryStep.FINISH
@@ -326,8 +333,8 @@ def recover(settings: RewriteSettings, runs: Sequence[FoundRun]) -> list[Recover
     """Take the steps of `plan_recovery`. None of the runs may be active."""
     storage, journals = _storage(settings.written), open_journals(settings.written)
     steps = plan_recovery(runs)
-    # Delete the journal that shows an incomplete copy last. If it went first and a crash followed,
-    # the other journals would look like those of a complete run.
+    # Delete the journal that shows an incomplete run last. If it went first and a crash followed,
+    # the other journals would look like those of a complete one.
     for each in sorted(steps, key=lambda step: _is_unstaged(step.found)):
         if each.step is RecoveryStep.UNDO:
             undo_run(storage, journals, each.found)
@@ -341,6 +348,10 @@ def _is_unstaged(run: FoundRun) -> bool:
         JournalState.STAGING,
         JournalState.REFUSED,
     )
+
+
+def _is_staging(run: FoundRun) -> bool:
+    return run.journal is not None and run.journal.state is JournalState.STAGING
 
 
 def _storage(settings: ObjectStoreSettings) -> ObjectStoreRemoteStorageManager:

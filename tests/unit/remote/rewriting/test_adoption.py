@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,12 @@ from isotherm.broker.partitions.partition import Partition
 from isotherm.log.partition_log import PartitionLog
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.rewriting.finisher import RewriteFinisher, TierReplacementTarget
-from isotherm.remote.rewriting.journal import JournalState, RewriteJournals
+from isotherm.remote.rewriting.journal import (
+    JournalState,
+    RewriteJournal,
+    RewriteJournals,
+    RunKind,
+)
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
@@ -129,14 +135,29 @@ class Broker:
         )
         return values
 
-    def look(self) -> None:
+    def put_sibling(self, state: JournalState) -> None:
+        """The journal of another partition of the run that `stage` has begun first. This broker
+        does not lead it."""
+        sibling = self.tiered.partition._replace(partition=1)
+        self.journals.put(
+            RewriteJournal(
+                kind=RunKind.LOAD,
+                run="run-0",
+                partition=sibling,
+                state=state,
+                time_ms=0,
+                in_place=True,
+            )
+        )
+
+    def look(self, abandoned_after_ms: int = 10**12) -> None:
         """One pass of the broker's task."""
         target = TierReplacementTarget(self.tiered.tier, self.tiered.metadata, lambda _: True)
         RewriteFinisher(
             self.journals,
             self.storage,
             target,
-            abandoned_after_ms=10**12,
+            abandoned_after_ms=abandoned_after_ms,
             is_alone=True,
             clock=self.tiered.clock,
             metrics=Metrics(),
@@ -152,6 +173,35 @@ class Broker:
         layout = ObjectStoreSettings(url="memory:///").create_layout()
         names = sorted(key for each in live for key in layout.object_keys(each))
         assert self.tiered.object_names() == names
+
+
+def test_a_load_is_adopted_when_all_its_partitions_are_staged(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "broker", leader_epoch=0)
+    values = broker.stage()
+    broker.put_sibling(JournalState.STAGING)
+    broker.look()
+    assert broker.tiered.log.log_end_offset == 0
+    assert not broker.tiered.segments()
+    broker.put_sibling(JournalState.STAGED)
+    broker.look()
+    (sibling,) = broker.journals.find()
+    broker.journals.forget(sibling)
+    broker.check_adopted(values)
+
+
+def test_an_abandoned_load_is_undone_whole(tmp_path: Path) -> None:
+    """The job ended between the journals of two partitions."""
+    broker = Broker(tmp_path / "broker", leader_epoch=0)
+    broker.stage()
+    broker.put_sibling(JournalState.STAGED)
+    ours = next(run for run in broker.journals.find() if run.partition.partition == 0)
+    assert ours.journal is not None
+    broker.journals.put(replace(ours.journal, state=JournalState.STAGING, new_segments=()))
+    broker.look()
+    assert len(broker.journals.find()) == 2
+    broker.look(abandoned_after_ms=-(10**13))
+    assert not broker.journals.find()
+    assert not broker.tiered.object_names()
 
 
 @pytest.mark.parametrize("leader_epoch", [0, 3])

@@ -39,12 +39,8 @@ def journals(settings: CompactionSettings) -> RewriteJournals:
 
 
 def put(journals: RewriteJournals, partition: int, state: JournalState, **more: Any) -> None:
-    fields = {"run": "r", "time_ms": 5, "in_place": False, **more}
-    journals.put(
-        RewriteJournal(
-            kind=RunKind.COMPACTION, partition=PARTITIONS[partition], state=state, **fields
-        )
-    )
+    fields = {"kind": RunKind.COMPACTION, "run": "r", "time_ms": 5, "in_place": False, **more}
+    journals.put(RewriteJournal(partition=PARTITIONS[partition], state=state, **fields))
 
 
 def on(topic: str) -> Callable[[TopicIdPartition], bool]:
@@ -88,6 +84,24 @@ def test_undoing_a_copy_that_is_cut_off_leaves_nothing_that_looks_finished(
         left = unfinished_runs(settings, on("t"))
         assert len(left) == 2 - number
         assert {each.step for each in job.plan_recovery(left)} <= {RecoveryStep.UNDO}
+
+
+def test_a_load_is_undone_whole_until_all_its_partitions_are_staged(
+    settings: CompactionSettings, journals: RewriteJournals
+) -> None:
+    of_load: dict[str, Any] = {"kind": RunKind.LOAD, "in_place": True}
+    put(journals, 0, JournalState.STAGED, **of_load)
+    put(journals, 1, JournalState.STAGING, **of_load)
+    put(journals, 2, JournalState.STAGED, **of_load)
+    # The broker may have published a part of this one: the refused partition alone is forgotten.
+    put(journals, 0, JournalState.STAGED, run="refused", **of_load)
+    put(journals, 1, JournalState.REFUSED, run="refused", **of_load)
+    assert steps(settings) == [
+        RecoveryStep.UNDO, RecoveryStep.LEFT_TO_BROKER, RecoveryStep.UNDO, RecoveryStep.UNDO,
+        RecoveryStep.UNDO,
+    ]  # fmt: skip
+    (left,) = unfinished_runs(settings, on("t"))
+    assert (left.run, left.partition.partition) == ("refused", 0)
 
 
 def test_what_is_staged_in_place_is_left_to_the_broker(
