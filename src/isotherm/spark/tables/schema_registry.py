@@ -69,13 +69,17 @@ def registry_settings(
 
 
 def latest_schema(settings: RegistrySettings, subject: str) -> tuple[int, RegisteredSchema]:
-    """The newest schema of a subject, and its id. Raises what `registered_schema` raises."""
+    """The newest schema of a subject, and its id.
+
+    Raises what `registered_schema` raises, and SchemaRegistryError for an answer without the id.
+    """
     client = _client(settings)
     with _failures(settings, "the registry has no such subject"):
         latest = client.get_latest_version(subject)
-        schema = latest.schema
-        references = _references(client, schema.references or ())
-    return int(latest.schema_id or 0), _registered(schema, references)
+        if latest.schema_id is None:
+            raise ValueError(f"the answer has no schema id subject={subject}")
+        references = _references(client, latest.schema.references or ())
+    return latest.schema_id, _registered(latest.schema, references)
 
 
 def registered_schema(settings: RegistrySettings, schema_id: int | uuid.UUID) -> RegisteredSchema:

@@ -1,4 +1,5 @@
-"""References between the schemas of a registry: their order, their bound, cycles."""
+"""References between the schemas of a registry: their order, their bound, cycles; and the newest
+schema of a subject."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from isotherm.spark.tables.schema_registry import (
     REFERENCES_MAX,
     RegisteredSchema,
     RegistrySettings,
+    latest_schema,
     registered_schema,
 )
 
@@ -31,6 +33,11 @@ class Registry:
 
     def get_version(self, subject: str, _: int) -> Any:
         return SimpleNamespace(schema=self._schema(subject))
+
+    def get_latest_version(self, subject: str) -> Any:
+        """`subject` is the schema's id, or empty for an answer without one."""
+        schema_id = int(subject) if subject else None
+        return SimpleNamespace(schema_id=schema_id, schema=self._schema(subject))
 
     def _schema(self, name: str) -> Any:
         names = self._references.get(name, [])
@@ -69,3 +76,12 @@ def test_chain_may_be_as_long_as_its_bound(read: Register) -> None:
     ]
     with pytest.raises(SchemaRegistryError, match=f"more than {REFERENCES_MAX} others"):
         read({"first": ["1"], **chain, str(REFERENCES_MAX): ["last"]})
+
+
+def test_newest_schema_comes_with_its_id_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_registry, "_client", lambda _: Registry({"7": ["a"]}))
+    settings = RegistrySettings("http://registry")
+    expected = RegisteredSchema("AVRO", "text of 7", (("a", "text of a"),))
+    assert latest_schema(settings, "7") == (7, expected)
+    with pytest.raises(SchemaRegistryError, match="no schema id subject="):
+        latest_schema(settings, "")
