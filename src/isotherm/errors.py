@@ -153,7 +153,7 @@ class CoordinatorNotAvailableError(RetriableError):
 
 
 class ShareSessionLimitReachedError(RetriableError):
-    """This broker has as many share sessions as it may."""
+    """This broker has its maximum of share sessions."""
 
 
 class NotCoordinatorError(RetriableError):

@@ -293,7 +293,7 @@ def test_run_that_ends_before_its_publication_has_a_certificate_to_prove(
         patch.setattr(rewrite_run, "finish_copy", cut_off)
         with pytest.raises(RuntimeError, match="cut off"):
             raise_of(*arguments, "--run")
-    with pytest.raises(PolicyViolationError, match="an earlier run is not over"):
+    with pytest.raises(PolicyViolationError, match="an earlier run is unfinished"):
         raise_of(*arguments, "--run")
     recovering = ["pipeline", "erase", *arguments, "--recover"]
     done = CliRunner().invoke(app, [*recovering, "--run"])

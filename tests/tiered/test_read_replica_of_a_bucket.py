@@ -435,7 +435,7 @@ def test_of_two_topics_with_one_name_the_newest_is_served_from_the_start(
     with EmbeddedReplica(tmp_path / "scratch", left.bucket) as replica:
         assert histories(replica) == {(TOPIC, 0): (0, 1)}
         assert records_of(replica, TOPIC, 0) == [b"later-0"]
-    assert "an earlier topic of this name is left out" in caplog.text
+    assert "an older topic of this name is ignored" in caplog.text
 
 
 def test_a_store_that_is_away_leaves_what_was_known(

@@ -121,8 +121,7 @@ Recover = Annotated[
     bool,
     typer.Option(
         "--recover",
-        help="Show earlier runs that were interrupted; with --run undo them. No other run may be in"
-        " progress.",
+        help="Show interrupted runs; with --run undo them. No other run may be in progress.",
     ),
 ]
 WaitS = Annotated[

@@ -17,8 +17,8 @@ Recover = Annotated[
     bool,
     typer.Option(
         "--recover",
-        help="Show earlier runs that were interrupted; with --run finish or undo them. No other run"
-        " may be in progress.",
+        help="Show interrupted runs; with --run finish or undo them. No other run may be in"
+        " progress.",
     ),
 ]
 

@@ -53,8 +53,8 @@ def replica(
         typer.Option(
             "--upstream",
             metavar="HOST:PORT",
-            help="Brokers of the running cluster whose history it is. Without it, the bucket's"
-            " manifests say what there is.",
+            help="Brokers of the running cluster whose history is served. Without it, the"
+            " bucket's manifests are read.",
         ),
     ] = None,
     tail: Annotated[
@@ -62,8 +62,9 @@ def replica(
         typer.Option(
             "--tail",
             metavar="proxy|leader|none",
-            help="With --upstream, where clients get what lies behind the tier: from the replica,"
-            " which passes it on; from the leader, to which they are sent; or not at all.",
+            help="With --upstream, where clients get records that are not tiered yet: from the"
+            " replica, which passes them on; from the leader, to which they are sent; or not at"
+            " all.",
         ),
     ] = "proxy",
     listener: Annotated[
@@ -75,7 +76,10 @@ def replica(
         ),
     ] = None,
     node_id: Annotated[
-        int, typer.Option("--node-id", min=0, help="The id of the replica. No broker has it.")
+        int,
+        typer.Option(
+            "--node-id", min=0, help="The id of the replica. No broker of the cluster may have it."
+        ),
     ] = NODE_ID,
     peers: Annotated[
         str | None,
@@ -127,7 +131,7 @@ def replica(
         raise typer.BadParameter("proxy, leader or none", param_hint="--tail")
     if upstream and list_interval_s is not None:
         raise typer.BadParameter(
-            "the cluster of --upstream tells of new segments", param_hint="--list-interval-s"
+            "with --upstream, the metadata topic names new segments", param_hint="--list-interval-s"
         )
     limit_allocator()
     lines = start_logging(log_level, LINES_PER_S)

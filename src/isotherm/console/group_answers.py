@@ -32,7 +32,7 @@ _REMEDIES = {
     " groups delete.",
     GroupCause.STANDS: "Its members commit nothing, though there are records. Look at the"
     " consumers' logs.",
-    GroupCause.FAR_BEHIND: "Its members read older records than an hour. Add members, up to the"
+    GroupCause.FAR_BEHIND: "Its members read records older than an hour. Add members, up to the"
     " number of partitions, or wait if they read history on purpose.",
 }
 _SHARE_REMEDIES = {
@@ -41,7 +41,7 @@ _SHARE_REMEDIES = {
     " that are archived, kafka_server_sharegroupmetrics_recordacknowledgements_total counts what"
     " members reject, and kafka_server_sharepartitionmetrics_acquisitionlocktimeout_total what"
     " they do not acknowledge in time.",
-    GroupCause.FAR_BEHIND: "Its members take older records than an hour. Add members: share groups"
+    GroupCause.FAR_BEHIND: "Its members read records older than an hour. Add members: share groups"
     " may have more of them than partitions.",
     GroupCause.DELETED: "The log begins after the group's start offset: the records in between are"
     " archived, and nobody got them. Raise the topic's retention.",

@@ -171,7 +171,7 @@ class ProducerStateManager:
     def _check_room(self, header: BatchHeader) -> None:
         if len(self._producers) >= self._ids_max:
             raise PolicyViolationError(
-                f"the partition has as many producer ids as it may have"
+                f"the partition has its maximum of producer ids"
                 f" partition={self._topic_partition} producer_id={header.producer_id}"
                 f" count={len(self._producers)} key=producer.ids.per.partition.max"
             )

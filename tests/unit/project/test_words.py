@@ -43,6 +43,10 @@ BETTER_FORMS = {
     r"\bas it would have it\b|\bwould have it\b": "in this layout, by this rule",
     r"\bwins over all\b": "overrides all other sources",
     r"\bheeds\b": "uses",
+    r"\bas many .*\bas it may\b": "its maximum",
+    r"\bwent away\b|\bgoes away\b": "is deleted, or is missing",
+    r"\bolder records than\b": "records older than",
+    r"\bis finished later\b": "is not finished, and when it is tried again",
     r"\b(is|are) not served\b": "is not supported, as Kafka says",
 }
 

@@ -147,8 +147,8 @@ class BucketCluster(ReplicaCluster):
         if self._metadata.segments and not content.segments:
             # A folder that is not mounted lists as an empty one.
             raise RemoteStorageError(
-                "the bucket has no segment any more, and what was known is served"
-                f" known={len(self._metadata.segments)}"
+                "the bucket lists no segment any more, and those of the last listing are served"
+                f" segments={len(self._metadata.segments)}"
             )
         self._changed |= self._metadata.take_over(content)
 
@@ -200,7 +200,7 @@ class BucketCluster(ReplicaCluster):
             return read_history(place, last, self._metadata, self.storage)
         except (CorruptDataError, RemoteResourceNotFoundError) as error:
             _logger.error(  # noqa: TRY400 - one line: the error names the place
-                "partition is left as it was, its last segment is damaged partition=%s reason='%s'",
+                "new records are not shown, the last segment is damaged partition=%s reason='%s'",
                 place,
                 error,
             )
@@ -210,7 +210,7 @@ class BucketCluster(ReplicaCluster):
         topics = {_topic_of(place) for place in self._metadata.partitions}
         for topic, topic_id in topics - newest - self._left_out:
             _logger.warning(
-                "an earlier topic of this name is left out topic=%s topic_id=%s", topic, topic_id
+                "an older topic of this name is ignored topic=%s topic_id=%s", topic, topic_id
             )
         self._left_out = topics - newest
 

@@ -300,7 +300,7 @@ class UpstreamCluster(ReplicaCluster):
             # Its real leader serves it, until another segment ends the history.
             self._histories.pop(place, None)
             _logger.error(  # noqa: TRY400 - one line: the error names the place
-                "partition is left to its leader, its last segment is damaged or missing"
+                "clients read from the leader, the last segment is damaged or missing"
                 " partition=%s reason='%s'",
                 place,
                 error,

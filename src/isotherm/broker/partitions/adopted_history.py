@@ -40,7 +40,7 @@ def begin_behind(
         log.begin_epoch(partition.leader_epoch)
         log.update_highest_offset_in_remote_storage(end_offset - 1)
     logger.info(
-        "log begins behind a loaded history partition=%s start_offset=%d end_offset=%d",
+        "log starts after the loaded history partition=%s start_offset=%d end_offset=%d",
         partition.topic_id_partition,
         start_offset,
         end_offset,

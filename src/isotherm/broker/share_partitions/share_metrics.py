@@ -68,7 +68,7 @@ class ShareMetrics(Collector):
         yield from (ratios, times)
         yield CounterMetricFamily(
             "kafka_server_delayedsharefetchmetrics_expires",
-            "Share fetches that waited to the end of their time.",
+            "Share fetches that waited as long as they may.",
             marks.expired_fetches,
         )
 
@@ -96,7 +96,9 @@ class ShareMetrics(Collector):
             f"{_PARTITIONS}inflightbatchcount", "Batches in flight.", labels=_LABELS
         )
         timeouts = CounterMetricFamily(
-            f"{_PARTITIONS}acquisitionlocktimeout", "Records whose lock ended.", labels=_LABELS
+            f"{_PARTITIONS}acquisitionlocktimeout",
+            "Records whose acquisition lock timed out.",
+            labels=_LABELS,
         )
         sizes = SummaryMetricFamily(
             f"{_PARTITIONS}inflightbatchmessagecount",

@@ -224,7 +224,7 @@ class SharePartitionManager:
         partition.check_is_leader()
         if len(self._share_partitions) >= SHARE_PARTITIONS_MAX:
             raise NotEnoughMemoryError(
-                f"this broker has as many share partitions as it may max={SHARE_PARTITIONS_MAX}"
+                f"this broker has its maximum of share partitions max={SHARE_PARTITIONS_MAX}"
             )
         share_partition = SharePartition(
             key, partition, self._persister, self._clock.now_ms, self._on_changed

@@ -250,6 +250,6 @@ def next_epoch(epoch: int) -> int:
 
 def _limit_reached(key: MemberKey) -> ShareSessionLimitReachedError:
     return ShareSessionLimitReachedError(
-        "this broker has as many share sessions, or partitions in them, as it may"
+        "this broker has its maximum of share sessions, or of partitions in them"
         f" group_id={key.group_id} member_id={key.member_id}"
     )

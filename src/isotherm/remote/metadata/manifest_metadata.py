@@ -235,12 +235,12 @@ class ManifestReader:
         objects = list_partition(self._client, self._layout, self._folders[partition])
         if not objects and not list_partitions(self._client, self._layout, self._selects_topic):
             # A folder that is not mounted lists as an empty one.
-            raise RemoteStorageError(f"the bucket has no folder any more partition={partition}")
+            raise RemoteStorageError(f"the bucket lists no objects any more partition={partition}")
         reading = self._read(objects, (), pool, pace)
         if reading.deleted_count:
             # They may be the whole end of the history.
             raise RemoteStorageError(
-                "segments went away while the partition was read"
+                "segments were deleted while the partition was read"
                 f" partition={partition} segments={reading.deleted_count}"
             )
         with self._lock:

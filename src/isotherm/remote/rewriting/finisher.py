@@ -195,7 +195,7 @@ class RewriteFinisher:
                 self._finish(run, [other for other in listed if other.run == run.run])
             except (IsothermError, OSError) as error:
                 _logger.warning(
-                    "run is finished later partition=%s run=%s: %s",
+                    "run is not finished, the next check tries again partition=%s run=%s: %s",
                     run.partition,
                     run.run,
                     error,
@@ -354,7 +354,7 @@ class RewriteFinisher:
         ever will."""
         if run.journal is not None and not run.journal.in_place:
             return  # its old segments are another bucket's
-        _logger.info("run ends with its partition run=%s", run.run)
+        _logger.info("run is dropped, its partition was deleted run=%s", run.run)
         replacements = run.journal.replacements if run.journal is not None else ()
         for replacement in replacements:
             self._storage.delete_log_segment_data(replacement.old)

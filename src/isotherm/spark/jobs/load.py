@@ -233,7 +233,7 @@ def _check_no_run(store: ObjectStoreSettings, partitions: Iterable[TopicIdPartit
             journals.forget(run)
             continue
         raise PolicyViolationError(
-            f"an earlier run is not over run={run.run} partition={run.partition}"
+            f"an earlier run is unfinished run={run.run} partition={run.partition}"
             f" state={run.journal.state.value if run.journal else None}"
             " hint='if it is not running any more, --recover --run undoes it'"
         )
@@ -308,13 +308,13 @@ def _check_retention(
         place = f"partition={target.owners[row.partition]}"
         if target.retention_ms != _UNLIMITED and row.first_ms < now_ms - target.retention_ms:
             raise PolicyViolationError(
-                f"the topic's retention would delete records as soon as they are there {place}"
+                f"the topic's retention would delete records at once {place}"
                 f" retention.ms={target.retention_ms} oldest_ms={row.first_ms}"
                 " hint='set retention.ms=-1, or a time that covers them'"
             )
         if target.retention_bytes != _UNLIMITED and row.bytes > target.retention_bytes:
             raise PolicyViolationError(
-                f"the topic's retention would delete records as soon as they are there {place}"
+                f"the topic's retention would delete records at once {place}"
                 f" retention.bytes={target.retention_bytes} bytes={row.bytes}"
             )
 
@@ -440,9 +440,9 @@ def await_adoption(
     while runs := waiting_runs(store, partitions):
         if clock.monotonic_s() >= deadline_s:
             raise RequestTimedOutError(
-                "no broker has adopted the history yet: the partition's leader looks each"
-                " rlmm.config.remote.log.rewrite.check.interval.ms into the bucket of its own"
-                f" rsm.config run={runs[0].run} partition={runs[0].partition} waited_s={wait_s:g}"
+                "no broker has adopted the history yet: its leader checks the bucket of"
+                " rsm.config every rlmm.config.remote.log.rewrite.check.interval.ms"
+                f" run={runs[0].run} partition={runs[0].partition} waited_s={wait_s:g}"
                 f" bucket={store.url} hint='is this the bucket of the topic, and do all replicas"
                 " run?'"
             )

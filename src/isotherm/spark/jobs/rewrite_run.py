@@ -137,7 +137,7 @@ def check_target(partitions: Sequence[TopicIdPartition], settings: RewriteSettin
     has segments of the topics, since readers would mix the two histories."""
     for run in unfinished_runs(settings, set(partitions).__contains__):
         raise PolicyViolationError(
-            f"an earlier run is not over run={run.run} partition={run.partition}"
+            f"an earlier run is unfinished run={run.run} partition={run.partition}"
             f" state={run.journal.state.value if run.journal else None}"
             " hint='if it is not running any more, isotherm pipeline"
             f" {command_of(run)} --recover --run finishes or undoes it'"

@@ -534,7 +534,7 @@ class ConsumerGroupCoordinator:
         try:
             self._replace(shard, group, changed, encoded_records(records))
         except IsothermError as error:
-            log_failure(logger, error, f"members are not removed yet group_id={group_id}")
+            log_failure(logger, error, f"expired members are not removed yet group_id={group_id}")
             self._wake_by(shard, group_id, now_ms + EXPIRY_RETRY_MS)
 
 

@@ -126,7 +126,7 @@ class GroupShards:
         count = self.count
         if count >= self._config.group_coordinator_groups_max:
             raise PolicyViolationError(
-                f"this broker has as many groups as it may have group_id={group_id} count={count}"
+                f"this broker has its maximum of groups group_id={group_id} count={count}"
                 " key=group.coordinator.groups.max"
             )
 

@@ -281,7 +281,7 @@ class ShareGroupCoordinator:
                     log_failure(
                         logger,
                         error,
-                        f"states of deleted topics are not forgotten group_id={group.group_id}",
+                        f"states of deleted topics are not deleted yet group_id={group.group_id}",
                     )
 
     # ---- changes: in the log first
@@ -340,7 +340,7 @@ class ShareGroupCoordinator:
         try:
             self._replace(shard, group, changed, encoded_records(records))
         except IsothermError as error:
-            log_failure(logger, error, f"members are not removed yet group_id={group_id}")
+            log_failure(logger, error, f"expired members are not removed yet group_id={group_id}")
             self._wake_by(shard, group_id, now_ms + EXPIRY_RETRY_MS)
 
 

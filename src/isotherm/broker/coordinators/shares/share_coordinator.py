@@ -205,7 +205,7 @@ class ShareCoordinator:
         count = self.share_partition_count
         if count >= self._config.share_coordinator_share_partitions_max:
             raise PolicyViolationError(
-                "this broker coordinates as many share partitions as it may"
+                "this broker coordinates its maximum of share partitions"
                 f" group_id={key.group_id} count={count}"
                 " key=share.coordinator.share.partitions.max"
             )

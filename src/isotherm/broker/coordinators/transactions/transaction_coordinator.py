@@ -304,7 +304,7 @@ class TransactionCoordinator:
         count = self.id_count
         if count >= self._config.transaction_coordinator_transactional_ids_max:
             raise PolicyViolationError(
-                "this broker has as many transactional ids as it may have"
+                "this broker has its maximum of transactional ids"
                 f" transactional_id={transactional_id} count={count}"
                 " key=transaction.coordinator.transactional.ids.max"
             )

@@ -118,7 +118,7 @@ def plan_creations(
         if binding not in existing_bindings and len(existing_bindings) >= count_max:
             planned.errors.append(
                 PolicyViolationError(
-                    f"the cluster has as many ACLs as it may have count={len(existing_bindings)}"
+                    f"the cluster has its maximum of ACLs count={len(existing_bindings)}"
                     " key=cluster.acls.max"
                 )
             )

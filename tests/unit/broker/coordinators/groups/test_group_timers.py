@@ -141,7 +141,7 @@ def test_members_stay_until_the_log_takes_their_removal(
         cluster.clock.advance(SESSION_MS)
         noted.of_groups()[0].fire()
         assert list(consumer.find("g").members) == ["a"]
-        assert "members are not removed yet group_id=g" in caplog.text
+        assert "expired members are not removed yet group_id=g" in caplog.text
         assert noted.of_groups()[1].delay_s == 1.001
 
     run(scenario, noted)

@@ -228,7 +228,7 @@ def test_silent_members_are_removed_and_a_refused_removal_is_tried_again(
             patch.setattr(shares.cluster.coordinators[0].shards, "append_encoded", refuse)
             shares.timers[1].fire()
         assert not shares[0].find("g").is_empty
-        assert "members are not removed yet group_id=g" in caplog.text
+        assert "expired members are not removed yet group_id=g" in caplog.text
         assert shares.timers[2].delay_s == (EXPIRY_RETRY_MS + 1) / 1000
         shares.timers[2].fire()
         assert shares[0].find("g").is_empty
