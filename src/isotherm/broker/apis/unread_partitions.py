@@ -1,8 +1,8 @@
 """Requests for partitions of a bucket that a read replica has not read yet.
 
     ListOffsets, OffsetForLeaderEpoch   wait for them, and are then answered as usual
-    Fetch                               asks for them, and does not wait: the other partitions of
-                                        the request are there
+    Fetch                               waits at most its max.wait if none of its partitions is
+                                        read; otherwise it has the records of those that are
 
 A partition that is still unread then is answered NOT_LEADER_OR_FOLLOWER, which clients retry. An
 answer never comes from a part of a partition.
@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from isotherm.broker.partitions.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.served_api import Api, Handler, handled, with_handlers
 from isotherm.protocol.api_keys import ApiKey
@@ -78,28 +79,45 @@ class UnreadPartitions:
         if futures:
             await asyncio.wait(futures, timeout=REST_WAIT_S)
 
+    async def wait_for_first(
+        self, partitions: Collection[TopicIdPartition], timeout_s: float
+    ) -> None:
+        """Return when one of these unread partitions is read, at most after `timeout_s`."""
+        futures = {asyncio.wrap_future(self._reads[each]) for each in partitions}
+        await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+
 
 def awaiting_apis(apis: Mapping[int, Api], unread: UnreadPartitions) -> Mapping[int, Api]:
     fetch, list_offsets = apis[ApiKey.FETCH], apis[ApiKey.LIST_OFFSETS]
     epoch_ends = apis[ApiKey.OFFSET_FOR_LEADER_EPOCH]
     handlers: dict[int, Handler] = {
-        fetch.key: _asking(fetch.handle, unread),
+        fetch.key: _fetching(fetch.handle, unread),
         list_offsets.key: _waiting(list_offsets.handle, unread, "name", "partition_index"),
         epoch_ends.key: _waiting(epoch_ends.handle, unread, "topic", "partition"),
     }
     return with_handlers(apis, handlers)
 
 
-def _asking(handle: Handler, unread: UnreadPartitions) -> Handler:
+def _fetching(handle: Handler, unread: UnreadPartitions) -> Handler:
+    async def answer_later(
+        context: RequestContext, request: Any, partitions: Collection[TopicIdPartition]
+    ) -> Any:
+        await unread.wait_for_first(partitions, request.max_wait_ms / 1000)
+        return await handled(handle(context, request))
+
     def answer(context: RequestContext, request: Any) -> Any:
-        if unread:
-            unread.ask(
-                [
-                    (topic.topic_id or topic.name, partition.partition)
-                    for topic in request.topics
-                    for partition in topic.partitions
-                ]
-            )
+        if not unread:
+            return handle(context, request)
+        keys = [
+            (topic.topic_id or topic.name, partition.partition)
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+        partitions = unread.ask(keys)
+        # A request that goes on with a session does not name the partitions that are read.
+        is_whole = request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
+        if is_whole and partitions and len(partitions) == len(keys):
+            return answer_later(context, request, partitions)
         return handle(context, request)
 
     return answer

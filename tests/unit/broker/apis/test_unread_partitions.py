@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
-from isotherm.broker.apis import unread_partitions
-from isotherm.broker.apis.unread_partitions import UnreadPartitions
+from isotherm.broker.apis import fetch, list_offsets, offset_for_leader_epoch, unread_partitions
+from isotherm.broker.apis.unread_partitions import UnreadPartitions, awaiting_apis
+from isotherm.broker.partitions.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
+from isotherm.broker.server.requests.context import RequestContext
+from isotherm.protocol.api_keys import ApiKey
+from isotherm.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from isotherm.types import TopicIdPartition
 
 ID = uuid.UUID(int=7)
@@ -89,3 +95,59 @@ def test_a_client_that_is_gone_leaves_the_wait_to_the_others() -> None:
         assert gone.cancelled()
 
     asyncio.run(run())
+
+
+class Fetches:
+    """Fetch requests for partitions of the topic, and what the broker is asked."""
+
+    def __init__(self) -> None:
+        self.asked = Asked()
+        self.handled: list[FetchRequest] = []
+        apis = (fetch.API, list_offsets.API, offset_for_leader_epoch.API)
+        plain = {api.key: replace(api, handle=self._handle) for api in apis}
+        self._answer = awaiting_apis(plain, self.asked.unread)[ApiKey.FETCH].handle
+
+    def _handle(self, context: RequestContext, request: FetchRequest) -> str:
+        self.handled.append(request)
+        return "answer"
+
+    def send(
+        self, *partitions: int, max_wait_ms: int = 60_000, session_epoch: int = FINAL_EPOCH
+    ) -> Any:
+        topic = FetchTopic(None, ID, [FetchPartition(number, 0, 1000) for number in partitions])
+        request = FetchRequest(
+            -1, max_wait_ms, 1, 1000, 0, 0, session_epoch, topics=[topic],
+            forgotten_topics=[], rack_id="",
+        )  # fmt: skip
+        return self._answer(cast("RequestContext", None), request)
+
+
+@pytest.mark.parametrize("session_epoch", [FINAL_EPOCH, INITIAL_EPOCH])
+def test_a_fetch_of_unread_partitions_waits_for_the_first(session_epoch: int) -> None:
+    fetches = Fetches()
+
+    async def run() -> Any:
+        waiting = asyncio.create_task(fetches.send(0, 1, session_epoch=session_epoch))
+        await asyncio.sleep(0)
+        assert fetches.asked.partitions == PLACES[:2]
+        assert not fetches.handled
+        fetches.asked.unread.note_read(PLACES[1])
+        return await waiting
+
+    assert asyncio.run(run()) == "answer"
+    assert len(fetches.handled) == 1
+
+
+def test_a_fetch_waits_at_most_as_long_as_it_says() -> None:
+    fetches = Fetches()
+    assert asyncio.run(fetches.send(0, max_wait_ms=0)) == "answer"
+    assert len(fetches.asked.unread) == 3
+
+
+def test_a_fetch_of_what_is_read_or_goes_on_with_a_session_does_not_wait() -> None:
+    fetches = Fetches()
+    fetches.asked.unread.note_read(PLACES[1])
+    assert fetches.send(0, 1) == "answer"
+    assert fetches.send(1) == "answer"
+    assert fetches.send(0, session_epoch=7) == "answer"
+    assert fetches.asked.partitions == [PLACES[0], PLACES[0]]
