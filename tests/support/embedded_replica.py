@@ -30,6 +30,7 @@ class EmbeddedReplica(EmbeddedBroker):
         listener: str = "PLAINTEXT://127.0.0.1:0",
         peers: Mapping[BrokerId, Peer] | None = None,
         list_interval_s: float = LIST_INTERVAL_S,
+        allows_empty: bool = False,
     ) -> None:
         self.directory = directory
         self.fs = None
@@ -41,6 +42,7 @@ class EmbeddedReplica(EmbeddedBroker):
             acls=acls,
             peers=peers or {},
             list_interval_s=list_interval_s,
+            allows_empty=allows_empty,
         )
         self.config = replica_config(
             str(path),

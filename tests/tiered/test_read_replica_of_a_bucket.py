@@ -202,6 +202,27 @@ def test_a_bucket_without_a_history_is_refused(left: Left, tmp_path: Path) -> No
     layout = {"rsm.config.layout": LOCAL_TIERED_STORAGE}
     with pytest.raises(UnsupportedVersionError, match="no manifests"):
         EmbeddedReplica(tmp_path / "s2", left.bucket, layout).start()
+    # Uploads that a crash has ended: no segment is whole.
+    for manifest in left.bucket.glob("*/*/*.rsm-manifest"):
+        manifest.unlink()
+    with pytest.raises(ConfigError, match="no segment of a topic is in the bucket"):
+        EmbeddedReplica(tmp_path / "s3", left.bucket).start()
+
+
+def test_an_empty_bucket_that_is_allowed_is_served_once_it_has_a_history(
+    left: Left, tmp_path: Path
+) -> None:
+    bucket = tmp_path / "empty"
+    bucket.mkdir()
+    scratch = tmp_path / "scratch"
+    with EmbeddedReplica(scratch, bucket, list_interval_s=0.01, allows_empty=True) as replica:
+        assert not histories(replica)
+        for topic in left.bucket.iterdir():
+            topic.rename(bucket / topic.name)
+        ends = {(TOPIC, number): (0, end) for number, end in left.ends.items()}
+        wait_until(lambda: histories(replica) == ends, lambda: str(histories(replica)))
+        got = consume_all(replica.bootstrap_servers, TOPIC, isolation_level=READ_COMMITTED)
+    assert got == left.expected[READ_COMMITTED]
 
 
 @pytest.mark.oracle

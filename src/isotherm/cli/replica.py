@@ -109,6 +109,13 @@ def replica(
             f" new segments. [default: {LIST_INTERVAL_S:g}]",
         ),
     ] = None,
+    allow_empty: Annotated[
+        bool,
+        typer.Option(
+            "--allow-empty",
+            help="Without --upstream, start over a bucket that has no segment of a topic yet.",
+        ),
+    ] = False,
     config: ConfigFile = None,
     override: Overrides = None,
     client_property: ClientProperties = None,
@@ -132,6 +139,10 @@ def replica(
     if upstream and list_interval_s is not None:
         raise typer.BadParameter(
             "with --upstream, the metadata topic names new segments", param_hint="--list-interval-s"
+        )
+    if upstream and allow_empty:
+        raise typer.BadParameter(
+            "a cluster may have no segment yet without it", param_hint="--allow-empty"
         )
     limit_allocator()
     lines = start_logging(log_level, LINES_PER_S)
@@ -160,6 +171,7 @@ def replica(
         acls=acls,
         peers=parse_peers(peers) if peers else {},
         list_interval_s=list_interval_s or LIST_INTERVAL_S,
+        allows_empty=allow_empty,
     )
 
     def make_node(config: BrokerConfig) -> ReplicaNode:

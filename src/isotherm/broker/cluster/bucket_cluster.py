@@ -94,11 +94,11 @@ class BucketCluster(ReplicaCluster):
         self.storage = ObjectStoreRemoteStorageManager(settings)
         self.cluster_id = uuid_to_text(random_uuid(self._surroundings.rng))
         partitions = self._reader.partitions()
-        if not partitions:
+        if not (self._settings.allows_empty or self._reader.has_segment()):
             raise ConfigError(
                 f"no segment of a topic is in the bucket url={settings.url}"
                 f" layout={settings.layout} key.prefix={settings.key_prefix or ''}"
-                " hint='check the path, key.prefix and layout'"
+                " hint='check the path, key.prefix and layout, or give --allow-empty'"
             )
         # Only the segments of topics with the same name tell which of them is served.
         names = Counter(name for name, _ in {_topic_of(place) for place in partitions})

@@ -37,13 +37,14 @@ class ReplicaSettings:
     with `bootstrap.servers`; None without a cluster. `acls` is a file of ACLs, or
     ACLS_OF_UPSTREAM; None if access is not checked. `peers` are the replicas that share the
     partitions, this one among them or not. Without a cluster, `list_interval_s` lies between two
-    listings of the bucket."""
+    listings of the bucket, and with `allows_empty` a bucket that has no segment yet is served."""
 
     upstream: Mapping[str, Any] | None = None
     tail: Tail = Tail.PROXY
     acls: str | None = None
     peers: Mapping[BrokerId, Peer] = field(default_factory=dict)
     list_interval_s: float = LIST_INTERVAL_S
+    allows_empty: bool = False
 
     @property
     def acl_file(self) -> Path | None:

@@ -224,6 +224,15 @@ class ManifestReader:
         self._folders = list_partitions(self._client, self._layout, self._selects_topic)
         return tuple(self._folders)
 
+    def has_segment(self) -> bool:
+        """Whether one of `partitions` has a manifest. Ends at the first one. Raises
+        RemoteStorageError if the store does not answer."""
+        return any(
+            (key := self._layout.parse_key(stored.key)) and key.suffix == self._commit_suffix
+            for folder in self._folders.values()
+            for stored in self._client.list_objects(folder)
+        )
+
     def read_partition(
         self, partition: TopicIdPartition, pool: Executor, pace: ReadPace
     ) -> tuple[RemoteLogSegmentMetadata, ...]:
