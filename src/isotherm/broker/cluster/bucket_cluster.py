@@ -144,7 +144,7 @@ class BucketCluster(ReplicaCluster):
 
     def _list_again(self) -> None:
         content = self._reader.read(self._metadata.segments)
-        if self._metadata.segments and not content.segments:
+        if self._metadata.segments and not (content.segments or content.unchanged):
             # A folder that is not mounted lists as an empty one.
             raise RemoteStorageError(
                 "the bucket lists no segment any more, and those of the last listing are served"

@@ -14,7 +14,7 @@ import logging
 import threading
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple, NoReturn
@@ -40,7 +40,7 @@ from isotherm.remote.storage.inventory import (
     SegmentObjects,
     list_partition,
     list_partitions,
-    list_segment_objects,
+    list_partitions_again,
     open_for_reading,
     read_segment,
 )
@@ -57,10 +57,12 @@ _NO_BROKER: BrokerId = -1
 
 class BucketContent(NamedTuple):
     """What a listing of the bucket shows: all finished segments that are whole, and the metadata
-    of those that were not known before."""
+    of those that were not known before. Partitions in `unchanged` have what they had at the listing
+    before, which `segments` leaves out."""
 
     segments: frozenset[uuid.UUID]
     new: tuple[RemoteLogSegmentMetadata, ...]
+    unchanged: frozenset[TopicIdPartition] = frozenset()
 
 
 class _Reading(NamedTuple):
@@ -100,7 +102,8 @@ class ManifestMetadataManager(CachedReads):
         partitions that differ."""
         dropped: dict[TopicIdPartition, list[uuid.UUID]] = defaultdict(list)
         for segment_id in self._owners.keys() - content.segments:
-            dropped[self._owners.pop(segment_id)].append(segment_id)
+            if self._owners[segment_id] not in content.unchanged:
+                dropped[self._owners.pop(segment_id)].append(segment_id)
         for owner, segment_ids in dropped.items():
             _drop(self._caches[owner], segment_ids)
         added = self.add(content.new)
@@ -205,18 +208,39 @@ class ManifestReader:
         self._damaged: dict[uuid.UUID, SegmentObjects] = {}
         self._lock = threading.Lock()
         self._folders: dict[TopicIdPartition, str] = {}
+        # Of listings of which all manifests are read.
+        self._hashes: dict[TopicIdPartition, int | None] = {}
 
     def read(self, known: Collection[uuid.UUID]) -> BucketContent:
-        """List the bucket, and read the manifests of segments that are not `known`.
+        """List the bucket, and read the manifests of segments that are not `known`. `known` has all
+        segments that earlier calls and `read_partition` have returned, unless they are gone.
 
         At most MANIFEST_READ_THREADS manifests are read at once, and PENDING_MANIFESTS_MAX wait.
         Raises RemoteStorageError if the store does not answer.
         """
-        objects = list_segment_objects(self._client, self._layout, self._selects_topic)
+        hashes: dict[TopicIdPartition, int | None] = {}
+        unchanged: set[TopicIdPartition] = set()
+
+        def changed() -> Iterator[SegmentObjects]:
+            for listing in list_partitions_again(
+                self._client, self._layout, self._selects_topic, self._hashes
+            ):
+                hashes[listing.partition] = listing.hash
+                if listing.segments is None:
+                    unchanged.add(listing.partition)
+                else:
+                    yield from listing.segments
+
         with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-manifests") as pool:
-            reading = self._read(objects, known, pool, ReadPace(PENDING_MANIFESTS_MAX))
-        self._damaged = reading.damaged
-        return reading.content
+            reading = self._read(changed(), known, pool, ReadPace(PENDING_MANIFESTS_MAX))
+        self._damaged = reading.damaged | {
+            segment_id: objects
+            for segment_id, objects in self._damaged.items()
+            if objects.segment_id.topic_id_partition in unchanged
+        }
+        # Not before: manifests that could not be read are read from the next listing.
+        self._hashes = hashes
+        return reading.content._replace(unchanged=frozenset(unchanged))
 
     def partitions(self) -> Sequence[TopicIdPartition]:
         """The partitions with a folder, in the order of their names. Their segments are not listed.
@@ -241,7 +265,9 @@ class ManifestReader:
         Raises RemoteStorageError if the store does not answer, or if segments went away meanwhile:
         the caller tries again.
         """
-        objects = list_partition(self._client, self._layout, self._folders[partition])
+        folder = self._folders[partition]
+        listing = list_partition(self._client, self._layout, partition, folder)
+        objects = listing.segments or []
         if not objects and not list_partitions(self._client, self._layout, self._selects_topic):
             # A folder that is not mounted lists as an empty one.
             raise RemoteStorageError(f"the bucket lists no objects any more partition={partition}")
@@ -254,6 +280,7 @@ class ManifestReader:
             )
         with self._lock:
             self._damaged |= reading.damaged
+            self._hashes[partition] = listing.hash
         return reading.content.new
 
     def _read(

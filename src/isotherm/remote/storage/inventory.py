@@ -7,10 +7,10 @@ comparison of the bucket with the topic.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from isotherm.errors import (
     CorruptMetadataError,
@@ -95,11 +95,78 @@ def list_partitions(
         }
 
 
-def list_partition(client: ObjectClient, layout: Layout, folder: str) -> list[SegmentObjects]:
-    """The segments in one folder of `list_partitions`, whole or not."""
+class PartitionListing(NamedTuple):
+    """The segments in the folder of a partition, whole or not; None if a listing is equal to the
+    one of which the reader has the hash. `hash` is None if the LISTINGS differ."""
+
+    partition: TopicIdPartition
+    segments: list[SegmentObjects] | None
+    hash: int | None
+
+
+def list_partition(
+    client: ObjectClient, layout: Layout, partition: TopicIdPartition, folder: str
+) -> PartitionListing:
+    """The segments in one folder of `list_partitions`."""
     with ThreadPoolExecutor(LISTINGS, "isotherm-listing") as pool:
-        listings = [pool.submit(_list_folder, client, folder) for _ in range(LISTINGS)]
-        return _group_by_segment(_union(listings), layout)
+        first, *others = pool.map(_list_folder, [client] * LISTINGS, [folder] * LISTINGS)
+    return _listing(layout, partition, first, others)
+
+
+def list_partitions_again(
+    client: ObjectClient,
+    layout: Layout,
+    wants_topic: Callable[[str], bool],
+    hashes: Mapping[TopicIdPartition, int | None],
+) -> Iterator[PartitionListing]:
+    """All partitions of the wanted topics. `hashes` are those of earlier listings in this process.
+
+    A folder whose first listing has its hash is not listed once more, and none of its names is
+    parsed: what one listing shows exists, and all of it is known.
+    """
+    folders = list_partitions(client, layout, wants_topic)
+    with ThreadPoolExecutor(LISTING_THREADS, "isotherm-listing") as pool:
+        under_way: deque[Future[PartitionListing]] = deque()
+        for partition, folder in folders.items():
+            arguments = (client, layout, partition, folder, hashes.get(partition))
+            under_way.append(pool.submit(_list_again, *arguments))
+            if len(under_way) >= LISTING_THREADS:
+                yield under_way.popleft().result()
+        for each in under_way:
+            yield each.result()
+
+
+def _list_again(
+    client: ObjectClient,
+    layout: Layout,
+    partition: TopicIdPartition,
+    folder: str,
+    before: int | None,
+) -> PartitionListing:
+    first = _list_folder(client, folder)
+    if before is not None and _hash(first) == before:
+        return PartitionListing(partition, None, before)
+    others = [_list_folder(client, folder) for _ in range(LISTINGS - 1)]
+    return _listing(layout, partition, first, others)
+
+
+def _listing(
+    layout: Layout,
+    partition: TopicIdPartition,
+    first: list[StoredObject],
+    others: Sequence[list[StoredObject]],
+) -> PartitionListing:
+    are_equal = all(each == first for each in others)
+    segments = _group_by_segment(set(first).union(*others), layout)
+    return PartitionListing(partition, segments, _hash(first) if are_equal else None)
+
+
+def _hash(objects: Iterable[StoredObject]) -> int:
+    """Of a listing in its order: names, sizes and times."""
+    listed = 0
+    for each in objects:
+        listed = hash((listed, each))
+    return listed
 
 
 def _list_topics(
