@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from isotherm.broker.apis.unread_partitions import UnreadPartitions, awaiting_apis
 from isotherm.broker.cluster.first_reading import FirstReading
 from isotherm.broker.cluster.replica_cluster import (
+    HISTORY_READ_THREADS,
     HISTORY_SETTINGS,
     ReplicaCluster,
 )
@@ -57,9 +58,6 @@ from isotherm.types import (
 )
 
 _logger = logging.getLogger(__name__)
-
-HISTORY_READ_THREADS = 16
-"""Histories that are read at once: each is two small objects, so reading is mostly waiting."""
 
 
 class BucketCluster(ReplicaCluster):

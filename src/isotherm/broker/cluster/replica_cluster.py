@@ -68,6 +68,8 @@ _logger = logging.getLogger(__name__)
 
 STATE_AGE = "isotherm_replica_state_age_seconds"
 PARTITIONS = "isotherm_replica_partitions"
+HISTORY_READ_THREADS = 16
+"""Histories that are read at once: each is two small objects, so reading is mostly waiting."""
 # Settings of each topic with a history. The replica deletes nothing of it.
 HISTORY_SETTINGS: Mapping[str, str] = {
     "remote.storage.enable": "true",

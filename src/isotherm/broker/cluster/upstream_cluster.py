@@ -23,6 +23,7 @@ from isotherm.broker.apis.upstream_answers import upstream_apis
 from isotherm.broker.apis.upstream_groups import UpstreamGroups
 from isotherm.broker.cluster.replica_acls import Acls, read_upstream_acls
 from isotherm.broker.cluster.replica_cluster import (
+    HISTORY_READ_THREADS,
     HISTORY_SETTINGS,
     ReplicaCluster,
 )
@@ -250,9 +251,7 @@ class UpstreamCluster(ReplicaCluster):
             for partition in topic.partitions
         }
         self._assign(places)
-        for place in places:
-            if self.tier_metadata.is_ready(place):
-                self._look_at(place)
+        self._read_histories(place for place in places if self.tier_metadata.is_ready(place))
         for place in self._histories.keys() - places:
             del self._histories[place]
             self._last.pop(place, None)
@@ -284,27 +283,44 @@ class UpstreamCluster(ReplicaCluster):
         self.tier_metadata.on_partition_leadership_changes((), assigned - self._assigned)
         self._assigned = assigned
 
-    def _look_at(self, place: TopicIdPartition) -> None:
+    def _read_histories(self, places: Iterable[TopicIdPartition]) -> None:
         assert self._metadata is not None, "the tier is open"
-        last = self._metadata.last_finished_segment(place)
-        if last is None:
-            if self._last.pop(place, None) is not None:
-                self._histories.pop(place, None)
+        changed: dict[TopicIdPartition, RemoteLogSegmentMetadata] = {}
+        for place in places:
+            last = self._metadata.last_finished_segment(place)
+            if last is None:
+                if self._last.pop(place, None) is not None:
+                    self._histories.pop(place, None)
+            elif self._last.get(place) != last:
+                changed[place] = last
+        if not changed:
             return
-        if self._last.get(place) == last:
-            return
-        self._last[place] = last
+        with ThreadPoolExecutor(HISTORY_READ_THREADS, "isotherm-histories") as pool:
+            histories = pool.map(self._read_history, changed, changed.values())
+            for (place, last), history in zip(changed.items(), histories, strict=True):
+                if history is None:
+                    self._histories.pop(place, None)
+                else:
+                    self._histories[place] = history
+                # Not before: if the store does not answer, the next look tries again.
+                self._last[place] = last
+
+    def _read_history(
+        self, place: TopicIdPartition, last: RemoteLogSegmentMetadata
+    ) -> TieredHistory | None:
+        """The history that ends with the segment `last`; None if that is damaged."""
+        assert self._metadata is not None, "the tier is open"
         try:
-            self._histories[place] = read_history(place, last, self._metadata, self.storage)
+            return read_history(place, last, self._metadata, self.storage)
         except (CorruptDataError, RemoteResourceNotFoundError) as error:
             # Its real leader serves it, until another segment ends the history.
-            self._histories.pop(place, None)
             _logger.error(  # noqa: TRY400 - one line: the error names the place
                 "clients read from the leader, the last segment is damaged or missing"
                 " partition=%s reason='%s'",
                 place,
                 error,
             )
+            return None
 
     def _raise_starts(self, places: Collection[TopicIdPartition]) -> None:
         """Begin each history where the cluster's log does: what lies below it may be deleted.
