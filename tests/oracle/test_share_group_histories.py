@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.groups import share_records
+from isotherm.broker.coordinators.groups import share_group_records
 from isotherm.broker.coordinators.groups.group_records import (
     GroupRecord,
     encode_key,
@@ -301,7 +301,7 @@ class History:
         code, _, records = isotherm.change(group, "begin_deletion")
         if code is E.none:
             del isotherm.groups[group]
-            records += share_records.group_tombstones(group)
+            records += share_group_records.group_tombstones(group)
         answer = self.kafka.call("DELETE_GROUPS", 2, groups_names=[group])
         assert [result.error_code for result in answer.results] == [code]
         assert self._shown(1, records) == self._shown(0, self._written())

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.groups import share_records
+from isotherm.broker.coordinators.groups import share_group_records
 from isotherm.broker.coordinators.groups.assignors import simple
 from isotherm.broker.coordinators.groups.assignors.assignor import Assignment, MemberSubscription
 from isotherm.broker.coordinators.groups.consumer_member import JOIN_EPOCH, NOTHING
@@ -43,15 +43,18 @@ from isotherm.broker.coordinators.groups.share_member import (
     ShareMember,
     TopicPartitions,
 )
+from isotherm.broker.coordinators.groups.state_partitions import (
+    NO_STATES,
+    StatePartitions,
+    Topics,
+)
 from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
 from isotherm.types import TimestampMs
 
 # The first member bumps it, so members start at epoch 2, as in Kafka 4.3.
 FIRST_EPOCH = 1
-# Kafka writes it for a topic that it does not have.
-UNKNOWN_TOPIC = "<UNKNOWN>"
 _EMPTY, _STABLE = SHARE_GROUP_STATES = ("Empty", "Stable")
-_NOTHING_TO_DO: Mapping[uuid.UUID, TopicPartitions] = {}
+_NOTHING_TO_DO: Topics = {}
 
 
 class ShareGroupSettings(NamedTuple):
@@ -60,16 +63,6 @@ class ShareGroupSettings(NamedTuple):
     assignment_interval_ms: int
     initialize_retry_interval_ms: int
     max_size: int
-
-
-class StatePartitions(NamedTuple):
-    """The partitions whose state is being initialized, or is, and the topics whose state is being
-    deleted. `since_ms` is the time of the record that had them."""
-
-    initializing: Mapping[uuid.UUID, TopicPartitions]
-    initialized: Mapping[uuid.UUID, TopicPartitions]
-    deleting: frozenset[uuid.UUID]
-    since_ms: TimestampMs
 
 
 class ShareGroup:
@@ -171,17 +164,20 @@ class ShareGroup:
         # Looked at before the change of this member, which bumps the epoch by itself.
         is_bumped = self.target_epoch >= self.group_epoch and self._has_unassigned()
         if member != before:
-            self._emit(share_records.member_record(self.group_id, member), now_ms, records)
+            self._emit(share_group_records.member_record(self.group_id, member), now_ms, records)
             is_bumped |= member.topic_names != before.topic_names
         if is_bumped or catalog.version != self.catalog_version:
             is_bumped = self._bump_if_changed(catalog, is_bumped, now_ms, records)
         self._assign_if_due(catalog, now_ms, wall_ms, records)
         member = self._reconciled(member, catalog, is_bumped, now_ms, records)
         self._reset_session_timeout(member.member_id, now_ms)
-        uninitialized = self._uninitialized(catalog, now_ms)
+        retry_ms = now_ms - self.settings.initialize_retry_interval_ms
+        states = self.known_states
+        uninitialized = states.missing(self.subscribed_names(), catalog, retry_ms)
         if uninitialized:
-            self._emit(self._initializing_record(uninitialized, catalog), now_ms, records)
-        elif not records and (self.states is None or not self.states.initializing):
+            states = states.with_initializing(uninitialized)
+            records += self._changed_states(states, catalog, now_ms)
+        elif not records and not states.initializing:
             self.settled_version = catalog.version
         is_full = beat.epoch == JOIN_EPOCH or beat.topic_names is not None
         assigned = member.assigned if is_full or member.assigned != before.assigned else None
@@ -231,7 +227,8 @@ class ShareGroup:
     def _has_unassigned(self) -> bool:
         """Whether members subscribe to a topic of which not just the initialized partitions are
         assigned."""
-        if self.states is None or not self.states.initialized:
+        initialized = self.known_states.initialized
+        if not initialized:
             return False
         assigned: dict[uuid.UUID, set[int]] = {}
         for target in self.target.values():
@@ -240,7 +237,7 @@ class ShareGroup:
         subscribed = self.subscribed_names()
         return any(
             topic.name in subscribed and frozenset(assigned.get(topic_id, ())) != topic.partitions
-            for topic_id, topic in self.states.initialized.items()
+            for topic_id, topic in initialized.items()
         )
 
     def _bump_if_changed(
@@ -255,7 +252,9 @@ class ShareGroup:
         metadata_hash = catalog.metadata_hash(self.subscribed_names())
         is_bumped = is_forced or metadata_hash != self.metadata_hash
         if is_bumped:
-            record = share_records.epoch_record(self.group_id, self.group_epoch + 1, metadata_hash)
+            record = share_group_records.epoch_record(
+                self.group_id, self.group_epoch + 1, metadata_hash
+            )
             self._emit(record, now_ms, records)
         return is_bumped
 
@@ -271,7 +270,7 @@ class ShareGroup:
         is_late = self.target_ms == 0 or interval_ms == 0 or wall_ms >= self.target_ms + interval_ms
         if self.target_epoch >= self.group_epoch or not is_late:
             return
-        initialized = {} if self.states is None else self.states.initialized
+        initialized = self.known_states.initialized
         subscriptions = {
             member_id: MemberSubscription(
                 None,
@@ -289,9 +288,9 @@ class ShareGroup:
         for member_id in subscriptions:
             assigned = target.get(member_id, NOTHING)
             if self.target.get(member_id) != assigned:
-                record = share_records.target_record(self.group_id, member_id, assigned)
+                record = share_group_records.target_record(self.group_id, member_id, assigned)
                 self._emit(record, now_ms, records)
-        record = share_records.target_epoch_record(self.group_id, self.group_epoch, wall_ms)
+        record = share_group_records.target_epoch_record(self.group_id, self.group_epoch, wall_ms)
         self._emit(record, now_ms, records)
 
     def _reconciled(
@@ -309,7 +308,7 @@ class ShareGroup:
             is_forced=is_forced,
         )
         if after != member:
-            self._emit(share_records.current_record(self.group_id, after), now_ms, records)
+            self._emit(share_group_records.current_record(self.group_id, after), now_ms, records)
         return after
 
     @staticmethod
@@ -318,41 +317,6 @@ class ShareGroup:
         return frozenset(topic.topic_id for topic in topics if topic is not None)
 
     # ---- the states of partitions
-
-    def _uninitialized(
-        self, catalog: TopicCatalog, now_ms: TimestampMs
-    ) -> dict[uuid.UUID, TopicPartitions]:
-        """Partitions that members subscribe to and whose state does not exist, nor is being
-        initialized. An initialization that takes too long is begun again."""
-        initializing: Mapping[uuid.UUID, TopicPartitions] = {}
-        initialized: Mapping[uuid.UUID, TopicPartitions] = {}
-        if self.states is not None:
-            initialized = self.states.initialized
-            if now_ms - self.states.since_ms < self.settings.initialize_retry_interval_ms:
-                initializing = self.states.initializing
-        missing = {}
-        for name in self.subscribed_names():
-            topic = catalog.find(name)
-            if topic is None:
-                continue
-            done: frozenset[int] = frozenset()
-            for topics in (initialized, initializing):
-                if topic.topic_id in topics:
-                    done |= topics[topic.topic_id].partitions
-            if len(done) < len(topic.partitions):
-                partitions = frozenset(range(len(topic.partitions))) - done
-                missing[topic.topic_id] = TopicPartitions(topic.name, partitions)
-        return missing
-
-    def _initializing_record(
-        self, missing: Mapping[uuid.UUID, TopicPartitions], catalog: TopicCatalog
-    ) -> GroupRecord:
-        states = self.states
-        if states is None:
-            return share_records.state_record(self.group_id, missing, {}, {})
-        initializing = _combined(states.initializing, missing)
-        deleting = states.deleting - initializing.keys()
-        return self._state_record(initializing, states.initialized, deleting, catalog)
 
     def initialized(
         self,
@@ -363,23 +327,8 @@ class ShareGroup:
         """Note partitions whose state has been initialized; a later heartbeat assigns them."""
         if not partitions:
             return []
-        named = {
-            topic_id: TopicPartitions(_name_of(topic_id, catalog), frozenset(of_topic))
-            for topic_id, of_topic in partitions.items()
-        }
-        records: list[GroupRecord] = []
-        states = self.states
-        if states is None:
-            record = share_records.state_record(self.group_id, {}, named, {})
-        else:
-            record = self._state_record(
-                _without(states.initializing, partitions),
-                _combined(states.initialized, named),
-                states.deleting,
-                catalog,
-            )
-        self._emit(record, now_ms, records)
-        return records
+        states = self.known_states.with_initialized(partitions, catalog)
+        return self._changed_states(states, catalog, now_ms)
 
     def uninitialized(
         self,
@@ -388,14 +337,9 @@ class ShareGroup:
         now_ms: TimestampMs,
     ) -> list[GroupRecord]:
         """Note partitions whose state could not be initialized; the next heartbeat tries again."""
-        states = self.states
-        if states is None or not states.initializing or not partitions:
+        if not self.known_states.initializing or not partitions:
             return []
-        records: list[GroupRecord] = []
-        initializing = _without(states.initializing, partitions)
-        record = self._state_record(initializing, states.initialized, states.deleting, catalog)
-        self._emit(record, now_ms, records)
-        return records
+        return self._changed_states(self.known_states.with_failed(partitions), catalog, now_ms)
 
     def begin_alteration(
         self,
@@ -412,15 +356,15 @@ class ShareGroup:
         self.check_empty()
         altered = {
             topic.topic_id: TopicPartitions(
-                name, frozenset(each for each in of_topic if each < len(topic.partitions))
+                name, frozenset(index for index in of_topic if index < len(topic.partitions))
             )
             for name, of_topic in partitions.items()
             if (topic := catalog.find(name)) is not None
         }
-        records: list[GroupRecord] = []
-        if altered:
-            self._emit(self._initializing_record(altered, catalog), now_ms, records)
-        return altered, records
+        if not altered:
+            return altered, []
+        states = self.known_states.with_initializing(altered)
+        return altered, self._changed_states(states, catalog, now_ms)
 
     def begin_offset_deletion(
         self, names: Iterable[str], catalog: TopicCatalog, now_ms: TimestampMs
@@ -436,33 +380,20 @@ class ShareGroup:
         if states is None:
             return {}, []
         gone: dict[uuid.UUID, frozenset[int]] = {}
-        for name in names:
-            topic = catalog.find(name)
-            if topic is None:
-                continue
+        for topic in filter(None, map(catalog.find, names)):
             if topic.topic_id in states.initialized:
                 gone[topic.topic_id] = states.initialized[topic.topic_id].partitions
             elif topic.topic_id in states.deleting:
                 gone[topic.topic_id] = frozenset(range(len(topic.partitions)))
-        records: list[GroupRecord] = []
-        initialized = {key: each for key, each in states.initialized.items() if key not in gone}
-        deleting = states.deleting.union(gone)
-        record = self._state_record(states.initializing, initialized, deleting, catalog)
-        self._emit(record, now_ms, records)
-        return gone, records
+        return gone, self._changed_states(states.with_deleting(gone), catalog, now_ms)
 
     def end_offset_deletion(
         self, topic_ids: Collection[uuid.UUID], catalog: TopicCatalog, now_ms: TimestampMs
     ) -> list[GroupRecord]:
         """Note topics whose states have been deleted."""
-        states = self.states
-        if states is None:
+        if self.states is None:
             return []
-        records: list[GroupRecord] = []
-        deleting = states.deleting.difference(topic_ids)
-        record = self._state_record(states.initializing, states.initialized, deleting, catalog)
-        self._emit(record, now_ms, records)
-        return records
+        return self._changed_states(self.states.with_deleted(topic_ids), catalog, now_ms)
 
     def begin_deletion(
         self, catalog: TopicCatalog, now_ms: TimestampMs
@@ -473,18 +404,12 @@ class ShareGroup:
         Raises MemberRejectedError (NON_EMPTY_GROUP).
         """
         self.check_empty()
-        states = self.states
-        if states is None:
+        if self.states is None:
             return {}, []
-        left = {
-            topic_id: TopicPartitions(topic.name, frozenset(range(len(topic.partitions))))
-            for topic_id in states.deleting
-            if (topic := catalog.find_by_id(topic_id)) is not None
-        }
-        gone = _combined(_combined(states.initialized, states.initializing), left)
-        records: list[GroupRecord] = []
+        gone = self.states.all_topics(catalog)
         names = {topic_id: topic.name for topic_id, topic in gone.items()}
-        self._emit(share_records.state_record(self.group_id, {}, {}, names), now_ms, records)
+        records: list[GroupRecord] = []
+        self._emit(share_group_records.state_record(self.group_id, {}, {}, names), now_ms, records)
         return {topic_id: topic.partitions for topic_id, topic in gone.items()}, records
 
     def check_empty(self) -> None:
@@ -499,33 +424,22 @@ class ShareGroup:
         self, topic_ids: Collection[uuid.UUID], catalog: TopicCatalog, now_ms: TimestampMs
     ) -> list[GroupRecord]:
         """Forget the states of deleted topics. The share coordinator deletes them by itself."""
-        states = self.states
-        if states is None:
+        states = self.known_states.without(topic_ids)
+        if states == self.known_states:
             return []
-        kept = [
-            {
-                topic_id: of_topic
-                for topic_id, of_topic in topics.items()
-                if topic_id not in topic_ids
-            }
-            for topics in (states.initializing, states.initialized)
-        ]
-        deleting = states.deleting.difference(topic_ids)
-        if [*kept, deleting] == [states.initializing, states.initialized, states.deleting]:
-            return []
-        records: list[GroupRecord] = []
-        self._emit(self._state_record(kept[0], kept[1], deleting, catalog), now_ms, records)
-        return records
+        return self._changed_states(states, catalog, now_ms)
 
-    def _state_record(
-        self,
-        initializing: Mapping[uuid.UUID, TopicPartitions],
-        initialized: Mapping[uuid.UUID, TopicPartitions],
-        deleting: Iterable[uuid.UUID],
-        catalog: TopicCatalog,
-    ) -> GroupRecord:
-        names = {topic_id: _name_of(topic_id, catalog) for topic_id in deleting}
-        return share_records.state_record(self.group_id, initializing, initialized, names)
+    @property
+    def known_states(self) -> StatePartitions:
+        """`states`, also of a group that never had any."""
+        return NO_STATES if self.states is None else self.states
+
+    def _changed_states(
+        self, states: StatePartitions, catalog: TopicCatalog, now_ms: TimestampMs
+    ) -> list[GroupRecord]:
+        records: list[GroupRecord] = []
+        self._emit(states.record(self.group_id, catalog), now_ms, records)
+        return records
 
     # ---- leaving
 
@@ -539,10 +453,12 @@ class ShareGroup:
         if member_id not in self.members:
             raise self._unknown_member(member_id)
         records: list[GroupRecord] = []
-        for tombstone in share_records.member_tombstones(self.group_id, member_id):
+        for tombstone in share_group_records.member_tombstones(self.group_id, member_id):
             self._emit(tombstone, now_ms, records)
         metadata_hash = catalog.metadata_hash(self.subscribed_names())
-        record = share_records.epoch_record(self.group_id, self.group_epoch + 1, metadata_hash)
+        record = share_group_records.epoch_record(
+            self.group_id, self.group_epoch + 1, metadata_hash
+        )
         self._emit(record, now_ms, records)
         return records
 
@@ -604,7 +520,7 @@ class ShareGroup:
                     assigned=_assignment(value.assigned_partitions),
                 )
         elif isinstance(key, ShareGroupStatePartitionMetadataKey):
-            self.states = None if value is None else _states(value, now_ms)
+            self.states = None if value is None else StatePartitions.of(value, now_ms)
 
     def _apply_member(self, member_id: str, value: Any) -> None:
         if value is None:
@@ -623,40 +539,3 @@ class ShareGroup:
 
 def _assignment(items: Iterable[Any]) -> Assignment:
     return frozenset((item.topic_id, index) for item in items for index in item.partitions)
-
-
-def _states(value: Any, now_ms: TimestampMs) -> StatePartitions:
-    initializing, initialized = (
-        {each.topic_id: TopicPartitions(each.topic_name, frozenset(each.partitions)) for each in of}
-        for of in (value.initializing_topics, value.initialized_topics)
-    )
-    deleting = frozenset(topic.topic_id for topic in value.deleting_topics)
-    return StatePartitions(initializing, initialized, deleting, now_ms)
-
-
-def _combined(
-    first: Mapping[uuid.UUID, TopicPartitions], second: Mapping[uuid.UUID, TopicPartitions]
-) -> dict[uuid.UUID, TopicPartitions]:
-    """The partitions of both, with the second's names."""
-    combined = dict(first)
-    for topic_id, (name, partitions) in second.items():
-        if topic_id in first:
-            partitions |= first[topic_id].partitions
-        combined[topic_id] = TopicPartitions(name, partitions)
-    return combined
-
-
-def _without(
-    topics: Mapping[uuid.UUID, TopicPartitions], partitions: Mapping[uuid.UUID, Collection[int]]
-) -> dict[uuid.UUID, TopicPartitions]:
-    """The topics without these partitions. A topic without any is left out."""
-    left = {
-        topic_id: TopicPartitions(name, of_topic.difference(partitions.get(topic_id, ())))
-        for topic_id, (name, of_topic) in topics.items()
-    }
-    return {topic_id: topic for topic_id, topic in left.items() if topic.partitions}
-
-
-def _name_of(topic_id: uuid.UUID, catalog: TopicCatalog) -> str:
-    topic = catalog.find_by_id(topic_id)
-    return UNKNOWN_TOPIC if topic is None else topic.name

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.groups import group_log, share_records
+from isotherm.broker.coordinators.groups import group_log, share_group_records
 from isotherm.broker.coordinators.groups.consumer_group import LOOP_STEP_THINGS_MAX
 from isotherm.broker.coordinators.groups.consumer_member import JOIN_EPOCH
 from isotherm.broker.coordinators.groups.group_records import (
@@ -53,6 +53,14 @@ logger = logging.getLogger(__name__)
 EXPIRY_RETRY_MS = 1000
 # One, so that costly assignments take the time of one core at most.
 STEP_THREADS = 1
+
+
+class _Change(NamedTuple):
+    """A group, the copy of it that is changed, and the metadata and the time of the change."""
+
+    group: ShareGroup
+    changed: ShareGroup
+    time: tuple[TopicCatalog, TimestampMs]
 
 
 class _Step(NamedTuple):
@@ -172,10 +180,8 @@ class ShareGroupCoordinator:
 
     def leave(self, group_id: str, member_id: str) -> None:
         """Remove a member. Raises MemberRejectedError, and what `of_group` raises."""
-        group = self.find(group_id)
-        changed = group.copy()
-        records = changed.leave(member_id, self._current_catalog(), self._shards.now_ms())
-        self._apply(group, changed, records)
+        change = self._change_of(self.find(group_id))
+        self._apply(change, change.changed.leave(member_id, *change.time))
 
     # ---- the states of partitions
 
@@ -186,18 +192,14 @@ class ShareGroupCoordinator:
 
         Raises what `find` and `GroupShards.append` raise.
         """
-        group = self.find(group_id)
-        changed = group.copy()
-        records = changed.initialized(partitions, self._current_catalog(), self._shards.now_ms())
-        self._apply(group, changed, records)
+        change = self._change_of(self.find(group_id))
+        self._apply(change, change.changed.initialized(partitions, *change.time))
 
     def note_failed(self, group_id: str, partitions: Mapping[uuid.UUID, Collection[int]]) -> None:
         """The states of these partitions could not be initialized; a later heartbeat has them in
         its answer again. Raises as `note_initialized`."""
-        group = self.find(group_id)
-        changed = group.copy()
-        records = changed.uninitialized(partitions, self._current_catalog(), self._shards.now_ms())
-        self._apply(group, changed, records)
+        change = self._change_of(self.find(group_id))
+        self._apply(change, change.changed.uninitialized(partitions, *change.time))
 
     def begin_alteration(
         self, group_id: str, partitions: Mapping[str, Collection[int]]
@@ -211,12 +213,10 @@ class ShareGroupCoordinator:
         """
         shard = self._shards.of_group(group_id)
         group = shard.share_groups.get(group_id) or self._empty_group(shard, group_id)
-        changed = group.copy()
-        catalog, now_ms = self._current_catalog(), self._shards.now_ms()
-        altered, records = changed.begin_alteration(partitions, catalog, now_ms)
-        if records:
-            self._apply(group, changed, records)
-        return changed.group_epoch, altered
+        change = self._change_of(group)
+        altered, records = change.changed.begin_alteration(partitions, *change.time)
+        self._apply(change, records)
+        return change.changed.group_epoch, altered
 
     def begin_offset_deletion(
         self, group_id: str, names: Collection[str]
@@ -227,30 +227,22 @@ class ShareGroupCoordinator:
         Raises MemberRejectedError if there is no such group or it has members, and what `of_group`
         raises.
         """
-        group = self.find(group_id)
-        changed = group.copy()
-        catalog, now_ms = self._current_catalog(), self._shards.now_ms()
-        partitions, records = changed.begin_offset_deletion(names, catalog, now_ms)
-        if records:
-            self._apply(group, changed, records)
+        change = self._change_of(self.find(group_id))
+        partitions, records = change.changed.begin_offset_deletion(names, *change.time)
+        self._apply(change, records)
         return partitions
 
     def end_offset_deletion(self, group_id: str, topic_ids: Collection[uuid.UUID]) -> None:
         """The states of these topics are deleted. Raises as `note_initialized`."""
-        group = self.find(group_id)
-        changed = group.copy()
-        catalog, now_ms = self._current_catalog(), self._shards.now_ms()
-        records = changed.end_offset_deletion(topic_ids, catalog, now_ms)
-        self._apply(group, changed, records)
+        change = self._change_of(self.find(group_id))
+        self._apply(change, change.changed.end_offset_deletion(topic_ids, *change.time))
 
     def begin_deletion(self, group_id: str) -> dict[uuid.UUID, frozenset[int]]:
         """Begin to delete a group. The caller has the states of the returned partitions deleted,
         and then calls `delete`. Raises as `begin_offset_deletion`."""
-        group = self.find(group_id)
-        changed = group.copy()
-        partitions, records = changed.begin_deletion(self._current_catalog(), self._shards.now_ms())
-        if records:
-            self._apply(group, changed, records)
+        change = self._change_of(self.find(group_id))
+        partitions, records = change.changed.begin_deletion(*change.time)
+        self._apply(change, records)
         return partitions
 
     def delete(self, group_id: str) -> None:
@@ -262,20 +254,16 @@ class ShareGroupCoordinator:
         group = self.find(group_id)
         group.check_empty()
         shard = self._shards.of_group(group_id)
-        self._shards.append(shard, share_records.group_tombstones(group_id))
+        self._shards.append(shard, share_group_records.group_tombstones(group_id))
         del shard.share_groups[group_id]
 
     def topics_deleted(self, topic_ids: Collection[uuid.UUID]) -> None:
         """Forget the states of deleted topics."""
         for shard in self._shards.loaded():
             for group in tuple(shard.share_groups.values()):
-                changed = group.copy()
-                catalog, now_ms = self._current_catalog(), self._shards.now_ms()
-                records = changed.topics_deleted(topic_ids, catalog, now_ms)
-                if not records:
-                    continue
+                change = self._change_of(group)
                 try:
-                    self._apply(group, changed, records)
+                    self._apply(change, change.changed.topics_deleted(topic_ids, *change.time))
                 except IsothermError as error:
                     # The states are gone. A group that keeps their topics assigns none of them.
                     log_failure(
@@ -286,11 +274,15 @@ class ShareGroupCoordinator:
 
     # ---- changes: in the log first
 
-    def _apply(
-        self, group: ShareGroup, changed: ShareGroup, records: Sequence[GroupRecord]
-    ) -> None:
-        shard = self._shards.of_group(group.group_id)
-        self._replace(shard, group, changed, encoded_records(records))
+    def _change_of(self, group: ShareGroup) -> _Change:
+        time = self._current_catalog(), self._shards.now_ms()
+        return _Change(group, group.copy(), time)
+
+    def _apply(self, change: _Change, records: Sequence[GroupRecord]) -> None:
+        """Without records nothing has changed."""
+        if records:
+            shard = self._shards.of_group(change.group.group_id)
+            self._replace(shard, change.group, change.changed, encoded_records(records))
 
     def _replace(
         self,

@@ -52,7 +52,7 @@ class ShareMember:
         """
         if self.epoch == target_epoch and not is_forced:
             return self
-        assigned = frozenset(each for each in target if each[0] in topic_ids)
+        assigned = frozenset(partition for partition in target if partition[0] in topic_ids)
         if self.epoch == target_epoch:
             return replace(self, assigned=assigned)
         return replace(self, assigned=assigned, epoch=target_epoch, previous_epoch=self.epoch)

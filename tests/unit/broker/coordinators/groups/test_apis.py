@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import offset_fetch
 from isotherm.broker.apis.api_register import APIS, SERVED
-from isotherm.broker.coordinators.groups import share_records
+from isotherm.broker.coordinators.groups import share_group_records
 from isotherm.broker.coordinators.groups.offset_coordinator import Committer
 from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import Producer
@@ -274,7 +274,7 @@ def test_a_share_group_of_a_kafka_broker_is_listed_and_keeps_its_id(live: Live) 
     async def kafka() -> None:
         await live.coordinator.ensure_topic()
         shards = live.coordinator.shards
-        shards.append(shards.of_group("g"), [share_records.epoch_record("g", 2, 0)])
+        shards.append(shards.of_group("g"), [share_group_records.epoch_record("g", 2, 0)])
 
     async def isotherm() -> None:
         for types in ((), ("Share",), ("classic", "consumer")):

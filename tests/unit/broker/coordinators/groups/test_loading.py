@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from isotherm.broker.coordinators.coordinator_topic import CoordinatorTopic
-from isotherm.broker.coordinators.groups import share_records
+from isotherm.broker.coordinators.groups import share_group_records
 from isotherm.broker.coordinators.groups.classic_group import ClassicGroupSettings
 from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroupSettings
 from isotherm.broker.coordinators.groups.group_records import (
@@ -163,12 +163,12 @@ def share_group_of(group: str) -> list[GroupRecord]:
     member = ShareMember(member_id="a", topic_names=frozenset({"t"}), epoch=3, previous_epoch=2)
     topics = {uuid.UUID(int=1): TopicPartitions("t", frozenset({0}))}
     return [
-        share_records.member_record(group, member),
-        share_records.epoch_record(group, 4, 7),
-        share_records.target_record(group, "a", frozenset({(uuid.UUID(int=1), 0)})),
-        share_records.target_epoch_record(group, 3, NOW_MS),
-        share_records.current_record(group, member),
-        share_records.state_record(group, {}, topics, {}),
+        share_group_records.member_record(group, member),
+        share_group_records.epoch_record(group, 4, 7),
+        share_group_records.target_record(group, "a", frozenset({(uuid.UUID(int=1), 0)})),
+        share_group_records.target_epoch_record(group, 3, NOW_MS),
+        share_group_records.current_record(group, member),
+        share_group_records.state_record(group, {}, topics, {}),
     ]
 
 
@@ -192,8 +192,8 @@ def test_groups_of_types_that_are_not_served_keep_their_ids_and_offsets(tmp_path
 
 def test_share_groups_are_loaded_and_deleted_ones_leave_no_rest(tmp_path: Path) -> None:
     deleted = [
-        *share_records.member_tombstones("deleted", "a"),
-        *share_records.group_tombstones("deleted"),
+        *share_group_records.member_tombstones("deleted", "a"),
+        *share_group_records.group_tombstones("deleted"),
     ]
     log = write_log(
         tmp_path / "log" / "__consumer_offsets-0",
@@ -201,7 +201,7 @@ def test_share_groups_are_loaded_and_deleted_ones_leave_no_rest(tmp_path: Path) 
             batch(encoded([*share_group_of("shared"), *share_group_of("deleted")]), 0),
             batch(encoded(deleted), 12),
             # Compaction has removed what these tombstones were for.
-            batch(encoded(share_records.member_tombstones("gone", "a")), 18),
+            batch(encoded(share_group_records.member_tombstones("gone", "a")), 18),
             batch([commit_of(0, 10, "shared")], 21),
         ],
     )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.groups import share_records
+from isotherm.broker.coordinators.groups import share_group_records
 from isotherm.broker.coordinators.groups.group_records import (
     GroupRecord,
     encode_key,
@@ -260,7 +260,7 @@ def test_a_deleted_topic_is_forgotten(driver: Driver) -> None:
 
 
 def test_a_topic_that_is_subscribed_to_again_is_deleted_no_more(driver: Driver) -> None:
-    record = share_records.state_record("g", {}, {}, {TOPIC: "t", OTHER: "other"})
+    record = share_group_records.state_record("g", {}, {}, {TOPIC: "t", OTHER: "other"})
     driver.group.apply(record, 0)
     driver.beat("a", 0, "t")
     value = driver.records[-1].value
@@ -306,7 +306,7 @@ def test_a_deletion_that_failed_is_done_again(driver: Driver) -> None:
     driver.change("end_offset_deletion", [TOPIC])
     assert driver.begin("begin_offset_deletion", ["t"]) == {}
     # Of a topic that is gone there is nothing to delete.
-    driver.group.apply(share_records.state_record("g", {}, {}, {OTHER: "other"}), 0)
+    driver.group.apply(share_group_records.state_record("g", {}, {}, {OTHER: "other"}), 0)
     assert driver.begin("begin_deletion") == {}
 
 
