@@ -11,8 +11,12 @@ together with its reader.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable, Mapping
 from typing import Any, TypeVar
 
+from isotherm.errors import IsothermError
+
+Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 SharedFuture = TypeVar("SharedFuture", bound="asyncio.Future[Any]")
 
@@ -31,6 +35,17 @@ async def shared_result(future: asyncio.Future[Result]) -> Result:
     if not future.done():
         await asyncio.wait((future,))
     return future.result()
+
+
+async def results_of(futures: Mapping[Key, asyncio.Future[Any]]) -> dict[Key, Any]:
+    """The result of each future, or its error if that is one of Isotherm's."""
+    results: dict[Key, Any] = {}
+    for key, future in futures.items():
+        try:
+            results[key] = await shared_result(future)
+        except IsothermError as error:
+            results[key] = error
+    return results
 
 
 def _read_error(future: asyncio.Future[Any]) -> None:

@@ -139,7 +139,7 @@ def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: A
         group
         if group.topics is None
         else dataclasses.replace(
-            group, topics=tuple(each for each in group.topics if each.topic_name not in denied)
+            group, topics=tuple(topic for topic in group.topics if topic.topic_name not in denied)
         )
         for group in request.groups
     )

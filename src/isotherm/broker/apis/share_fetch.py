@@ -299,7 +299,7 @@ def _response(
     failed = {key: answer.error_code for key, answer in sent.items() if answer.error_code}
     hints = leader_hints(context, failed) if failed else NO_HINTS
     topics: dict[uuid.UUID, list[ShareFetchPartitionResponse]] = {}
-    for key in (*sent, *(each for each in acknowledged if each not in sent)):
+    for key in (*sent, *(key for key in acknowledged if key not in sent)):
         answer = sent.get(key, _NO_ANSWER)
         acknowledgement = acknowledged.get(key, _NOT_ACKNOWLEDGED)
         partition = ShareFetchPartitionResponse(

@@ -29,7 +29,7 @@ from isotherm.broker.share_partitions.share_partition_manager import (
     SharePartitionManager,
 )
 from isotherm.broker.share_partitions.share_sessions import MemberKey
-from isotherm.broker.shared_futures import shared_result
+from isotherm.broker.shared_futures import results_of
 from isotherm.errors import InvalidRequestError, IsothermError, UnsupportedVersionError
 from isotherm.protocol.leader_hints import LeaderIdAndEpoch, NodeEndpoint
 
@@ -130,13 +130,8 @@ class Acknowledging(NamedTuple):
 
     async def written(self) -> None:
         """Return when no write is under way."""
-        for key, write in self.writes.items():
-            try:
-                await shared_result(write)
-            except IsothermError as error:
-                self.answers[key] = _failure(error)
-            else:
-                self.answers[key] = _SUCCESS
+        for key, error in (await results_of(self.writes)).items():
+            self.answers[key] = _SUCCESS if error is None else _failure(error)
         self.writes.clear()
 
     def finished(self, context: RequestContext) -> dict[SharePartitionKey, AcknowledgeAnswer]:
@@ -179,8 +174,8 @@ def begin_acknowledgements(
             without_batches.append(key)
         else:
             acknowledgements = [
-                Acknowledgement(each.first_offset, each.last_offset, each.acknowledge_types)
-                for each in entry.acknowledgement_batches
+                Acknowledgement(batch.first_offset, batch.last_offset, batch.acknowledge_types)
+                for batch in entry.acknowledgement_batches
             ]
             is_any_asked = True
             acknowledging.names[key] = name

@@ -246,8 +246,8 @@ def end_transition(
     start may have moved."""
     if not transition.batches:
         return False
-    first = min(each.first_offset for each in transition.batches)
-    last = max(each.last_offset_inclusive for each in transition.batches)
+    first = min(batch.first_offset for batch in transition.batches)
+    last = max(batch.last_offset_inclusive for batch in transition.batches)
     floor = window.floor(first)
     begin = first if floor is None else floor.first_offset
     for batch in window.between(begin, last):

@@ -39,6 +39,10 @@ class Acquired(NamedTuple):
     delivery_count: int
 
 
+def record_count(acquired: Sequence[Acquired]) -> int:
+    return sum(part.last_offset_inclusive - part.first_offset + 1 for part in acquired)
+
+
 class Acquisition(NamedTuple):
     """A member's fetch: who acquires, how much at most, and until when.
 
@@ -128,11 +132,11 @@ class _Read:
         acquired: list[Acquired] = []
         gap_start = base_offset
         for batch in overlapping:
-            room = count_max - _count(acquired)
+            room = count_max - record_count(acquired)
             if room > 0 and self._window.gap_start is not None:
                 if gap_start < batch.first_offset:
                     acquired += self.acquire_new(gap_start, batch.first_offset - 1, room)
-                    room = count_max - _count(acquired)
+                    room = count_max - record_count(acquired)
                 gap_start = batch.last_offset_inclusive + 1
             if room <= 0:
                 break
@@ -145,7 +149,7 @@ class _Read:
             if is_throttled and parts:
                 break
         else:
-            room = count_max - _count(acquired)
+            room = count_max - record_count(acquired)
             begin = overlapping[-1].last_offset_inclusive + 1
             # The log has nothing more in the gaps before, also if nothing was acquirable.
             self._window.move_gap(begin)
@@ -293,16 +297,16 @@ def without_aborted(
         window.archive(base_offset, last_offset + 1, batches, RecordState.ACQUIRED)
     window.advance_start()
     kept: list[Acquired] = []
-    for each in acquired:
-        first = each.first_offset
+    for part in acquired:
+        first = part.first_offset
         for base_offset, last_offset in aborted:
-            if last_offset < first or base_offset > each.last_offset_inclusive:
+            if last_offset < first or base_offset > part.last_offset_inclusive:
                 continue
             if first < base_offset:
-                kept.append(Acquired(first, base_offset - 1, each.delivery_count))
+                kept.append(Acquired(first, base_offset - 1, part.delivery_count))
             first = last_offset + 1
-        if first <= each.last_offset_inclusive:
-            kept.append(each._replace(first_offset=first))
+        if first <= part.last_offset_inclusive:
+            kept.append(part._replace(first_offset=first))
     return kept
 
 
@@ -313,16 +317,12 @@ def _acquired(run: Run) -> Acquired:
 def _joined(acquired: Sequence[Acquired]) -> list[Acquired]:
     """Neighbours with the same delivery count are one range."""
     joined: list[Acquired] = []
-    for each in acquired:
+    for part in acquired:
         if joined and (
             joined[-1].last_offset_inclusive + 1,
             joined[-1].delivery_count,
-        ) == (each.first_offset, each.delivery_count):
-            joined[-1] = joined[-1]._replace(last_offset_inclusive=each.last_offset_inclusive)
+        ) == (part.first_offset, part.delivery_count):
+            joined[-1] = joined[-1]._replace(last_offset_inclusive=part.last_offset_inclusive)
         else:
-            joined.append(each)
+            joined.append(part)
     return joined
-
-
-def _count(acquired: Sequence[Acquired]) -> int:
-    return sum(each.last_offset_inclusive - each.first_offset + 1 for each in acquired)

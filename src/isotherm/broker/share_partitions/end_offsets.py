@@ -21,7 +21,7 @@ from isotherm.broker.partitions.replica_manager import ReplicaManager
 from isotherm.broker.peers.leader_requests import leader_endpoint
 from isotherm.broker.peers.peer_batches import PeerBatches
 from isotherm.broker.share_partitions.backoff import is_stopped_within
-from isotherm.broker.shared_futures import shared_result
+from isotherm.broker.shared_futures import results_of
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_connection import NodeConnection
 from isotherm.errors import (
@@ -94,7 +94,7 @@ class EndOffsets:
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, EndOffset]:
         ends: dict[TopicPartition, EndOffset] = {}
-        sent: list[tuple[TopicPartition, asyncio.Future[EndOffset]]] = []
+        sent: dict[TopicPartition, asyncio.Future[EndOffset]] = {}
         for partition in partitions:
             try:
                 answer = self._ask(partition)
@@ -102,15 +102,10 @@ class EndOffsets:
                 ends[partition] = error
                 continue
             if isinstance(answer, asyncio.Future):
-                sent.append((partition, answer))
+                sent[partition] = answer
             else:
                 ends[partition] = answer
-        for partition, future in sent:
-            try:
-                ends[partition] = await shared_result(future)
-            except IsothermError as error:
-                ends[partition] = error
-        return ends
+        return ends | await results_of(sent)
 
     def _ask(self, partition: TopicPartition) -> Offset | asyncio.Future[EndOffset]:
         """Raises what `find_partition`, `check_is_leader` and `leader_endpoint` raise."""

@@ -21,7 +21,6 @@ from typing import Any, TypeAlias, cast
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.coordinators.coordinator_elections import connector
 from isotherm.broker.coordinators.shares.share_coordinator import ShareCoordinator
 from isotherm.broker.coordinators.shares.share_state_records import (
     SHARE_STATE_TOPIC,
@@ -47,12 +46,9 @@ from isotherm.broker.share_partitions.state_requests import (
     answers_of,
     protocol_request,
 )
-from isotherm.broker.shared_futures import shared_result
-from isotherm.client.listener_security import inter_broker_security
+from isotherm.broker.shared_futures import results_of
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_connection import NodeConnection
-from isotherm.clock import Clock
-from isotherm.config.broker import BrokerConfig
 from isotherm.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -90,26 +86,6 @@ _ERRORS: dict[ErrorCode, type[IsothermError]] = {
     ErrorCode.policy_violation: PolicyViolationError,
     ErrorCode.unknown_topic_or_partition: UnknownTopicOrPartitionError,
 }
-
-
-def open_persister(
-    config: BrokerConfig,
-    metadata: ClusterMetadata,
-    local: ShareCoordinator,
-    listener_name: str,
-    clock: Clock,
-) -> Persister:
-    """The persister of a cluster member, which asks other brokers at `listener_name`, their
-    listener between brokers."""
-    batches: StateBatches = PeerBatches(
-        "share-state",
-        connector(f"broker-{config.node_id}-share-state", inter_broker_security(config)),
-        send_state_requests,
-        clock,
-        queued_max=QUEUED_REQUESTS_MAX,
-        batch_max=REQUESTS_TOGETHER_MAX,
-    )
-    return Persister(metadata, local, batches, listener_name)
 
 
 class Persister:
@@ -201,7 +177,9 @@ class Persister:
     async def _ask(self, requests: Sequence[StateRequest]) -> dict[SharePartitionKey, StateAnswer]:
         answers = await self._attempt(requests)
         for backoff_s in self._backoffs_s:
-            requests = [each for each in requests if self._is_retried(each, answers[each.key])]
+            requests = [
+                request for request in requests if self._is_retried(request, answers[request.key])
+            ]
             if not requests or await is_stopped_within(self._stopped, backoff_s):
                 break
             answers.update(await self._attempt(requests))
@@ -218,16 +196,16 @@ class Persister:
         self, requests: Sequence[StateRequest]
     ) -> dict[SharePartitionKey, StateAnswer]:
         is_missing = SHARE_STATE_TOPIC not in self._metadata.image.topics_by_name
-        if is_missing and not any(isinstance(each, InitializeState) for each in requests):
+        if is_missing and not any(isinstance(request, InitializeState) for request in requests):
             # Nothing has a state, and who only asks creates no topic.
-            return {each.key: _answer_without_state(each) for each in requests}
+            return {request.key: _answer_without_state(request) for request in requests}
         try:
             await self._local.ensure_topic()
         except IsothermError as error:
-            return {each.key: error for each in requests}
+            return {request.key: error for request in requests}
         answers: dict[SharePartitionKey, StateAnswer] = {}
         own: list[StateRequest] = []
-        sent: list[tuple[SharePartitionKey, asyncio.Future[StateAnswer]]] = []
+        sent: dict[SharePartitionKey, asyncio.Future[StateAnswer]] = {}
         turns = AnswerTurns()
         for request in requests:
             await turns.take()
@@ -242,14 +220,9 @@ class Persister:
                     f" key={request.key.coordinator_key} coordinator={coordinator}"
                 )
                 continue
-            sent.append((request.key, self._batches.submit(coordinator, address, request)))
+            sent[request.key] = self._batches.submit(coordinator, address, request)
         answers.update(await self._called(own))
-        for key, future in sent:
-            try:
-                answers[key] = await shared_result(future)
-            except IsothermError as error:
-                answers[key] = error
-        return answers
+        return answers | await results_of(sent)
 
     def _coordinator_of(self, key: SharePartitionKey) -> BrokerId:
         topic = self._metadata.image.topics_by_name.get(SHARE_STATE_TOPIC)

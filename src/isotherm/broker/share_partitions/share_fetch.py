@@ -26,7 +26,7 @@ from isotherm.broker.partitions.delayed_fetch import expected_size
 from isotherm.broker.partitions.fetch_reads import FetchReader, FetchReads, PartitionRead
 from isotherm.broker.partitions.fetch_target import FetchTarget, PartitionKey
 from isotherm.broker.partitions.purgatory import Purgatory
-from isotherm.broker.share_partitions.acquisition import Acquired
+from isotherm.broker.share_partitions.acquisition import Acquired, record_count
 from isotherm.broker.share_partitions.delivery_settings import DeliverySettings
 from isotherm.broker.share_partitions.fetched_batches import (
     Piece,
@@ -128,7 +128,9 @@ class ShareFetch:
     ) -> None:
         """`share_partitions` are read in this order."""
         self._member = member
-        self._share_partitions = {each.key: each for each in share_partitions}
+        self._share_partitions = {
+            share_partition.key: share_partition for share_partition in share_partitions
+        }
         self._bounds = bounds
         self._settings = settings
         self._purgatory = purgatory
@@ -180,7 +182,8 @@ class ShareFetch:
     def _watched_keys(self) -> list[Hashable]:
         keys: list[Hashable] = list(self._share_partitions)
         topic_partitions: set[TopicPartition] = {
-            each.partition.topic_partition for each in self._share_partitions.values()
+            share_partition.partition.topic_partition
+            for share_partition in self._share_partitions.values()
         }
         return [*keys, *topic_partitions]
 
@@ -222,7 +225,7 @@ class ShareFetch:
             if _is_short(reads, self._bounds.min_bytes) and _widen(targets):
                 reads = self._read(targets, self._bounds.max_bytes)
             if _is_short(reads, self._bounds.min_bytes):
-                self._targets = {each.share_partition.key: each for each in targets}
+                self._targets = {target.share_partition.key: target for target in targets}
                 return None
             self._answer(targets, reads.reads)
             return _ANSWERED
@@ -236,9 +239,9 @@ class ShareFetch:
             chosen = [
                 read
                 for read, target in zip(reads.reads, reads.targets, strict=True)
-                if any(target is each.read for each in targets)
+                if any(target is held.read for held in targets)
             ]
-            pending = FetchReads([each.read for each in targets], chosen)
+            pending = FetchReads([target.read for target in targets], chosen)
             await pending.read_remote(remote.readers, remote.wait_s_max)
             self._answer(targets, pending.reads)
             self._answer_rest(targets, pending.reads)
@@ -251,9 +254,14 @@ class ShareFetch:
         if left <= 0 or self._record_count_left <= 0:
             return
         self._note_failures()
-        keys = {each.share_partition.key for each in targets}
+        keys = {target.share_partition.key for target in targets}
         self._answer_local(
-            [each for key, each in self._share_partitions.items() if key not in keys], left
+            [
+                share_partition
+                for key, share_partition in self._share_partitions.items()
+                if key not in keys
+            ],
+            left,
         )
 
     def _finish(self) -> None:
@@ -293,9 +301,9 @@ class ShareFetch:
     def _begin(self, share_partitions: Sequence[SharePartition], max_bytes: int) -> list[_Target]:
         """The share partitions that are acquirable now, each with its part of the bytes."""
         begun = [
-            (each, offset)
-            for each in share_partitions
-            if (offset := each.begin_fetch(self._settings)) is not None
+            (share_partition, offset)
+            for share_partition in share_partitions
+            if (offset := share_partition.begin_fetch(self._settings)) is not None
         ]
         targets = []
         for index, (share_partition, offset) in enumerate(begun):
@@ -311,7 +319,7 @@ class ShareFetch:
         return targets
 
     def _read(self, targets: Sequence[_Target], max_bytes: int) -> FetchReads:
-        return self._reader.read_partitions([each.read for each in targets], max_bytes)
+        return self._reader.read_partitions([target.read for target in targets], max_bytes)
 
     def _answer(self, targets: Sequence[_Target], reads: Sequence[PartitionRead]) -> None:
         self._read_count += len(targets)
@@ -346,9 +354,7 @@ class ShareFetch:
             )
         if not acquired:
             return FetchedPartition()
-        self._record_count_left -= sum(
-            each.last_offset_inclusive - each.first_offset + 1 for each in acquired
-        )
+        self._record_count_left -= record_count(acquired)
         return FetchedPartition(0, acquired_pieces(pieces, batches, acquired), acquired)
 
 

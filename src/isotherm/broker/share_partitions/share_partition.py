@@ -44,6 +44,7 @@ from isotherm.broker.share_partitions.in_flight import Transition
 from isotherm.broker.share_partitions.state_requests import ReadState, WriteState
 from isotherm.broker.share_partitions.window import Window
 from isotherm.broker.shared_futures import shared
+from isotherm.clock import Clock
 from isotherm.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -135,7 +136,7 @@ class SharePartition:
         key: SharePartitionKey,
         partition: Partition,
         writer: StateWriter,
-        now_ms: Callable[[], TimestampMs],
+        clock: Clock,
         changed: Callable[[SharePartition], None],
     ) -> None:
         """`changed` is called when more may have become acquirable, or a lock may end earlier, and
@@ -147,7 +148,7 @@ class SharePartition:
         self._state_epoch = -1
         self._window: Window | None = None
         self._writer = writer
-        self._now_ms = now_ms
+        self._clock = clock
         self._changed = changed
         self._is_fenced = False
         self._is_being_fetched = False
@@ -224,12 +225,12 @@ class SharePartition:
         offset = self.next_fetch_offset(settings)
         if offset is not None:
             self._is_being_fetched = True
-            self.fetch_times.begin(self._now_ms())
+            self.fetch_times.begin(self._clock.now_ms())
         return offset
 
     def end_fetch(self) -> None:
         self._is_being_fetched = False
-        self.fetch_times.end(self._now_ms())
+        self.fetch_times.end(self._clock.now_ms())
         self._changed(self)
 
     def next_fetch_offset(self, settings: DeliverySettings) -> Offset | None:
@@ -237,9 +238,8 @@ class SharePartition:
         or another fetch reads."""
         if not self.is_active or self._is_being_fetched:
             return None
-        if not self.window.can_acquire(settings.record_locks_max):
-            return None
-        return self.window.next_fetch_offset()
+        window = self.window
+        return window.next_fetch_offset() if window.can_acquire(settings.record_locks_max) else None
 
     def read_size_max(self, record_count_max: int) -> int:
         """How many bytes a fetch reads for that many records, judged by the last read. A fetch
@@ -275,7 +275,7 @@ class SharePartition:
             record_count_max,
             member.batch_size,
             member.is_record_limit,
-            self._now_ms() + settings.record_lock_duration_ms,
+            self._clock.now_ms() + settings.record_lock_duration_ms,
             settings.delivery_count_max,
             settings.record_locks_max,
         )
@@ -310,7 +310,7 @@ class SharePartition:
         Raises InvalidRecordStateError and InvalidRequestError; then nothing but renewals of locks
         has changed.
         """
-        now_ms = self._now_ms()
+        now_ms = self._clock.now_ms()
         deliveries = settings.deliveries(now_ms)
         try:
             return acknowledge(self.window, member_id, acknowledgements, deliveries, now_ms)
@@ -329,12 +329,12 @@ class SharePartition:
 
     def release(self, member_id: str, settings: DeliverySettings) -> None:
         """Release what a member has acquired. The error of the write is logged."""
-        transition = release(self.window, member_id, settings.deliveries(self._now_ms()))
+        transition = release(self.window, member_id, settings.deliveries(self._clock.now_ms()))
         self._write(transition.batches, transition, settings)
 
     def expire_locks(self, settings: DeliverySettings) -> None:
         """Make records available whose locks have ended."""
-        now_ms = self._now_ms()
+        now_ms = self._clock.now_ms()
         expired = expire_locks(self.window, settings.deliveries(now_ms), now_ms)
         if expired:
             self.lock_timeout_count += sum(
@@ -357,7 +357,7 @@ class SharePartition:
         if not batches:
             pass
         elif self._writing is None and self._writer.write_at_once(self._state_of(batches)):
-            self._end_write(transition, settings, self._now_ms(), is_committed=True)
+            self._end_write(transition, settings, self._clock.now_ms(), is_committed=True)
         else:
             # Shared: who asked for it may have gone.
             done = shared(asyncio.get_running_loop().create_future())
@@ -434,7 +434,7 @@ class SharePartition:
         )
 
     def _end_writes(self, writes: Sequence[_Write], error: IsothermError | None) -> None:
-        now_ms = self._now_ms()
+        now_ms = self._clock.now_ms()
         for write in writes:
             self._end_write(write.transition, write.settings, now_ms, is_committed=error is None)
             if write.done.done():

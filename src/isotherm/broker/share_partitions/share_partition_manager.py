@@ -175,7 +175,7 @@ class SharePartitionManager:
             share_partition.stop()
         await asyncio.gather(
             *self._tasks,
-            *(each.written() for each in self._share_partitions.values()),
+            *(share_partition.written() for share_partition in self._share_partitions.values()),
             return_exceptions=True,
         )
 
@@ -227,7 +227,7 @@ class SharePartitionManager:
                 f"this broker has its maximum of share partitions max={SHARE_PARTITIONS_MAX}"
             )
         share_partition = SharePartition(
-            key, partition, self._persister, self._clock.now_ms, self._on_changed
+            key, partition, self._persister, self._clock, self._on_changed
         )
         self._share_partitions[key] = share_partition
         self._of_groups.setdefault(key.group_id, set()).add(key)

@@ -17,7 +17,13 @@ from isotherm.broker.share_partitions.end_offsets import (
     EndOffsets,
     ask_end_offsets,
 )
-from isotherm.broker.share_partitions.persister import Persister, open_persister
+from isotherm.broker.share_partitions.persister import (
+    QUEUED_REQUESTS_MAX,
+    REQUESTS_TOGETHER_MAX,
+    Persister,
+    StateBatches,
+    send_state_requests,
+)
 from isotherm.client.listener_security import inter_broker_security
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
@@ -50,15 +56,24 @@ def open_share_peers(
     clock: Clock,
 ) -> SharePeers:
     """The requests of a cluster member to other brokers, at their listener between brokers."""
-    batches: PeerBatches[TopicPartition, EndOffset] = PeerBatches(
+    security = inter_broker_security(config)
+    states: StateBatches = PeerBatches(
+        "share-state",
+        connector(f"broker-{config.node_id}-share-state", security),
+        send_state_requests,
+        clock,
+        queued_max=QUEUED_REQUESTS_MAX,
+        batch_max=REQUESTS_TOGETHER_MAX,
+    )
+    ends: PeerBatches[TopicPartition, EndOffset] = PeerBatches(
         "end-offsets",
-        connector(f"broker-{config.node_id}-end-offsets", inter_broker_security(config)),
+        connector(f"broker-{config.node_id}-end-offsets", security),
         ask_end_offsets,
         clock,
         queued_max=QUEUED_PARTITIONS_MAX,
         batch_max=PARTITIONS_TOGETHER_MAX,
     )
     return SharePeers(
-        open_persister(config, metadata, shares, listener_name, clock),
-        EndOffsets(metadata, replica_manager, batches, listener_name),
+        Persister(metadata, shares, states, listener_name),
+        EndOffsets(metadata, replica_manager, ends, listener_name),
     )

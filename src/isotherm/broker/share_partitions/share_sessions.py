@@ -170,16 +170,16 @@ class ShareSessionCache:
             self._open(key, added, connection)
             return ShareFetchContext(epoch, added, None)
         session = self._in_step(key, epoch)
-        for each, name in added.items():
-            session.partitions.setdefault(each, _CachedPartition(name, is_due=True))
-        for each in forgotten:
-            session.partitions.pop(each, None)
+        for partition, name in added.items():
+            session.partitions.setdefault(partition, _CachedPartition(name, is_due=True))
+        for partition in forgotten:
+            session.partitions.pop(partition, None)
         self._count(session)
         if self.partition_count > self._partitions_max:
             self.remove(key)
             raise _limit_reached(key)
         session.epoch = next_epoch(epoch)
-        partitions = {each: cached.name for each, cached in session.partitions.items()}
+        partitions = {partition: cached.name for partition, cached in session.partitions.items()}
         return ShareFetchContext(epoch, partitions, session)
 
     def acknowledge(self, key: MemberKey, epoch: int) -> None:
@@ -212,8 +212,10 @@ class ShareSessionCache:
         if is_full or len(self._sessions) >= self._sessions_max:
             raise _limit_reached(key)
         session = ShareSession(key, next_epoch(INITIAL_EPOCH), connection)
-        for each, name in partitions.items():
-            session.partitions[each] = _CachedPartition(name, is_due=False)
+        session.partitions = {
+            partition: _CachedPartition(name, is_due=False)
+            for partition, name in partitions.items()
+        }
         self._sessions[key] = session
         self._by_connection.setdefault(connection, set()).add(key)
         self._member_counts[key.group_id] = self._member_counts.get(key.group_id, 0) + 1

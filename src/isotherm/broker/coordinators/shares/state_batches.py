@@ -56,9 +56,9 @@ def combined_batches(
     another's place at its first offset is not joined to the batch before it.
     """
     batches = [
-        each if each.first_offset >= start_offset else each._replace(first_offset=start_offset)
-        for each in (*current, *later)
-        if start_offset == NO_START_OFFSET or each.last_offset_inclusive >= start_offset
+        batch if batch.first_offset >= start_offset else batch._replace(first_offset=start_offset)
+        for batch in (*current, *later)
+        if start_offset == NO_START_OFFSET or batch.last_offset_inclusive >= start_offset
     ]
     if len(batches) < 2:
         return tuple(batches)
