@@ -51,7 +51,6 @@ from isotherm.broker.surroundings import Surroundings
 from isotherm.client.listener_security import inter_broker_security
 from isotherm.client.node_address import NodeAddress
 from isotherm.client.node_connection import NodeConnection
-from isotherm.client.node_security import NodeSecurity
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.types import BrokerId, LeaderEpoch, ProducerId
@@ -305,10 +304,9 @@ def open_transaction_peers(
     clock: Clock,
 ) -> TransactionPeers:
     """The requests of a cluster member to other brokers, at their listener between brokers."""
-    security = inter_broker_security(config)
     to_leaders = PeerBatches(
         "txn-marker-sender",
-        connector(f"broker-{config.node_id}-txn-marker-sender", security),
+        connector(config, "txn-marker-sender"),
         send_markers,
         clock,
         queued_max=QUEUED_MARKERS_MAX,
@@ -316,7 +314,7 @@ def open_transaction_peers(
     )
     to_coordinators = PeerBatches(
         "add-partitions-to-txn",
-        connector(f"broker-{config.node_id}-add-partitions-to-txn", security),
+        connector(config, "add-partitions-to-txn"),
         ask_coordinator,
         clock,
         queued_max=QUEUED_QUESTIONS_MAX,
@@ -330,8 +328,11 @@ def open_transaction_peers(
     )
 
 
-def connector(client_id: str, security: NodeSecurity) -> Callable[[NodeAddress], NodeConnection]:
-    """Makes connections to other brokers, for `PeerBatches`."""
+def connector(config: BrokerConfig, purpose: str) -> Callable[[NodeAddress], NodeConnection]:
+    """Makes connections to other brokers, for `PeerBatches`. Their client id names this broker and
+    the purpose."""
+    client_id = f"broker-{config.node_id}-{purpose}"
+    security = inter_broker_security(config)
 
     def connect(address: NodeAddress) -> NodeConnection:
         return NodeConnection(

@@ -25,7 +25,8 @@ from isotherm.errors import (
     UnknownTopicOrPartitionError,
 )
 from isotherm.log.log_read import FetchIsolation
-from isotherm.record.batch import BatchHeader, iterate_batches
+from isotherm.record.batch import BatchHeader, iterate_batches, verify_batch_crc
+from isotherm.record.keyed_records import KeyedRecord, read_keyed_records
 from isotherm.record.validation import AppendOrigin
 from isotherm.types import Offset, Position, TimestampMs
 
@@ -128,7 +129,8 @@ class CoordinatorTopic:
         """Every batch from the log start to the log end, in reads of `buffer_size` bytes.
 
         The first batch may start below the log start offset. Raises LoadAbandonedError before a
-        read if `election` is over.
+        read if `election` is over, and CorruptRecordError for a batch whose CRC is wrong: damaged
+        records may still be readable.
         """
         log = self.partition(index).log
         offset, end_offset = log.log_start_offset, log.log_end_offset
@@ -141,11 +143,24 @@ class CoordinatorTopic:
             next_offset = offset
             for position, header in iterate_batches(read.records):
                 next_offset = header.next_offset
+                verify_batch_crc(read.records, position, header)
                 yield PlacedBatch(read.records, position, header, offset)
             # There is no complete batch, so another read would not advance either.
             if next_offset == offset:
                 return
             offset = next_offset
+
+    def read_records(
+        self, index: int, buffer_size: int, election: Election | None = None
+    ) -> Iterator[KeyedRecord]:
+        """The records from the log start to the log end, without those of control batches. Raises
+        as `read_batches`."""
+        for read, position, header, start_offset in self.read_batches(index, buffer_size, election):
+            if header.is_control:
+                continue
+            for record in read_keyed_records(read, position, header):
+                if record[0] >= start_offset:
+                    yield record
 
     def partition(self, index: int) -> Partition:
         """The local partition.

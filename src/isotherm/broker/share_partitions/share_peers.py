@@ -24,7 +24,6 @@ from isotherm.broker.share_partitions.persister import (
     StateBatches,
     send_state_requests,
 )
-from isotherm.client.listener_security import inter_broker_security
 from isotherm.clock import Clock
 from isotherm.config.broker import BrokerConfig
 from isotherm.types import TopicPartition
@@ -56,10 +55,9 @@ def open_share_peers(
     clock: Clock,
 ) -> SharePeers:
     """The requests of a cluster member to other brokers, at their listener between brokers."""
-    security = inter_broker_security(config)
     states: StateBatches = PeerBatches(
         "share-state",
-        connector(f"broker-{config.node_id}-share-state", security),
+        connector(config, "share-state"),
         send_state_requests,
         clock,
         queued_max=QUEUED_REQUESTS_MAX,
@@ -67,7 +65,7 @@ def open_share_peers(
     )
     ends: PeerBatches[TopicPartition, EndOffset] = PeerBatches(
         "end-offsets",
-        connector(f"broker-{config.node_id}-end-offsets", security),
+        connector(config, "end-offsets"),
         ask_end_offsets,
         clock,
         queued_max=QUEUED_PARTITIONS_MAX,

@@ -30,9 +30,8 @@ from isotherm.broker.coordinators.groups.old_records import (
     OffsetCommitValueV2,
     OffsetCommitValueV3,
 )
+from isotherm.broker.coordinators.record_form import decoded, encoded, version_of
 from isotherm.errors import CorruptMetadataError, InvalidRequestError
-from isotherm.protocol.codec import decoder, encoder
-from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.primitives import Buffer
 
 _INT8 = {"kafka_type": "int8"}
@@ -42,7 +41,7 @@ _STRING = {"kafka_type": "string"}
 _BYTES = {"kafka_type": "bytes"}
 _UUID = {"kafka_type": "uuid"}
 
-_VERSION = struct.Struct(">h")
+_RECORD = "a group record"
 LEGACY_OFFSET_COMMIT = 0
 
 
@@ -307,10 +306,10 @@ def unserved_group(key: Buffer) -> str | None:
 
     Raises CorruptMetadataError.
     """
-    if _version_of(key)[0] != _STREAMS_GROUP_METADATA:
+    if version_of(key, _RECORD) != _STREAMS_GROUP_METADATA:
         return None
     # The key has one field, the group's id.
-    return str(_decode(GroupMetadataKey, key).group)
+    return str(decoded(GroupMetadataKey, key, _RECORD).group)
 
 
 def encode_key(key: Any) -> bytes:
@@ -328,14 +327,12 @@ def encoded_records(records: Iterable[GroupRecord]) -> list[EncodedRecord]:
 
 def _encode(version: int, entity: Any) -> bytes:
     """Raises InvalidRequestError if a client's text is too long for the record (32767 bytes)."""
-    out = bytearray(_VERSION.pack(version))
     try:
-        encoder(type(entity))(entity, out)
+        return encoded(version, entity)
     except (struct.error, ValueError, OverflowError) as error:
         raise InvalidRequestError(
             f"a group record has no room for this record={type(entity).__name__}"
         ) from error
-    return bytes(out)
 
 
 def decode_record(
@@ -345,40 +342,26 @@ def decode_record(
 
     Raises CorruptMetadataError for a value of an unknown version, and for malformed bytes.
     """
-    record_type, _ = _version_of(key)
+    record_type = version_of(key, _RECORD)
     schema = schemas.get(record_type)
     if schema is None:
         return None
-    decoded_key = _decode(schema[0], key)
+    decoded_key = decoded(schema[0], key, _RECORD)
     return GroupRecord(decoded_key, None if value is None else _value_of(schema[1], value))
 
 
 def decode_offset_value(value: Buffer) -> AnyOffsetCommitValue:
     """The value of an offset record. Raises what `decode_record` raises."""
-    decoded: AnyOffsetCommitValue = _value_of(_SCHEMAS[OffsetCommitKey.__api_key__][1], value)
-    return decoded
+    offset: AnyOffsetCommitValue = _value_of(_SCHEMAS[OffsetCommitKey.__api_key__][1], value)
+    return offset
 
 
 def _value_of(value_classes: dict[int, type[Any]], value: Buffer) -> Any:
-    version, _ = _version_of(value)
+    version = version_of(value, _RECORD)
     value_class = value_classes.get(version)
     if value_class is None:
         record_name = next(iter(value_classes.values())).__name__
         raise CorruptMetadataError(
             f"unknown version of a group record record={record_name} version={version}"
         )
-    return _decode(value_class, value)
-
-
-def _version_of(buffer: Buffer) -> tuple[int, int]:
-    if len(buffer) < _VERSION.size:
-        raise CorruptMetadataError(f"a group record has no version size={len(buffer)}")
-    return _VERSION.unpack_from(buffer)[0], _VERSION.size
-
-
-def _decode(entity_class: type[Any], buffer: Buffer) -> Any:
-    try:
-        entity, _ = decoder(entity_class)(buffer, _VERSION.size)
-    except ProtocolError as error:
-        raise CorruptMetadataError(f"a group record is malformed size={len(buffer)}") from error
-    return entity
+    return decoded(value_class, value, _RECORD)

@@ -21,9 +21,8 @@ from isotherm.broker.coordinators.shares.share_state_records import (
 from isotherm.clock import Clock
 from isotherm.config.share_coordinator import ShareCoordinatorConfig
 from isotherm.errors import CorruptMetadataError
-from isotherm.record.batch import build_batch, verify_batch_crc
+from isotherm.record.batch import build_batch
 from isotherm.record.compression import CompressionType
-from isotherm.record.keyed_records import read_keyed_records
 from isotherm.types import Offset
 
 
@@ -85,19 +84,10 @@ class ShareStateLog:
         self, index: int, election: Election | None
     ) -> Iterator[tuple[Offset, ShareStateRecord]]:
         buffer_size = self._config.share_coordinator_load_buffer_size
-        batches = self.partitions.read_batches(index, buffer_size, election)
-        for read, position, header, start_offset in batches:
-            # `read_keyed_records` does not check it, and damaged records may still be readable.
-            verify_batch_crc(read, position, header)
-            if header.is_control:
-                continue
-            for offset, key, value in read_keyed_records(read, position, header):
-                # The first batch may begin below the log start.
-                if offset < start_offset:
-                    continue
-                record = _decoded(key, value, index, offset)
-                if record is not None:
-                    yield offset, record
+        for offset, key, value in self.partitions.read_records(index, buffer_size, election):
+            record = _decoded(key, value, index, offset)
+            if record is not None:
+                yield offset, record
 
 
 def _decoded(

@@ -16,14 +16,13 @@ import re
 import struct
 import uuid
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import ClassVar, NamedTuple, Self, TypeAlias
 
 from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
+from isotherm.broker.coordinators.record_form import VERSION, decoded, version_of
 from isotherm.broker.coordinators.shares.state_batches import StateBatch
 from isotherm.errors import CorruptMetadataError, InvalidRequestError
-from isotherm.protocol.codec import decoder
 from isotherm.protocol.dialect import COMPACT
-from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.primitives import Buffer
 from isotherm.types import Offset, TimestampMs, uuid_from_text, uuid_to_text
 
@@ -41,8 +40,8 @@ TYPE_SIZE = 2
 VALUE_VERSION = 0
 UNKNOWN_COUNT = -1
 
-_VERSION = struct.Struct(">h")
-_SNAPSHOT, _UPDATE = (_VERSION.pack(key_type) for key_type in (SNAPSHOT_TYPE, UPDATE_TYPE))
+_RECORD = "a record of a share group's state"
+_SNAPSHOT, _UPDATE = (VERSION.pack(key_type) for key_type in (SNAPSHOT_TYPE, UPDATE_TYPE))
 _GROUP_ID_SIZE = struct.Struct(">h")
 _KEY_END = struct.Struct(">i")
 _SNAPSHOT_START = struct.Struct(">hiiiqqq")
@@ -219,15 +218,15 @@ def decode_record(key: Buffer | None, value: Buffer | None) -> ShareStateRecord 
     """
     if key is None:
         raise CorruptMetadataError("a record of a share group's state has no key")
-    key_type = _version_of(key)
+    key_type = version_of(key, _RECORD)
     if key_type not in (SNAPSHOT_TYPE, UPDATE_TYPE):
         return None
     is_update = key_type == UPDATE_TYPE
-    named = _decode(ShareStateKey, key)
+    named = decoded(ShareStateKey, key, _RECORD)
     partition = SharePartitionKey(named.group_id, named.topic_id or NO_TOPIC_ID, named.partition)
     if value is None:
         return None if is_update else ShareStateRecord(partition, None)
-    version = _version_of(value)
+    version = version_of(value, _RECORD)
     if version != VALUE_VERSION:
         raise CorruptMetadataError(
             f"unknown version of a share group's state version={version}"
@@ -237,7 +236,7 @@ def decode_record(key: Buffer | None, value: Buffer | None) -> ShareStateRecord 
 
 
 def _snapshot(value: Buffer) -> ShareSnapshot:
-    read = _decode(ShareSnapshotValue, value)
+    read = decoded(ShareSnapshotValue, value, _RECORD)
     return ShareSnapshot(
         read.snapshot_epoch,
         read.state_epoch,
@@ -251,7 +250,7 @@ def _snapshot(value: Buffer) -> ShareSnapshot:
 
 
 def _update(value: Buffer) -> ShareUpdate:
-    read = _decode(ShareUpdateValue, value)
+    read = decoded(ShareUpdateValue, value, _RECORD)
     return ShareUpdate(
         read.snapshot_epoch,
         read.leader_epoch,
@@ -259,22 +258,3 @@ def _update(value: Buffer) -> ShareUpdate:
         read.delivery_complete_count,
         tuple(map(StateBatch.of, read.state_batches)),
     )
-
-
-def _version_of(buffer: Buffer) -> int:
-    if len(buffer) < _VERSION.size:
-        raise CorruptMetadataError(
-            f"a record of a share group's state has no version size={len(buffer)}"
-        )
-    version: int = _VERSION.unpack_from(buffer)[0]
-    return version
-
-
-def _decode(entity_class: type[Any], buffer: Buffer) -> Any:
-    try:
-        entity, _ = decoder(entity_class)(buffer, _VERSION.size)
-    except ProtocolError as error:
-        raise CorruptMetadataError(
-            f"a record of a share group's state is malformed size={len(buffer)}"
-        ) from error
-    return entity

@@ -30,8 +30,7 @@ from isotherm.config.transactions import TransactionConfig
 from isotherm.errors import (
     CorruptMetadataError,
 )
-from isotherm.record.batch import build_batch, verify_batch_crc
-from isotherm.record.keyed_records import read_keyed_records
+from isotherm.record.batch import build_batch
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 
@@ -84,17 +83,10 @@ class TransactionLog:
 
     def _records(self, index: int, election: Election | None) -> Iterator[TransactionRecord]:
         buffer_size = self._config.transaction_state_log_load_buffer_size
-        batches = self.partitions.read_batches(index, buffer_size, election)
-        for read, position, header, _ in batches:
-            # `read_keyed_records` does not check it, and damaged records may still be readable.
-            verify_batch_crc(read, position, header)
-            # The keys of control records look like those of version 0.
-            if header.is_control:
-                continue
-            for offset, key, value in read_keyed_records(read, position, header):
-                decoded = _decoded(key, value, index, offset)
-                if decoded is not None:
-                    yield decoded
+        for offset, key, value in self.partitions.read_records(index, buffer_size, election):
+            decoded = _decoded(key, value, index, offset)
+            if decoded is not None:
+                yield decoded
 
 
 def _decoded(

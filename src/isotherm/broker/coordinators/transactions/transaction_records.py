@@ -11,13 +11,11 @@ Source: Kafka transaction-coordinator/src/main/resources/common/message/*.json, 
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+from isotherm.broker.coordinators.record_form import decoded, encoded, version_of
 from isotherm.errors import CorruptMetadataError
-from isotherm.protocol.codec import decoder, encoder
-from isotherm.protocol.errors import ProtocolError
 from isotherm.protocol.primitives import Buffer
 
 _INT8 = {"kafka_type": "int8"}
@@ -26,7 +24,7 @@ _INT32 = {"kafka_type": "int32"}
 _INT64 = {"kafka_type": "int64"}
 _STRING = {"kafka_type": "string"}
 
-_VERSION = struct.Struct(">h")
+_RECORD = "a transaction record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,17 +93,12 @@ class TransactionRecord(NamedTuple):
 
 
 def encode_key(transactional_id: str) -> bytes:
-    return _encode(TransactionLogKey(transactional_id=transactional_id))
+    key = TransactionLogKey(transactional_id=transactional_id)
+    return encoded(key.__version__, key)
 
 
 def encode_value(value: AnyTransactionLogValue) -> bytes:
-    return _encode(value)
-
-
-def _encode(entity: Any) -> bytes:
-    out = bytearray(_VERSION.pack(entity.__version__))
-    encoder(type(entity))(entity, out)
-    return bytes(out)
+    return encoded(value.__version__, value)
 
 
 def decode_record(key: Buffer | None, value: Buffer | None) -> TransactionRecord | None:
@@ -115,33 +108,16 @@ def decode_record(key: Buffer | None, value: Buffer | None) -> TransactionRecord
     """
     if key is None:
         raise CorruptMetadataError("a transaction record has no key")
-    if _version_of(key) != TransactionLogKey.__version__:
+    if version_of(key, _RECORD) != TransactionLogKey.__version__:
         return None
-    decoded_key: TransactionLogKey = _decode(TransactionLogKey, key)
+    decoded_key: TransactionLogKey = decoded(TransactionLogKey, key, _RECORD)
     if value is None:
         return TransactionRecord(decoded_key, None)
-    version = _version_of(value)
+    version = version_of(value, _RECORD)
     value_class = _VALUE_CLASSES.get(version)
     if value_class is None:
         raise CorruptMetadataError(
             f"unknown version of a transaction record version={version}"
             f" transactional_id={decoded_key.transactional_id}"
         )
-    return TransactionRecord(decoded_key, _decode(value_class, value))
-
-
-def _version_of(buffer: Buffer) -> int:
-    if len(buffer) < _VERSION.size:
-        raise CorruptMetadataError(f"a transaction record has no version size={len(buffer)}")
-    version: int = _VERSION.unpack_from(buffer)[0]
-    return version
-
-
-def _decode(entity_class: type[Any], buffer: Buffer) -> Any:
-    try:
-        entity, _ = decoder(entity_class)(buffer, _VERSION.size)
-    except ProtocolError as error:
-        raise CorruptMetadataError(
-            f"a transaction record is malformed size={len(buffer)}"
-        ) from error
-    return entity
+    return TransactionRecord(decoded_key, decoded(value_class, value, _RECORD))
