@@ -19,9 +19,9 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -55,16 +55,16 @@ from isotherm.broker.coordinators.groups.group_records import (
 )
 from isotherm.broker.coordinators.groups.group_shard import GroupShard
 from isotherm.broker.coordinators.groups.group_snapshot import group_value
+from isotherm.broker.coordinators.groups.long_steps import LongSteps
 from isotherm.broker.coordinators.groups.member_heartbeat import (
     HeartbeatResult,
     MemberHeartbeat,
     MemberRejectedError,
 )
 from isotherm.broker.coordinators.groups.shards import GroupShards
-from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
+from isotherm.broker.coordinators.groups.topic_catalog import NewestCatalog, TopicCatalog
 from isotherm.broker.coordinators.groups.topic_selection import NO_SELECTIONS, TopicSelector, Viewer
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
-from isotherm.broker.shared_futures import shared_result
 from isotherm.errors import IsothermError
 from isotherm.remote.outages import log_failure
 from isotherm.types import TimestampMs, uuid_to_text
@@ -74,15 +74,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 # The delay before an expiry whose records the log refused is retried.
 EXPIRY_RETRY_MS = 1000
 # The first member bumps it, so members start at epoch 2, as in Kafka 4.3.
 FIRST_EPOCH = 1
-# One, so that costly assignments take the time of one core at most. Small groups, and heartbeats
-# that change nothing, do not wait for it.
-STEP_THREADS = 1
 
 
 class ClassicGroups(Protocol):
@@ -189,18 +184,15 @@ class ConsumerGroupCoordinator:
         self._shards = shards
         self._policy = policy
         self._classic_groups = classic_groups
-        self._metadata = metadata
+        self._catalog = NewestCatalog(metadata)
         self._rng = rng
         self._loop = loop
-        self._catalog: TopicCatalog | None = None
         self._selector = TopicSelector(metadata)
-        self._executor = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="isotherm-groups")
-        # Groups with a step in the thread. Done when the step has been applied, or has failed.
-        self._long_steps: dict[str, asyncio.Future[None]] = {}
+        self._long_steps = LongSteps(ThreadPoolExecutor(1, "isotherm-groups"))
 
     def close(self) -> None:
         self._selector.close()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._long_steps.close()
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         return self._shards.consumer_settings(group_id).heartbeat_interval_ms
@@ -234,7 +226,7 @@ class ConsumerGroupCoordinator:
         while True:
             shard = self._shards.of_group(group_id)
             group = shard.consumer_groups.get(group_id)
-            catalog = self._current_catalog()
+            catalog = self._catalog.get()
             if group is not None:
                 # Read at each heartbeat, so a changed setting of the group holds from the next on.
                 group.settings = self._shards.consumer_settings(group_id)
@@ -242,9 +234,7 @@ class ConsumerGroupCoordinator:
                 if unchanged is not None:
                     self._schedule(shard, group)
                     return unchanged
-            running = self._long_steps.get(group_id)
-            if running is not None:
-                await shared_result(running)
+            if await self._long_steps.waited_for(group_id):
                 continue
             classic = shard.groups.get(group_id)
             if group is None and classic is not None and not classic.is_empty:
@@ -269,7 +259,7 @@ class ConsumerGroupCoordinator:
             result, records = step.apply()
             self._replace(shard, group, step.group, records)
             return result
-        result, records = await self._applied_in_thread(group_id, step.apply)
+        result, records = await self._long_steps.applied(group_id, step)
         if self._has_changed(shard, group_id, before) or (
             before is None and not _is_free(shard.groups.get(group_id))
         ):
@@ -279,16 +269,6 @@ class ConsumerGroupCoordinator:
         step.group.keep_sessions_of(group)
         self._replace(shard, group, step.group, records)
         return result
-
-    async def _applied_in_thread(self, group_id: str, apply: Callable[[], T]) -> T:
-        """As `apply`. The caller must use the result at once, before others see the group."""
-        loop = asyncio.get_running_loop()
-        done = self._long_steps[group_id] = loop.create_future()
-        try:
-            return await loop.run_in_executor(self._executor, apply)
-        finally:
-            del self._long_steps[group_id]
-            done.set_result(None)
 
     def _new_group(
         self, shard: GroupShard, group_id: str, beat: MemberHeartbeat
@@ -322,7 +302,7 @@ class ConsumerGroupCoordinator:
         if step.things() <= LOOP_STEP_THINGS_MAX:
             done = step.apply()
         else:
-            done = await self._applied_in_thread(group_id, step.apply)
+            done = await self._long_steps.applied(group_id, step)
             if (
                 self._has_changed(shard, group_id, None)
                 or shard.groups.get(group_id) is not classic
@@ -359,18 +339,16 @@ class ConsumerGroupCoordinator:
         """Apply a join to a group that is hosted now. None if it has changed meanwhile: the request
         must begin again. Raises what `encoded_records` raises.
         """
-        running = self._long_steps.get(group_id)
-        if running is not None:
-            await shared_result(running)
+        if await self._long_steps.waited_for(group_id):
             return None
         group = shard.consumer_groups[group_id]
-        catalog = self._current_catalog()
+        catalog = self._catalog.get()
         step = _ClassicJoin(group.copy(), request, catalog, *self._now())
         try:
             if hosted_members.things_of_join(group, request, catalog) <= LOOP_STEP_THINGS_MAX:
                 result, records = step.apply()
             else:
-                result, records = await self._applied_in_thread(group_id, step.apply)
+                result, records = await self._long_steps.applied(group_id, step)
                 if self._has_changed(shard, group_id, group):
                     return None
                 step.group.keep_sessions_of(group)
@@ -389,7 +367,7 @@ class ConsumerGroupCoordinator:
     def sync_classic(self, shard: GroupShard, group_id: str, request: SyncRequest) -> SyncResult:
         group = shard.consumer_groups[group_id]
         changed = group.copy()
-        catalog = self._current_catalog()
+        catalog = self._catalog.get()
         try:
             result = hosted_members.sync(changed, request, catalog, self._shards.now_ms())
         except MemberRejectedError as error:
@@ -450,12 +428,6 @@ class ConsumerGroupCoordinator:
         """A member id for clients that do not generate one (version 0)."""
         return uuid_to_text(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 
-    def _current_catalog(self) -> TopicCatalog:
-        image = self._metadata.image
-        if self._catalog is None or self._catalog.version != image.end_offset:
-            self._catalog = TopicCatalog(image)
-        return self._catalog
-
     def _now(self) -> tuple[TimestampMs, int]:
         """Monotonic time for deadlines, and wall-clock time for records, in ms."""
         now_ms = self._shards.now_ms()
@@ -494,7 +466,7 @@ class ConsumerGroupCoordinator:
         rebalances: bool,
     ) -> None:
         classic = downgraded(
-            group, self._shards.settings, self._current_catalog(), self._shards.now_ms()
+            group, self._shards.settings, self._catalog.get(), self._shards.now_ms()
         )
         value = group_value(classic, wall_offset_ms=self._shards.wall_offset_ms())
         stored = GroupRecord(GroupMetadataKey(group=classic.group_id), value)

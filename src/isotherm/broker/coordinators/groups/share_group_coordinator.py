@@ -32,6 +32,7 @@ from isotherm.broker.coordinators.groups.group_records import (
     encoded_records,
 )
 from isotherm.broker.coordinators.groups.group_shard import GroupShard
+from isotherm.broker.coordinators.groups.long_steps import LongSteps
 from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.coordinators.groups.shards import GroupShards
 from isotherm.broker.coordinators.groups.share_group import ShareGroup
@@ -40,9 +41,8 @@ from isotherm.broker.coordinators.groups.share_member import (
     ShareHeartbeatResult,
     TopicPartitions,
 )
-from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
+from isotherm.broker.coordinators.groups.topic_catalog import NewestCatalog, TopicCatalog
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
-from isotherm.broker.shared_futures import shared_result
 from isotherm.errors import IsothermError
 from isotherm.remote.outages import log_failure
 from isotherm.types import TimestampMs
@@ -51,8 +51,6 @@ logger = logging.getLogger(__name__)
 
 # The delay before an expiry whose records the log refused is retried.
 EXPIRY_RETRY_MS = 1000
-# One, so that costly assignments take the time of one core at most.
-STEP_THREADS = 1
 
 
 class _Change(NamedTuple):
@@ -86,17 +84,14 @@ class ShareGroupCoordinator:
         self, shards: GroupShards, metadata: ClusterMetadata, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._shards = shards
-        self._metadata = metadata
+        self._catalog = NewestCatalog(metadata)
         self._loop = loop
-        self._catalog: TopicCatalog | None = None
         # New epochs since the start.
         self.rebalance_count = 0
-        self._executor = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="isotherm-shares")
-        # Groups with a step in the thread. Done when the step has been applied, or has failed.
-        self._long_steps: dict[str, asyncio.Future[None]] = {}
+        self._long_steps = LongSteps(ThreadPoolExecutor(1, "isotherm-shares"))
 
     def close(self) -> None:
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._long_steps.close()
 
     def find(self, group_id: str) -> ShareGroup:
         """The share group. Raises MemberRejectedError (GROUP_ID_NOT_FOUND) if there is none, and
@@ -113,7 +108,7 @@ class ShareGroupCoordinator:
         while True:
             shard = self._shards.of_group(group_id)
             group = shard.share_groups.get(group_id)
-            catalog = self._current_catalog()
+            catalog = self._catalog.get()
             if group is not None:
                 # Read at each heartbeat, so a changed setting of the group holds from the next on.
                 group.settings = self._shards.share_settings(group_id)
@@ -121,9 +116,7 @@ class ShareGroupCoordinator:
                 if unchanged is not None:
                     self._schedule(shard, group)
                     return unchanged
-            running = self._long_steps.get(group_id)
-            if running is not None:
-                await shared_result(running)
+            if await self._long_steps.waited_for(group_id):
                 continue
             result = await self._beat(shard, group_id, beat, catalog)
             if result is not None:
@@ -141,7 +134,7 @@ class ShareGroupCoordinator:
         if group.things_of(beat, catalog) <= LOOP_STEP_THINGS_MAX:
             result, records = step.apply()
         else:
-            result, records = await self._applied_in_thread(group_id, step)
+            result, records = await self._long_steps.applied(group_id, step)
             if self._shards.of_group(group_id) is not shard:
                 return None
             if shard.share_groups.get(group_id) is not before:
@@ -152,18 +145,6 @@ class ShareGroupCoordinator:
             step.group.keep_sessions_of(group)
         self._replace(shard, group, step.group, records)
         return result
-
-    async def _applied_in_thread(
-        self, group_id: str, step: _Step
-    ) -> tuple[ShareHeartbeatResult, list[EncodedRecord]]:
-        """The caller must use the result at once, before others see the group."""
-        loop = asyncio.get_running_loop()
-        done = self._long_steps[group_id] = loop.create_future()
-        try:
-            return await loop.run_in_executor(self._executor, step.apply)
-        finally:
-            del self._long_steps[group_id]
-            done.set_result(None)
 
     def _new_group(self, shard: GroupShard, group_id: str, beat: ShareHeartbeat) -> ShareGroup:
         """A new group for a joining member. As in Kafka, it replaces no group of another type, not
@@ -275,7 +256,7 @@ class ShareGroupCoordinator:
     # ---- changes: in the log first
 
     def _change_of(self, group: ShareGroup) -> _Change:
-        time = self._current_catalog(), self._shards.now_ms()
+        time = self._catalog.get(), self._shards.now_ms()
         return _Change(group, group.copy(), time)
 
     def _apply(self, change: _Change, records: Sequence[GroupRecord]) -> None:
@@ -297,12 +278,6 @@ class ShareGroupCoordinator:
             self.rebalance_count += changed.group_epoch - group.group_epoch
         shard.share_groups[changed.group_id] = changed
         self._schedule(shard, changed)
-
-    def _current_catalog(self) -> TopicCatalog:
-        image = self._metadata.image
-        if self._catalog is None or self._catalog.version != image.end_offset:
-            self._catalog = TopicCatalog(image)
-        return self._catalog
 
     # ---- time
 
@@ -328,7 +303,7 @@ class ShareGroupCoordinator:
         changed = group.copy()
         now_ms = self._shards.now_ms()
         # One member. The timer for the next one is set with the change.
-        records = changed.expire(self._current_catalog(), now_ms)
+        records = changed.expire(self._catalog.get(), now_ms)
         try:
             self._replace(shard, group, changed, encoded_records(records))
         except IsothermError as error:

@@ -11,7 +11,22 @@ from isotherm.broker.coordinators.groups.assignors.assignor import Assignment
 from isotherm.types import TopicPartition
 
 if TYPE_CHECKING:
+    from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
     from isotherm.broker.metadata.image import MetadataImage, TopicImage
+
+
+class NewestCatalog:
+    """The catalog of the newest metadata. Event loop thread only."""
+
+    def __init__(self, metadata: ClusterMetadata) -> None:
+        self._metadata = metadata
+        self._catalog: TopicCatalog | None = None
+
+    def get(self) -> TopicCatalog:
+        image = self._metadata.image
+        if self._catalog is None or self._catalog.version != image.end_offset:
+            self._catalog = TopicCatalog(image)
+        return self._catalog
 
 
 class TopicCatalog:

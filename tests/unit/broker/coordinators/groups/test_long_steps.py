@@ -30,11 +30,12 @@ from isotherm.broker.coordinators.groups.consumer_group import (
     ConsumerGroupSettings,
 )
 from isotherm.broker.coordinators.groups.group_coordinator import Joining
+from isotherm.broker.coordinators.groups.long_steps import LongSteps
 from isotherm.broker.coordinators.groups.member_heartbeat import (
     MemberHeartbeat,
     MemberRejectedError,
 )
-from isotherm.broker.coordinators.groups.topic_catalog import TopicCatalog
+from isotherm.broker.coordinators.groups.topic_catalog import NewestCatalog, TopicCatalog
 from isotherm.broker.metadata.image import MetadataImage, TopicImage
 from isotherm.errors import NotCoordinatorError, PolicyViolationError
 from tests.support.group_cluster import Cluster, joining, run, turns
@@ -94,8 +95,8 @@ def thread(monkeypatch: pytest.MonkeyPatch) -> Thread:
 
 def consumer_of(cluster: Cluster, thread: Thread, topics: Topics) -> ConsumerGroupCoordinator:
     consumer: Any = cluster.coordinators[0].consumer
-    consumer._executor = thread
-    consumer._metadata = topics
+    consumer._long_steps = LongSteps(thread)
+    consumer._catalog = NewestCatalog(topics)
     return consumer
 
 

@@ -17,6 +17,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.groups import share_group_coordinator
+from isotherm.broker.coordinators.groups.long_steps import LongSteps
 from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.coordinators.groups.share_group_coordinator import (
     EXPIRY_RETRY_MS,
@@ -87,7 +88,7 @@ class Shares:
         stands_in: Any = self
         coordinator = ShareGroupCoordinator(groups.shards, stands_in, stands_in)
         made: Any = coordinator
-        made._executor = self.thread
+        made._long_steps = LongSteps(self.thread)
         groups.share = coordinator
         return coordinator
 
