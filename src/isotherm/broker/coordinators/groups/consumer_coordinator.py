@@ -55,7 +55,7 @@ from isotherm.broker.coordinators.groups.group_records import (
 )
 from isotherm.broker.coordinators.groups.group_shard import GroupShard
 from isotherm.broker.coordinators.groups.group_snapshot import group_value
-from isotherm.broker.coordinators.groups.long_steps import LongSteps
+from isotherm.broker.coordinators.groups.long_steps import STEP_THREADS, LongSteps
 from isotherm.broker.coordinators.groups.member_heartbeat import (
     HeartbeatResult,
     MemberHeartbeat,
@@ -188,7 +188,7 @@ class ConsumerGroupCoordinator:
         self._rng = rng
         self._loop = loop
         self._selector = TopicSelector(metadata)
-        self._long_steps = LongSteps(ThreadPoolExecutor(1, "isotherm-groups"))
+        self._long_steps = LongSteps(ThreadPoolExecutor(STEP_THREADS, "isotherm-groups"))
 
     def close(self) -> None:
         self._selector.close()

@@ -1,8 +1,4 @@
-"""Steps of groups that take long are applied in a thread, one at a time for each group.
-
-One thread, so that costly assignments take the time of one core at most. Small groups, and
-heartbeats that change nothing, do not wait for it.
-"""
+"""Steps of groups that take long are applied in a thread, one at a time for each group."""
 
 from __future__ import annotations
 
@@ -11,6 +7,10 @@ from concurrent.futures import Executor
 from typing import Protocol, TypeVar
 
 from isotherm.broker.shared_futures import shared_result
+
+# One, so that costly assignments take the time of one core at most. Small groups, and heartbeats
+# that change nothing, do not wait for it.
+STEP_THREADS = 1
 
 Outcome_co = TypeVar("Outcome_co", covariant=True)
 
@@ -26,7 +26,7 @@ class LongSteps:
     """Event loop thread only."""
 
     def __init__(self, executor: Executor) -> None:
-        """`executor` has one thread, and ends with `close`."""
+        """`executor` has STEP_THREADS threads, and ends with `close`."""
         self._executor = executor
         # Groups with a step in the thread. Done when the step has been applied, or has failed.
         self._running: dict[str, asyncio.Future[None]] = {}

@@ -32,7 +32,7 @@ from isotherm.broker.coordinators.groups.group_records import (
     encoded_records,
 )
 from isotherm.broker.coordinators.groups.group_shard import GroupShard
-from isotherm.broker.coordinators.groups.long_steps import LongSteps
+from isotherm.broker.coordinators.groups.long_steps import STEP_THREADS, LongSteps
 from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.coordinators.groups.shards import GroupShards
 from isotherm.broker.coordinators.groups.share_group import ShareGroup
@@ -88,7 +88,7 @@ class ShareGroupCoordinator:
         self._loop = loop
         # New epochs since the start.
         self.rebalance_count = 0
-        self._long_steps = LongSteps(ThreadPoolExecutor(1, "isotherm-shares"))
+        self._long_steps = LongSteps(ThreadPoolExecutor(STEP_THREADS, "isotherm-shares"))
 
     def close(self) -> None:
         self._long_steps.close()
