@@ -14,22 +14,18 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.apis import share_version
+from isotherm.broker.apis.share_version import share_api
 from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.error_mapping import error_code, error_message
 from isotherm.broker.metadata.access.acls import Operation
 from isotherm.broker.server.requests.access_checks import on_group, on_topics
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.refusals import Items
-from isotherm.broker.server.requests.served_api import Api
 from isotherm.errors import IsothermError, UnknownTopicOrPartitionError
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    refused = share_version.refusal(API, context, request)
-    if refused is not None:
-        return refused
     group_id = request.group_id
     if not group_id.strip():
         return API.refuse(context, request, ErrorCode.invalid_group_id)
@@ -63,20 +59,18 @@ async def handle(context: RequestContext, request: Any) -> Any:
     )
 
 
-API = Api(
+API = share_api(
     ApiKey.DELETE_SHARE_GROUP_OFFSETS,
     VersionRange(0, 0),
     handle,
-    access=share_version.access(
-        [
-            on_group(Operation.DELETE),
-            on_topics(
-                Operation.READ,
-                ["topics/topic_name"],
-                shows=["responses/topic_name", "responses/topic_id"],
-            ),
-        ]
-    ),
+    [
+        on_group(Operation.DELETE),
+        on_topics(
+            Operation.READ,
+            ["topics/topic_name"],
+            shows=["responses/topic_name", "responses/topic_id"],
+        ),
+    ],
     items=(Items(("topics",), ("responses",)),),
     is_asked_without_items=True,  # Kafka refuses a group with members, whatever the topics
 )

@@ -20,7 +20,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.apis import share_version
+from isotherm.broker.apis.share_version import share_api
 from isotherm.broker.error_mapping import error_code, error_message
 from isotherm.broker.loop_turns import AnswerTurns
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
@@ -41,9 +41,6 @@ GROUPS_AT_ONCE = 8
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    refused = share_version.refusal(API, context, request)
-    if refused is not None:
-        return refused
     asked = list(_asked(request.groups).items())
     turns = AnswerTurns()
     groups: list[dict[str, Any]] = []
@@ -199,11 +196,12 @@ def _visible(
     return dataclasses.replace(group, topics=(*group.topics, *of_group.topics))
 
 
-API = Api(
+API = share_api(
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
     VersionRange(0, 1),
     handle,
-    access=share_version.access([_GROUPS, _TOPICS], guard=_guard),
+    [_GROUPS, _TOPICS],
+    guard=_guard,
     # It takes turns itself, by the partitions of its answer.
     items=(Items(("groups",), ("groups",), split_depth=0),),
 )

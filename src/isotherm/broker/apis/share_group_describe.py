@@ -13,12 +13,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.apis import share_version
 from isotherm.broker.apis.described_assignments import (
     assignment_fields,
     error_fields,
     handle_visible,
 )
+from isotherm.broker.apis.share_version import share_api
 from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.coordinators.groups.share_member import ShareMember
 from isotherm.broker.error_mapping import error_code as code_of
@@ -34,9 +34,6 @@ from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    refused = share_version.refusal(API, context, request)
-    if refused is not None:
-        return refused
     await context.services.group_coordinator.ensure_topic()
     groups = [_described(context, group_id) for group_id in dict.fromkeys(request.group_ids)]
     for group in groups:
@@ -94,16 +91,12 @@ def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: A
     return handle_visible(authorizer, api, context, request, _GROUPS, _TOPICS)
 
 
-API = Api(
+API = share_api(
     ApiKey.SHARE_GROUP_DESCRIBE,
     VersionRange(1, 1),
     handle,
-    access=share_version.access(
-        [_GROUPS, _TOPICS],
-        guard=_guard,
-        unchecked={
-            "groups/members/subscribed_topic_names": "as in Kafka, of who describes the group"
-        },
-    ),
+    [_GROUPS, _TOPICS],
+    guard=_guard,
+    unchecked={"groups/members/subscribed_topic_names": "as in Kafka, of who describes the group"},
     items=(Items(("group_ids",), ("groups",), named="group_id", answered_once=True),),
 )

@@ -16,25 +16,20 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from isotherm.broker.apis import share_version
 from isotherm.broker.apis.heartbeat_assignments import heartbeat_assignment
-from isotherm.broker.apis.share_version import MEMBER_ID_LENGTH_MAX
+from isotherm.broker.apis.share_version import MEMBER_ID_LENGTH_MAX, share_api
 from isotherm.broker.coordinators.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH
 from isotherm.broker.coordinators.groups.member_heartbeat import MemberRejectedError
 from isotherm.broker.coordinators.groups.share_member import ShareHeartbeat, ShareHeartbeatResult
 from isotherm.broker.metadata.access.acls import Operation, ResourceType
 from isotherm.broker.server.requests.access_checks import Check, on_group
 from isotherm.broker.server.requests.context import RequestContext
-from isotherm.broker.server.requests.served_api import Api
 from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 ONE_MS = datetime.timedelta(milliseconds=1)
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    refused = share_version.refusal(API, context, request)
-    if refused is not None:
-        return refused
     coordinator = context.services.group_coordinator
     group_id, member_id = request.group_id, request.member_id
     try:
@@ -104,17 +99,15 @@ def _fields(member_id: str, epoch: int) -> dict[str, Any]:
     }
 
 
-API = Api(
+API = share_api(
     ApiKey.SHARE_GROUP_HEARTBEAT,
     VersionRange(1, 1),
     handle,
-    access=share_version.access(
-        [
-            on_group(Operation.READ),
-            Check(Operation.DESCRIBE, ResourceType.TOPIC, ["subscribed_topic_names"]),
-        ],
-        unchecked={
-            "assignment/topic_partitions/topic_id": "topics that the member may describe",
-        },
-    ),
+    [
+        on_group(Operation.READ),
+        Check(Operation.DESCRIBE, ResourceType.TOPIC, ["subscribed_topic_names"]),
+    ],
+    unchecked={
+        "assignment/topic_partitions/topic_id": "topics that the member may describe",
+    },
 )

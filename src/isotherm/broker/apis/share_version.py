@@ -14,32 +14,50 @@ from isotherm.broker.metadata.features import SHARE_VERSION_FEATURE
 from isotherm.broker.server.requests.access_checks import Check
 from isotherm.broker.server.requests.context import RequestContext
 from isotherm.broker.server.requests.guarding import guard_of
-from isotherm.broker.server.requests.served_api import Access, Api, Guard
+from isotherm.broker.server.requests.refusals import Items
+from isotherm.broker.server.requests.served_api import Access, Api, Guard, Handler
+from isotherm.protocol.api_keys import ApiKey, VersionRange
 
 MEMBER_ID_LENGTH_MAX = 36  # that of a UUID as text
 
 
-def refusal(api: Api, context: RequestContext, request: Any) -> Any | None:
-    """The response to a request for share groups while they are off; None if they are on."""
-    if context.services.metadata.image.features.get(SHARE_VERSION_FEATURE, 0) > 0:
-        return None
-    return api.refuse(
-        context, request, ErrorCode.unsupported_version, "share groups are off: share.version=0"
-    )
-
-
-def access(
+def share_api(
+    key: ApiKey,
+    versions: VersionRange,
+    handle: Handler,
     checks: Sequence[Check],
     *,
-    unchecked: Mapping[str, str] | None = None,
     guard: Guard | None = None,
-) -> Access:
-    """The access of an API of share groups: these checks, or `guard` in their place, if share
-    groups are on."""
+    unchecked: Mapping[str, str] | None = None,
+    items: Sequence[Items] = (),
+    is_asked_without_items: bool = False,
+) -> Api:
+    """An API that is served while share groups are on. `guard` checks in place of `checks`."""
     performed = guard or guard_of(Access(checks))
 
-    def guard_if_on(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
-        refused = refusal(api, context, request)
-        return performed(authorizer, api, context, request) if refused is None else refused
+    def handle_if_on(context: RequestContext, request: Any) -> Any:
+        return handle(context, request) if _is_on(context) else _refusal(api, context, request)
 
-    return Access(checks, guard=guard_if_on, unchecked=unchecked or {})
+    def guard_if_on(authorizer: Authorizer, api: Api, context: RequestContext, request: Any) -> Any:
+        if not _is_on(context):
+            return _refusal(api, context, request)
+        return performed(authorizer, api, context, request)
+
+    api = Api(
+        key,
+        versions,
+        handle_if_on,
+        access=Access(checks, guard=guard_if_on, unchecked=unchecked or {}),
+        items=items,
+        is_asked_without_items=is_asked_without_items,
+    )
+    return api
+
+
+def _is_on(context: RequestContext) -> bool:
+    return context.services.metadata.image.features.get(SHARE_VERSION_FEATURE, 0) > 0
+
+
+def _refusal(api: Api, context: RequestContext, request: Any) -> Any:
+    code, message = ErrorCode.unsupported_version, "share groups are off: share.version=0"
+    return api.refuse(context, request, code, message)
