@@ -7,6 +7,7 @@ determines the partition of each key.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -56,6 +57,7 @@ class CoordinatorTopic:
         self._metadata = metadata
         self._replica_manager = replica_manager
         self._create = create
+        self._creating = asyncio.Lock()
 
     @property
     def partition_count(self) -> int | None:
@@ -65,8 +67,12 @@ class CoordinatorTopic:
 
     async def ensure(self) -> None:
         """Create the topic unless it exists; see `TopicCreator`."""
-        if self.partition_count is None:
-            await self._create(self._topic)
+        # The lock makes concurrent requests wait for one creation, and for the election after it:
+        # the metadata has the topic a little before its shards are elected.
+        if self.partition_count is None or self._creating.locked():
+            async with self._creating:
+                if self.partition_count is None:
+                    await self._create(self._topic)
 
     def append(self, shard: CoordinatorShard, batch: bytearray, now_ms: TimestampMs) -> Offset:
         """Append a batch of the shard's records, and return the offset of its first record.

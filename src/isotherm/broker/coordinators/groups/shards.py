@@ -8,7 +8,6 @@ Source: Kafka CoordinatorRuntime, GroupCoordinatorShard.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -69,7 +68,6 @@ class GroupShards:
         self._metadata = metadata
         self._topic = topic
         self._clock = clock
-        self._creating = asyncio.Lock()
         self._opened = opened
         self._shards = CoordinatorShards[GroupShard](
             OFFSETS_TOPIC, fold=self._fold, new_shard=self._new_shard, opened=self._on_opened
@@ -177,11 +175,7 @@ class GroupShards:
 
         With the embedded controller the topic is ready on return.
         """
-        # The lock makes concurrent requests wait for one creation, and for the election after it:
-        # the metadata has the topic a little before its shards are elected.
-        if self._topic.partitions.partition_count is None or self._creating.locked():
-            async with self._creating:
-                await self._topic.partitions.ensure()
+        await self._topic.partitions.ensure()
 
     # ---- leadership
 

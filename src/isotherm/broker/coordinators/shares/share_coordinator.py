@@ -64,7 +64,6 @@ class ShareCoordinator:
         self._metadata = metadata
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._creating = asyncio.Lock()
         self.write_count = 0
         """Requests to write the state of a share partition, and new leader epochs of reads."""
         self._shards = CoordinatorShards[ShareShard](
@@ -114,11 +113,7 @@ class ShareCoordinator:
 
     async def ensure_topic(self) -> None:
         """Create the topic unless it exists; see `TopicCreator`."""
-        # The lock makes concurrent requests wait for one creation, and for the election after it:
-        # the metadata has the topic a little before its shards are elected.
-        if self._log.partitions.partition_count is None or self._creating.locked():
-            async with self._creating:
-                await self._log.partitions.ensure()
+        await self._log.partitions.ensure()
 
     def _shard_of(self, key: SharePartitionKey) -> ShareShard:
         """Raises what `CoordinatorShards.at` raises."""

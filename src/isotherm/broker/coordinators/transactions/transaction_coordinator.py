@@ -79,7 +79,6 @@ class TransactionCoordinator:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._endings = TransactionEndings(markers, self._complete, self._loop)
-        self._creating = asyncio.Lock()
         self._shards = CoordinatorShards[TransactionShard](
             log.partitions.name, fold=self._fold, new_shard=self._new_shard, opened=self._resume
         )
@@ -311,11 +310,7 @@ class TransactionCoordinator:
 
     async def ensure_topic(self) -> None:
         """Create the topic unless it exists; see `TopicCreator`."""
-        # The lock makes concurrent requests wait for one creation, and for the election after it:
-        # the metadata has the topic a little before its shards are elected.
-        if self._log.partitions.partition_count is None or self._creating.locked():
-            async with self._creating:
-                await self._log.partitions.ensure()
+        await self._log.partitions.ensure()
 
     def _shard_of(self, transactional_id: str) -> TransactionShard:
         count = self._log.partitions.partition_count
