@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
-from isotherm.broker.coordinators.coordinator_shards import CoordinatorShards, Election
+from isotherm.broker.coordinators.coordinator_shards import Election
 from isotherm.broker.coordinators.groups.classic_group import ClassicGroup, ClassicGroupSettings
 from isotherm.broker.coordinators.groups.consumer_group import ConsumerGroupSettings
 from isotherm.broker.coordinators.groups.group_records import (
@@ -26,12 +26,12 @@ from isotherm.broker.coordinators.groups.group_snapshot import group_value
 from isotherm.broker.coordinators.groups.offset_reader import CommittedOffset
 from isotherm.broker.coordinators.groups.offsets_topic import (
     NO_PRODUCER,
-    OFFSETS_TOPIC,
     OffsetsTopic,
     Producer,
 )
 from isotherm.broker.coordinators.groups.share_group import ShareGroupSettings
 from isotherm.broker.coordinators.groups.stored_offset import stored_offset
+from isotherm.broker.coordinators.topic_coordinator import TopicCoordinator
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.image import ConfigResource
 from isotherm.broker.metadata.metadata_records import GROUP_RESOURCE
@@ -42,13 +42,13 @@ from isotherm.errors import (
     CoordinatorNotAvailableError,
     PolicyViolationError,
 )
-from isotherm.types import LeaderEpoch, TimestampMs, TopicPartition
+from isotherm.types import TimestampMs, TopicPartition
 
 # Kafka: group.share.initialize.retry.interval.ms, which is internal.
 INITIALIZE_RETRY_INTERVAL_MS = 30_000
 
 
-class GroupShards:
+class GroupShards(TopicCoordinator[GroupShard]):
     """Event loop thread only, unless a method says otherwise."""
 
     def __init__(
@@ -61,6 +61,7 @@ class GroupShards:
         opened: Callable[[GroupShard], None],
     ) -> None:
         """`metadata` has the groups' own settings. `opened` gets each shard once it is loaded."""
+        super().__init__(topic.partitions)
         self.settings = ClassicGroupSettings(
             config.group_initial_rebalance_delay_ms, config.group_max_size
         )
@@ -69,9 +70,6 @@ class GroupShards:
         self._topic = topic
         self._clock = clock
         self._opened = opened
-        self._shards = CoordinatorShards[GroupShard](
-            OFFSETS_TOPIC, fold=self._fold, new_shard=self._new_shard, opened=self._on_opened
-        )
 
     def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
         """The current settings of a consumer group. Any thread."""
@@ -143,7 +141,7 @@ class GroupShards:
 
         Raises CoordinatorNotAvailableError if the topic does not exist; see `ensure_topic`.
         """
-        count = self._topic.partitions.partition_count
+        count = self._partitions.partition_count
         if count is None:
             raise CoordinatorNotAvailableError(f"there are no groups yet group_id={group_id}")
         return coordinator_partition(group_id, count)
@@ -162,7 +160,7 @@ class GroupShards:
 
     def find(self, group_id: str) -> GroupShard | None:
         """The group's shard; None if it is not active here."""
-        count = self._topic.partitions.partition_count
+        count = self._partitions.partition_count
         return None if count is None else self._shards.find(coordinator_partition(group_id, count))
 
     def check_loaded(self) -> None:
@@ -170,32 +168,8 @@ class GroupShards:
         if self._shards.is_loading:
             raise CoordinatorLoadInProgressError("groups are being loaded")
 
-    async def ensure_topic(self) -> None:
-        """Create the topic unless it exists.
-
-        With the embedded controller the topic is ready on return.
-        """
-        await self._topic.partitions.ensure()
-
-    # ---- leadership
-
-    def on_election(self, index: int, leader_epoch: LeaderEpoch) -> None:
-        self._shards.on_election(index, leader_epoch)
-
-    def on_resignation(self, index: int, leader_epoch: LeaderEpoch | None) -> None:
-        self._shards.on_resignation(index, leader_epoch)
-
-    async def wait_until_loaded(self) -> None:
-        await self._shards.wait_until_loaded()
-
-    async def stop(self) -> None:
-        """Close the shards; no group is found afterwards. The log keeps its records."""
-        await self._shards.stop()
-
-    def _new_shard(self, index: int) -> GroupShard | None:
-        # Active in the loop iteration of its election: a request that has just created
-        # the topic finds the shard.
-        return GroupShard(index) if self._topic.partitions.is_empty(index) else None
+    def _empty_shard(self, index: int) -> GroupShard:
+        return GroupShard(index)
 
     def _fold(self, index: int, election: Election) -> GroupShard:
         fold = ShardFold(index, self.settings, self.consumer_settings, self.share_settings)
@@ -203,8 +177,7 @@ class GroupShards:
             fold.add(loaded)
         return fold.finish(now_ms=self.now_ms(), wall_offset_ms=self.wall_offset_ms())
 
-    def _on_opened(self, shard: GroupShard) -> None:
-        self._topic.partitions.note_loaded(shard)
+    def _resume(self, shard: GroupShard) -> None:
         self._opened(shard)
 
     # ---- changes: in the log first

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any
 
-from isotherm.broker.coordinators.coordinator_shards import CoordinatorShards
+from isotherm.broker.coordinators.coordinator_shards import Election
 from isotherm.broker.coordinators.shares.share_shard import ShareShard
 from isotherm.broker.coordinators.shares.share_state import (
     StateWrite,
@@ -32,6 +32,7 @@ from isotherm.broker.coordinators.shares.share_state_records import (
     ShareUpdate,
     state_partition,
 )
+from isotherm.broker.coordinators.topic_coordinator import TopicCoordinator
 from isotherm.broker.loop_turns import PART_SIZE, next_turn
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.clock import Clock
@@ -44,12 +45,12 @@ from isotherm.errors import (
     UnknownTopicOrPartitionError,
 )
 from isotherm.remote.outages import log_failure
-from isotherm.types import LeaderEpoch, Offset, TimestampMs
+from isotherm.types import Offset, TimestampMs
 
 logger = logging.getLogger(__name__)
 
 
-class ShareCoordinator:
+class ShareCoordinator(TopicCoordinator[ShareShard]):
     """Event loop thread only. Call `stop` at the end."""
 
     def __init__(
@@ -59,6 +60,7 @@ class ShareCoordinator:
         metadata: ClusterMetadata,
         clock: Clock,
     ) -> None:
+        super().__init__(log.partitions)
         self._config = config
         self._log = log
         self._metadata = metadata
@@ -66,12 +68,6 @@ class ShareCoordinator:
         self._loop = asyncio.get_running_loop()
         self.write_count = 0
         """Requests to write the state of a share partition, and new leader epochs of reads."""
-        self._shards = CoordinatorShards[ShareShard](
-            log.partitions.name,
-            fold=log.fold,
-            new_shard=self._new_shard,
-            opened=self._on_opened,
-        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._run_later(config.share_coordinator_state_topic_prune_interval_ms, self._prune)
@@ -79,45 +75,25 @@ class ShareCoordinator:
             config.share_coordinator_cold_partition_snapshot_interval_ms, self._renew_snapshots
         )
 
-    # ---- leadership (coordinators.Elected)
-
-    def on_election(self, index: int, leader_epoch: LeaderEpoch) -> None:
-        """Load a partition of `__share_group_state` that this broker now leads."""
-        self._shards.on_election(index, leader_epoch)
-
-    def on_resignation(self, index: int, leader_epoch: LeaderEpoch | None) -> None:
-        """Drop a partition that this broker no longer leads, or, if `leader_epoch` is None, no
-        longer hosts.
-        """
-        self._shards.on_resignation(index, leader_epoch)
-
-    async def wait_until_loaded(self) -> None:
-        """Return when no partition is being loaded."""
-        await self._shards.wait_until_loaded()
-
     async def stop(self) -> None:
         """Close the shards and end the periodic tasks. The log keeps its records."""
         for timer in self._timers.values():
             timer.cancel()
         for task in tuple(self._tasks):
             task.cancel()
-        await self._shards.stop()
+        await super().stop()
 
-    def _new_shard(self, index: int) -> ShareShard | None:
-        return self._log.new_shard(index) if self._log.partitions.is_empty(index) else None
+    def _empty_shard(self, index: int) -> ShareShard:
+        return self._log.new_shard(index)
 
-    def _on_opened(self, shard: ShareShard) -> None:
-        self._log.partitions.note_loaded(shard)
+    def _fold(self, index: int, election: Election) -> ShareShard:
+        return self._log.fold(index, election)
 
     # ---- look-ups
 
-    async def ensure_topic(self) -> None:
-        """Create the topic unless it exists; see `TopicCreator`."""
-        await self._log.partitions.ensure()
-
     def _shard_of(self, key: SharePartitionKey) -> ShareShard:
         """Raises what `CoordinatorShards.at` raises."""
-        count = self._log.partitions.partition_count
+        count = self._partitions.partition_count
         if count is None:
             raise NotCoordinatorError("this broker has no share group's state")
         return self._shards.at(state_partition(key, count))
@@ -243,7 +219,7 @@ class ShareCoordinator:
         try:
             yield
         except IsothermError as error:
-            name = self._log.partitions.name
+            name = self._partitions.name
             log_failure(logger, error, f"{failure} partition={name}-{shard.index}")
 
     # ---- time

@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 from isotherm.broker.coordinators.coordinator_partition import coordinator_partition
-from isotherm.broker.coordinators.coordinator_shards import CoordinatorShards, Election
+from isotherm.broker.coordinators.coordinator_shards import Election
+from isotherm.broker.coordinators.topic_coordinator import TopicCoordinator
 from isotherm.broker.coordinators.transactions.transaction_endings import (
     MarkerWriter,
     TransactionEndings,
@@ -49,7 +50,7 @@ from isotherm.errors import (
     TransactionalIdNotFoundError,
 )
 from isotherm.remote.outages import Outages, log_failure
-from isotherm.types import LeaderEpoch, ProducerId, TopicPartition
+from isotherm.types import ProducerId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ ABORT_RETRY_S = 1.0
 FORGOTTEN_PER_BATCH = 1000
 
 
-class TransactionCoordinator:
+class TransactionCoordinator(TopicCoordinator[TransactionShard]):
     """Event loop thread only. Call `stop` at the end."""
 
     def __init__(
@@ -73,15 +74,13 @@ class TransactionCoordinator:
         clock: Clock,
         new_producer_id: Callable[[], Awaitable[ProducerId]],
     ) -> None:
+        super().__init__(log.partitions)
         self.new_producer_id = new_producer_id
         self._config = config
         self._log = log
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._endings = TransactionEndings(markers, self._complete, self._loop)
-        self._shards = CoordinatorShards[TransactionShard](
-            log.partitions.name, fold=self._fold, new_shard=self._new_shard, opened=self._resume
-        )
         self._expiration: asyncio.TimerHandle | None = None
         self._aborts: set[asyncio.Task[None]] = set()
         self._late_aborts = Outages(
@@ -93,33 +92,17 @@ class TransactionCoordinator:
         self._is_stopped = False
         self._expire_later()
 
-    # ---- leadership (coordinators.Elected)
-
-    def on_election(self, index: int, leader_epoch: LeaderEpoch) -> None:
-        """Load a partition of `__transaction_state` that this broker now leads."""
-        self._shards.on_election(index, leader_epoch)
-
-    def on_resignation(self, index: int, leader_epoch: LeaderEpoch | None) -> None:
-        """Drop a partition that this broker no longer leads, or, if `leader_epoch` is None, no
-        longer hosts.
-        """
-        self._shards.on_resignation(index, leader_epoch)
-
-    async def wait_until_loaded(self) -> None:
-        """Return when no partition is being loaded."""
-        await self._shards.wait_until_loaded()
-
     async def stop(self) -> None:
         """Stop timers and markers. The next coordinator resumes interrupted ends."""
         self._is_stopped = True
         if self._expiration is not None:
             self._expiration.cancel()
-        await self._shards.stop()
+        await super().stop()
         for task in self._aborts:
             task.cancel()
 
-    def _new_shard(self, index: int) -> TransactionShard | None:
-        return TransactionShard(index) if self._log.partitions.is_empty(index) else None
+    def _empty_shard(self, index: int) -> TransactionShard:
+        return TransactionShard(index)
 
     def _fold(self, index: int, election: Election) -> TransactionShard:
         shard = TransactionShard(index)
@@ -127,7 +110,6 @@ class TransactionCoordinator:
         return shard
 
     def _resume(self, shard: TransactionShard) -> None:
-        self._log.partitions.note_loaded(shard)
         for metadata in tuple(shard.by_id.values()):
             # The timeout counts from the start time in the record, so a new coordinator does not
             # extend it.
@@ -217,7 +199,7 @@ class TransactionCoordinator:
         `CoordinatorShard.wait_committed` raises, and the client then gets that error instead of the
         answer.
         """
-        count = self._log.partitions.partition_count
+        count = self._partitions.partition_count
         if count is None:
             return None
         shard = self._shards.find(coordinator_partition(transactional_id, count))
@@ -273,7 +255,7 @@ class TransactionCoordinator:
 
         Raises TransactionalIdNotFoundError for an unknown id.
         """
-        if self._log.partitions.partition_count is not None:
+        if self._partitions.partition_count is not None:
             metadata = self._shard_of(transactional_id).by_id.get(transactional_id)
             if metadata is not None:
                 return metadata
@@ -308,12 +290,8 @@ class TransactionCoordinator:
                 " key=transaction.coordinator.transactional.ids.max"
             )
 
-    async def ensure_topic(self) -> None:
-        """Create the topic unless it exists; see `TopicCreator`."""
-        await self._log.partitions.ensure()
-
     def _shard_of(self, transactional_id: str) -> TransactionShard:
-        count = self._log.partitions.partition_count
+        count = self._partitions.partition_count
         if count is None:
             raise CoordinatorNotAvailableError(
                 f"there are no transactions yet transactional_id={transactional_id}"
@@ -321,7 +299,7 @@ class TransactionCoordinator:
         return self._shards.at(coordinator_partition(transactional_id, count))
 
     def _find(self, transactional_id: str) -> tuple[TransactionShard, TransactionMetadata]:
-        if self._log.partitions.partition_count is not None:
+        if self._partitions.partition_count is not None:
             shard = self._shard_of(transactional_id)
             metadata = shard.by_id.get(transactional_id)
             if metadata is not None:
