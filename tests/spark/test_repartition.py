@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
 from aiokafka.partitioner import murmur2
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -15,8 +16,12 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
+from isotherm.remote.rewriting.journal import JournalState, RewriteJournal, RewriteJournals
+from isotherm.spark.jobs import repartition_runs
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.consumed_records import ConsumedRecord, consume_all
+from tests.support.conditions import wait_until
+from tests.support.spark_driver import SparkDriver
 
 TIMEOUT_S = 300
 START_MS = 1_700_000_000_000
@@ -195,6 +200,92 @@ def test_a_map_says_where_runs_ended_and_what_a_group_has_seen(
             refused = CliRunner().invoke(app, ["pipeline", *given, *arguments])
             assert refused.exit_code == 1
             assert "does not end where the last run ended" in str(refused.exception)
+
+
+KILLED = """
+import os, signal
+from typer.testing import CliRunner
+from isotherm.cli.main import app
+from isotherm.spark.jobs import repartition_runs
+
+def end(*arguments, **options):
+    answer("reached", [])
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+repartition_runs.hand_over = end
+result = CliRunner().invoke(app, given["arguments"])
+answer("ended", [[result.exit_code, str(result.exception)]])
+"""
+
+
+class CutOffError(BaseException):
+    """The driver ends here. A BaseException, so that no handler of errors catches it."""
+
+
+def cut_off(*_: object) -> None:
+    raise CutOffError
+
+
+@pytest.mark.slow
+def test_after_a_driver_is_killed_the_next_run_copies_what_is_missing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends before its journals say that all is staged, between two of them, and before the
+    broker has adopted all."""
+    put = RewriteJournals.put
+    staged = []
+
+    def put_one(journals: RewriteJournals, journal: RewriteJournal) -> None:
+        if journal.state is JournalState.STAGED:
+            staged.append(journal)
+            if len(staged) == 2:
+                cut_off()
+        put(journals, journal)
+
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        create_old(broker)
+        bucket = broker.directory / "bucket"
+        place = ("-b", broker.bootstrap_servers, "--path", str(bucket))
+        command = ("repartition", "old", "new", *place, "--offsets-map", str(tmp_path / "map"))
+        command = (*command, "--partitions", "5", "--run")
+
+        def finish(count: int, *, recovers: bool) -> None:
+            if recovers:
+                refused = CliRunner().invoke(app, ["pipeline", *command])
+                assert "an earlier run is not over" in str(refused.exception)
+                undone = run("load", "new", *place, "--recover", "--run")
+                assert "left to the broker" not in undone
+            run(*command)
+            old = by_key(consume_all(broker.bootstrap_servers, "old"))
+            copied = by_key(consume_all(broker.bootstrap_servers, "new"))
+            assert sum(map(len, copied.values())) == count
+            assert sorted(copied.pop(None)) == sorted(old.pop(None))
+            assert copied == old
+
+        produce(broker, range(300))
+        given = {"arguments": ["pipeline", *command, "--master", "local[1]"]}
+        with SparkDriver(tmp_path / "driver", KILLED, given) as driver:
+            assert driver.answer("reached") == []
+        finish(300, recovers=True)
+
+        produce(broker, range(300, 600))
+        with monkeypatch.context() as patch:
+            patch.setattr(RewriteJournals, "put", put_one)
+            with pytest.raises(CutOffError):
+                run(*command)
+        finish(600, recovers=True)
+
+        produce(broker, range(600, 900))
+        with monkeypatch.context() as patch:
+            patch.setattr(repartition_runs, "await_adoption", cut_off)
+            with pytest.raises(CutOffError):
+                run(*command)
+        journals = bucket / "isotherm-rewrites"
+        wait_until(lambda: not any(each.is_file() for each in journals.rglob("*")))
+        finish(900, recovers=False)
+        # The map has each record once.
+        ranges = spark.read.parquet(str(tmp_path / "map"))
+        assert ranges.agg({"records": "sum"}).collect()[0][0] == 900
 
 
 def test_records_of_an_open_transaction_are_copied_when_it_is_committed(

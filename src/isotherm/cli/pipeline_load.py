@@ -279,7 +279,7 @@ def _write(
     with progress("reading the input") as show_step, job.planned(frame, target, settings) as plan:
         reports = job.report(plan)
         if run:
-            reports = job.load(plan, show_step, fetch_bytes=options.fetch_bytes).reports
+            reports = job.load(plan, show_step, fetch_bytes=options.fetch_bytes)
     if run:
         with progress("waiting for the broker to adopt the history"):
             job.await_adoption(target.store, list(target.ends), wait_s, SystemClock())

@@ -35,10 +35,11 @@ from isotherm.clock import SystemClock
 from isotherm.errors import ConfigError, PolicyViolationError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from pyspark.sql import SparkSession
 
+    from isotherm.spark.jobs.offsets_map import CopiedTo
     from isotherm.spark.jobs.repartition import OldRange
-    from isotherm.spark.jobs.repartition_runs import CopyReport
+    from isotherm.spark.jobs.repartition_runs import CopyReport, Repartition
 
 Old = Annotated[str, typer.Argument(metavar="OLD", help="The topic to copy.")]
 New = Annotated[str, typer.Argument(metavar="NEW", help="The new topic: tiered, without records.")]
@@ -170,17 +171,8 @@ def repartition(
             return
         if partitions is not None:
             brokers.create_topic(new, partitions, brokers.own_topic_config(old))
-        reports: list[CopyReport] = []
-        with progress("copying") as show_step:
-            limit_ms = lag_ms if follow else None
-            copies = job.runs(spark, plan, since, groups or (), limit_ms, show_step, SystemClock())
-            try:
-                reports.extend(copies)
-            except BaseException:
-                if reports:
-                    text = job.copied_to_text(reports[-1].copied_to, old, new)
-                    _print_ended(error_console(), text)
-                raise
+        limit_ms = lag_ms if follow else None
+        reports = _copy(spark, plan, since, groups or [], limit_ms)
     text = job.copied_to_text(reports[-1].copied_to, old, new)
     _print_runs(reports, text, as_json=as_json)
     if follow and reports[-1].lag_ms > lag_ms:
@@ -188,6 +180,30 @@ def repartition(
             f"the lag does not become smaller lag_ms={reports[-1].lag_ms} limit_ms={lag_ms}"
             f" runs={len(reports)} hint='give a larger --lag-ms: a run has a fixed cost'"
         )
+
+
+def _copy(
+    spark: SparkSession,
+    plan: Repartition,
+    since: CopiedTo,
+    groups: list[str],
+    lag_ms_max: int | None,
+) -> list[CopyReport]:
+    from isotherm.spark.jobs import repartition_runs as job
+
+    adopted = []
+    with progress("copying") as show_step:
+        for report in job.runs(spark, plan, since, groups, lag_ms_max, show_step, SystemClock()):
+            if report.is_adopted:
+                adopted.append(report)
+            elif plan.offsets_map is None:
+                text = job.copied_to_text(report.copied_to, plan.old, plan.new)
+                error_console().print(
+                    "all is staged; when the broker has adopted it, what arrives from now on:"
+                    f" --from-offsets '{text}'",
+                    soft_wrap=True,
+                )
+    return adopted
 
 
 def _check_options(
@@ -231,11 +247,7 @@ def _print_runs(reports: list[CopyReport], ended_at: str, *, as_json: bool) -> N
     if groups:
         print_rows(TranslatedOffset._fields, groups, as_json=False)
     console().print(f"\nwhat may be missing: the last {reports[-1].lag_ms} ms")
-    _print_ended(console(), ended_at)
-
-
-def _print_ended(terminal: Console, ended_at: str) -> None:
-    terminal.print(f"what arrives from now on: --from-offsets '{ended_at}'", soft_wrap=True)
+    console().print(f"what arrives from now on: --from-offsets '{ended_at}'", soft_wrap=True)
 
 
 def _print_ranges(topic: str, ranges: list[OldRange], *, as_json: bool) -> None:

@@ -67,6 +67,6 @@ def write_history(
     registered = registry_settings(registry, registry_options)
     rows = encoded_columns(frame, topic, key_format, value_format, registered)
     with job.planned(rows, target, settings) as plan:
-        reports = job.load(plan, fetch_bytes=parsed.fetch_bytes).reports
+        reports = job.load(plan, fetch_bytes=parsed.fetch_bytes)
     job.await_adoption(target.store, list(target.ends), wait_s, clock)
     return reports

@@ -248,11 +248,18 @@ class LoadPlan:
     pieces: DataFrame
 
 
-class LoadedHistory(NamedTuple):
-    """`moved` is a table of MOVED: see MovedRules."""
+class StagedHistory(NamedTuple):
+    """Staged segments. The broker adopts them once `hand_over` has stored the `journals`. `moved`
+    is a table of MOVED: see MovedRules."""
 
+    run: str
+    journals: Sequence[RewriteJournal]
     reports: list[LoadReport]
     moved: pa.Table
+
+    @property
+    def segments(self) -> list[NewSegment]:
+        return [segment for journal in self.journals for segment in journal.new_segments]
 
 
 @contextmanager
@@ -338,13 +345,23 @@ def report(plan: LoadPlan, staged: Sequence[NewSegment] = ()) -> list[LoadReport
 
 
 def load(
+    plan: LoadPlan, progress: Callable[[str], None] = lambda text: None, *, fetch_bytes: int
+) -> list[LoadReport]:
+    """Write and stage the segments, and leave them to the broker (`await_adoption`). Raises the
+    errors of `stage` and of `hand_over`."""
+    staged = stage(plan, progress, fetch_bytes=fetch_bytes)
+    hand_over(plan.target.store, staged)
+    return staged.reports
+
+
+def stage(
     plan: LoadPlan,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: Callable[[str], None],
     *,
     fetch_bytes: int,
     moved: MovedRules | None = None,
-) -> LoadedHistory:
-    """Write and stage the segments, and leave the journals to the broker (`await_adoption`).
+) -> StagedHistory:
+    """Write and stage the segments.
 
     After an error `--recover` removes what is staged. Errors of tasks arrive as the cause of a
     PySparkException.
@@ -358,7 +375,7 @@ def load(
     starts = {row.partition: target.ends[owners[row.partition]] for row in plan.rows}
     places = first_offsets(plan.pieces, plan.rows, ranges, starts)
     if not places:
-        return LoadedHistory(report(plan), MOVED.empty_table())
+        return StagedHistory(run, [], report(plan), MOVED.empty_table())
     progress("writing segments")
     started = [
         RewriteJournal(
@@ -378,13 +395,26 @@ def load(
         run=run, target=target.store, rules=target.rules, fetch_bytes=fetch_bytes, moved=moved
     )
     written = write_all(plan.pieces, ranges, places, owners, settings)
-    staged = written.segments
-    check_not_undone(journals, run, [segment.metadata.segment_id for segment in staged])
+    staged = []
     for journal in started:
-        segments = _segments_of(journal.partition, staged)
+        segments = _segments_of(journal.partition, written.segments)
         _check_whole(journal.partition, segments, plan)
-        journals.put(replace(journal, state=JournalState.STAGED, new_segments=segments))
-    return LoadedHistory(report(plan, staged), written.moved)
+        staged.append(replace(journal, state=JournalState.STAGED, new_segments=segments))
+    return StagedHistory(run, staged, report(plan, written.segments), written.moved)
+
+
+def hand_over(store: ObjectStoreSettings, staged: StagedHistory) -> None:
+    """Leave the segments to the broker. Raises PolicyViolationError if another program has undone
+    the run."""
+    if not staged.journals:
+        return
+    journals = open_journals(store)
+    check_not_undone(
+        journals, staged.run, [segment.metadata.segment_id for segment in staged.segments]
+    )
+    # The last one makes the load whole: the broker adopts none of its partitions before.
+    for journal in staged.journals:
+        journals.put(journal)
 
 
 def _segments_of(

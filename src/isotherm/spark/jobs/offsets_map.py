@@ -1,13 +1,15 @@
 """The folder of a repartition's map: Parquet files of ranges, one file for each run.
 
-A run stores its ranges when its segments are staged. Before the next run the map is compared with
-the new topic: its last ranges end where the partitions end, or a run is missing in one of them.
+A run stores its ranges when its segments are staged, and before the broker may adopt them. Before
+the next run the map is compared with the new topic. A run with ranges behind the topic's end was
+undone: it is taken out of the map. The other ranges end where the partitions end, or something else
+has written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -26,6 +28,7 @@ RANGE_BYTES_MIN = 64 * 1024
 RANGES_MAX = 1_000_000
 """The driver has the ranges of a run in memory, some 50 bytes each."""
 _NO_PATH = "PATH_NOT_FOUND"
+_RUN, _FILE = "run", "file"
 
 
 class CopiedTo(NamedTuple):
@@ -50,17 +53,17 @@ def range_bytes(total_bytes: int, old_partitions: int) -> int:
     return max(RANGE_BYTES_MIN, total_bytes * old_partitions // RANGES_MAX)
 
 
-def write_map(spark: SparkSession, place: MapOfTopics, moved: pa.Table) -> None:
+def write_map(spark: SparkSession, place: MapOfTopics, run: str, moved: pa.Table) -> None:
     """Add the ranges of a run, a table of MOVED."""
     frame = table_frame(spark, moved).withColumns(
-        {name: sql.lit(text) for name, text in _topics(place).items()}
+        {name: sql.lit(text) for name, text in (*_topics(place).items(), (_RUN, run))}
     )
     frame.coalesce(1).write.mode("append").parquet(place.folder)
 
 
 def read_map(spark: SparkSession, place: MapOfTopics) -> DataFrame | None:
-    """The ranges of all earlier runs with the columns of MOVED, or None if there are none. Raises
-    ConfigError if the folder has something else."""
+    """The ranges of all earlier runs: the columns of MOVED, `run`, and `file`, where the range is.
+    None if there are none. Raises ConfigError if the folder has something else."""
     try:
         frame = spark.read.parquet(place.folder)
     except AnalysisException as error:
@@ -70,7 +73,7 @@ def read_map(spark: SparkSession, place: MapOfTopics) -> DataFrame | None:
             f"the folder has no map of offsets folder={place.folder} reason={error.getCondition()}"
             " hint='--offsets-map names a new folder, or that of earlier runs'"
         ) from error
-    missing = {*MOVED.names, *_topics(place)} - set(frame.columns)
+    missing = {*MOVED.names, *_topics(place), _RUN} - set(frame.columns)
     if missing:
         raise ConfigError(
             f"the folder has no map of offsets folder={place.folder} missing={sorted(missing)}"
@@ -79,7 +82,29 @@ def read_map(spark: SparkSession, place: MapOfTopics) -> DataFrame | None:
     mine = frame
     for name, text in _topics(place).items():
         mine = mine.where(sql.col(name) == text)
-    return mine.select(*MOVED.names)
+    return mine.select(*MOVED.names, _RUN, sql.col("_metadata.file_path").alias(_FILE))
+
+
+def runs_behind(ranges: DataFrame, ends: Mapping[int, Offset]) -> list[str]:
+    """The runs of a map with ranges behind the `ends` of the new topic."""
+    largest = ranges.groupBy(_RUN, "new_partition").agg(sql.max("new_end_offset").alias("end"))
+    rows = largest.collect()
+    return sorted({row[_RUN] for row in rows if row.end > ends.get(row.new_partition, 0)})
+
+
+def without_runs(ranges: DataFrame, runs: Sequence[str]) -> DataFrame:
+    return ranges.where(~sql.col(_RUN).isin(list(runs))) if runs else ranges
+
+
+def forget_runs(spark: SparkSession, ranges: DataFrame, runs: Sequence[str]) -> None:
+    """Delete the files of these runs from the folder that `ranges` are read from."""
+    if not runs:
+        return
+    java: Any = spark._jvm
+    configuration = spark._jsc.hadoopConfiguration()
+    for row in ranges.where(sql.col(_RUN).isin(list(runs))).select(_FILE).distinct().collect():
+        path = java.org.apache.hadoop.fs.Path(java.java.net.URI(row[_FILE]))
+        path.getFileSystem(configuration).delete(path, False)
 
 
 def copied_to(ranges: DataFrame) -> CopiedTo:

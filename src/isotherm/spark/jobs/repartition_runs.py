@@ -2,35 +2,38 @@
 
     ranges     what the brokers have beyond the end of the last run
     load       reads, writes and stages it, with its map of offsets
-    map        is stored, if there is a folder for it
+    map        is stored, if there is a folder for it, before the broker may adopt anything
     adoption   the new topic's broker appends it
     groups     get their offsets in the new topic
 
 A run after the first checks that the new topic ends where the last run ended. Otherwise a record
-could be copied twice: after a driver that was killed before it could tell, or behind a producer.
+could be copied twice, or lie behind those of a producer. A driver that was killed has stored its
+map or has staged nothing that is adopted (docs/decisions/0315).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from isotherm.clock import Clock
-from isotherm.errors import PolicyViolationError, RequestTimedOutError
+from isotherm.errors import PolicyViolationError
+from isotherm.remote.rewriting.journal import JournalState
 from isotherm.spark.jobs.load import (
-    LoadedHistory,
     LoadPlan,
     LoadReport,
     LoadSettings,
     LoadTarget,
+    StagedHistory,
     await_adoption,
-    load,
+    hand_over,
     open_target,
     planned,
+    stage,
 )
 from isotherm.spark.jobs.load_passes import RANGE_BYTES
 from isotherm.spark.jobs.moved_offsets import (
@@ -45,8 +48,11 @@ from isotherm.spark.jobs.offsets_map import (
     MapOfTopics,
     copied_to,
     ended_at,
+    forget_runs,
     range_bytes,
     read_map,
+    runs_behind,
+    without_runs,
     write_map,
 )
 from isotherm.spark.jobs.repartition import (
@@ -56,10 +62,13 @@ from isotherm.spark.jobs.repartition import (
     old_ranges,
     old_rows,
 )
+from isotherm.spark.jobs.rewrite_run import new_run
+from isotherm.spark.jobs.rewrite_tasks import open_journals
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.plan.offsets import parse_partition_offsets
 from isotherm.spark.reading.brokers import KafkaBrokers
-from isotherm.types import Offset
+from isotherm.spark.tier.tier_settings import tier_settings
+from isotherm.types import Offset, TopicIdPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,12 +97,20 @@ class Repartition:
 
 
 class CopyReport(NamedTuple):
-    """A run that is adopted. What has arrived in its last `lag_ms` may be missing."""
+    """A run, before the broker may adopt it and after it has. What has arrived in its last `lag_ms`
+    may be missing."""
 
     partitions: list[LoadReport]
     groups: list[TranslatedOffset]
     copied_to: CopiedTo
-    lag_ms: int
+    is_adopted: bool = False
+    lag_ms: int = 0
+
+
+class _StagedCopy(NamedTuple):
+    target: LoadTarget
+    history: StagedHistory
+    report: CopyReport
 
 
 def parse_copied_to(text: str, old: str, new: str) -> CopiedTo:
@@ -142,10 +159,15 @@ def runs(
     above it, or does not fall any more."""
     lags_ms: list[int] = []
     while True:
-        report = _copy(spark, plan, since, groups, show_step, clock)
-        yield report
-        since = report.copied_to
-        lags_ms.append(report.lag_ms)
+        began_s = clock.monotonic_s()
+        staged = _stage(spark, plan, since, groups, show_step, clock)
+        # Whoever keeps the end of the run has it before the new topic may have the records.
+        yield staged.report
+        _adopt(plan, staged, show_step, clock)
+        lag_ms = round((clock.monotonic_s() - began_s) * _MS_PER_S)
+        yield staged.report._replace(is_adopted=True, lag_ms=lag_ms)
+        since = staged.report.copied_to
+        lags_ms.append(lag_ms)
         if lag_ms_max is None or not goes_on(lags_ms, lag_ms_max):
             return
 
@@ -158,50 +180,64 @@ def goes_on(lags_ms: Sequence[int], lag_ms_max: int) -> bool:
     return len(lags_ms) < 3 or min(lags_ms[-2:]) < _GAIN * lags_ms[-3]
 
 
-def _copy(
+def _stage(
     spark: SparkSession,
     plan: Repartition,
     since: CopiedTo,
     groups: Sequence[str],
     show_step: Callable[[str], None],
     clock: Clock,
-) -> CopyReport:
-    began_s = clock.monotonic_s()
+) -> _StagedCopy:
+    """Write and stage the records, and store the map: nothing is in the new topic yet."""
     show_step("reading the topics")
     ranges = ranges_to_copy(plan, since)
     committed = {group: plan.brokers.committed_offsets(group, plan.old) for group in groups}
-    earlier = earlier_ranges(spark, plan) if since.old else None
-    if since.old and earlier is None:
-        check_groups_follow(committed, ranges)
     settings = replace(
         plan.settings, now_ms=clock.now_ms(), appends=bool(since.old), may_expire=True
     )
     target = open_target(plan.options, plan.new, settings)
     _check_ends(target, since)
-    loaded = LoadedHistory([], MOVED.empty_table())
+    _forget_undone_runs(spark, plan, target)
+    earlier = earlier_ranges(spark, plan) if since.old else None
+    if since.old and earlier is None:
+        check_groups_follow(committed, ranges)
+    history = StagedHistory(new_run(), [], [], MOVED.empty_table())
     if not since.old or any(each.end > each.start for each in ranges):
         rows = old_rows(spark, plan.old_texts, plan.old, ranges)
         show_step("reading records")
         with planned(rows, target, settings) as load_plan:
             rules = _moved_rules(plan, load_plan, old_count(ranges), committed)
-            loaded = load(load_plan, show_step, fetch_bytes=plan.options.fetch_bytes, moved=rules)
-    ends = _ends_behind(ranges, target, loaded.reports)
+            fetch_bytes = plan.options.fetch_bytes
+            history = stage(load_plan, show_step, fetch_bytes=fetch_bytes, moved=rules)
+    ends = _ends_behind(ranges, target, history.reports)
     show_step("translating offsets")
-    translated = _translated(loaded.moved, earlier, committed, target)
+    translated = _translated(history.moved, earlier, committed, target)
     if plan.offsets_map is not None:
-        _store_map(spark, plan, target, loaded.moved, ends)
+        _store_map(spark, plan, target, history, ends)
+    return _StagedCopy(target, history, CopyReport(history.reports, translated, ends))
+
+
+def _forget_undone_runs(spark: SparkSession, plan: Repartition, target: LoadTarget) -> None:
+    """Take the runs out of the map that were undone. No run is unfinished: `open_target` has looked
+    for them."""
+    ranges = earlier_ranges(spark, plan)
+    if ranges is not None:
+        ends = {owner.partition: end for owner, end in target.ends.items()}
+        forget_runs(spark, ranges, runs_behind(ranges, ends))
+
+
+def _adopt(
+    plan: Repartition, staged: _StagedCopy, show_step: Callable[[str], None], clock: Clock
+) -> None:
+    hand_over(staged.target.store, staged.history)
     show_step("waiting for the broker to adopt the history")
-    try:
-        await_adoption(target.store, list(target.ends), plan.wait_s, clock)
-    except RequestTimedOutError as error:
-        text = copied_to_text(ends, plan.old, plan.new)
-        raise RequestTimedOutError(f"{error} from_offsets_when_adopted='{text}'") from error
+    await_adoption(staged.target.store, list(staged.target.ends), plan.wait_s, clock)
     # Last: a group must not be sent to records that are not there yet.
-    for group in committed:
-        offsets = {each.partition: each.offset for each in translated if each.group == group}
+    by_group: dict[str, dict[int, Offset]] = {}
+    for each in staged.report.groups:
+        by_group.setdefault(each.group, {})[each.partition] = each.offset
+    for group, offsets in by_group.items():
         plan.brokers.commit_offsets(group, plan.new, offsets)
-    lag_ms = round((clock.monotonic_s() - began_s) * _MS_PER_S)
-    return CopyReport(loaded.reports, translated, ends, lag_ms)
 
 
 def _moved_rules(
@@ -247,22 +283,43 @@ def _translated(
         return []
     starts = dict(target.ends)
     if earlier is not None:
-        moved = pa.concat_tables([moved, earlier.toArrow().cast(MOVED)])
+        moved = pa.concat_tables([moved, earlier.select(*MOVED.names).toArrow().cast(MOVED)])
         starts = dict.fromkeys(starts, 0)
     return translated_offsets(moved, committed, starts)
 
 
 def _store_map(
-    spark: SparkSession, plan: Repartition, target: LoadTarget, moved: pa.Table, ends: CopiedTo
+    spark: SparkSession,
+    plan: Repartition,
+    target: LoadTarget,
+    history: StagedHistory,
+    ends: CopiedTo,
 ) -> None:
     assert plan.offsets_map is not None, "the caller's condition"
     (old, *_), new = plan.brokers.partitions([plan.old]), next(iter(target.ends))
     place = MapOfTopics(plan.offsets_map, old, new)
-    write_map(spark, place, pa.concat_tables([moved, ended_at(ends.old, ends.new)]))
+    moved = pa.concat_tables([history.moved, ended_at(ends.old, ends.new)])
+    write_map(spark, place, history.run, moved)
 
 
 def since_of_map(spark: SparkSession, plan: Repartition) -> CopiedTo:
-    """Where the runs of the map have ended, if there is a map and the new topic is in it."""
+    """Where the runs of the map have ended, if there is a map and the new topic is in it. Runs that
+    were undone do not count; those that the broker may still adopt do."""
     is_new = plan.new not in plan.brokers.topic_names()
     ranges = None if is_new else earlier_ranges(spark, plan)
-    return NOTHING_COPIED if ranges is None else copied_to(ranges)
+    if ranges is None:
+        return NOTHING_COPIED
+    owners = plan.brokers.partitions([plan.new])
+    if not _is_unfinished(plan, owners):
+        bounds = plan.brokers.bounds([owner.topic_partition for owner in owners])
+        ends = {place.partition: offsets.end for place, offsets in bounds.items()}
+        ranges = without_runs(ranges, runs_behind(ranges, ends))
+    return copied_to(ranges)
+
+
+def _is_unfinished(plan: Repartition, owners: Collection[TopicIdPartition]) -> bool:
+    return any(
+        run.journal is None or run.journal.state is not JournalState.REFUSED
+        for run in open_journals(tier_settings(plan.options)).find()
+        if run.partition in owners
+    )
