@@ -54,8 +54,11 @@ SETTINGS: Final[Mapping[str, str]] = {
 class LinkedCluster:
     """A controller and brokers with ids from 1 on, each an Isotherm (I) or Apache Kafka (K)."""
 
-    def __init__(self, root: Path, kinds: str, links: Links) -> None:
-        """`kinds` has a letter for each broker. Starts nothing yet."""
+    def __init__(
+        self, root: Path, kinds: str, links: Links, more_settings: Mapping[str, str] | None = None
+    ) -> None:
+        """`kinds` has a letter for each broker, `more_settings` are those of all of them. Starts
+        nothing yet."""
         self.bucket = root / "bucket"
         self.bucket.mkdir(parents=True)
         self._links = links
@@ -80,6 +83,7 @@ class LinkedCluster:
             client_port, own_port, proxy_port = free_ports(3)
             settings = {
                 **SETTINGS,
+                **(more_settings or {}),
                 "listeners": f"PLAINTEXT://127.0.0.1:{client_port},REPLICATION://127.0.0.1:{own_port}",
                 "advertised.listeners": f"PLAINTEXT://127.0.0.1:{client_port},"
                 f"REPLICATION://127.0.0.1:{proxy_port}",

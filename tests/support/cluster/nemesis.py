@@ -15,6 +15,7 @@ from oracle.kafka_cluster import CONTROLLER_NODE_ID
 from oracle.leader_moves import elect_leader
 from tests.support.cluster.links import Link, Links
 from tests.support.cluster.members import COORDINATORS_PARTITIONS, LinkedCluster
+from tests.support.correctness.workload import FORGETTING, PARTITIONS
 
 CALM_S: Final = (0.5, 3.0)
 AWAY_S: Final = (0.0, 3.0)
@@ -44,7 +45,8 @@ class ClusterFault(enum.Enum):
     SPLIT_AND_KILL = "split-and-kill"
     """A broker is killed while the two others are split in one direction."""
     MOVE = "move"
-    """Other brokers are elected for the partitions of all coordinators."""
+    """Other brokers are elected for the partitions of all coordinators, and for those whose records
+    are erased."""
 
 
 WEIGHTS: Final[Mapping[ClusterFault, float]] = {
@@ -128,15 +130,16 @@ class ClusterNemesis:
                 self._links.mend(*links, reset=self._rng.random() < 0.5)
                 self._start(stopping, three)
             case ClusterFault.MOVE:
-                self._move_coordinators()
+                self._move_leaders()
             case _:
                 self._links.cut(*links)
                 self._clock.wait(stopping, self._rng.uniform(*HELD_S))
                 self._links.mend(*links, reset=self._rng.random() < 0.5)
         self._say(f"  {self._clock.monotonic_s():.1f} {fault.value} is over")
 
-    def _move_coordinators(self) -> None:
-        for topic, count in COORDINATORS_PARTITIONS.items():
+    def _move_leaders(self) -> None:
+        moved = {**COORDINATORS_PARTITIONS, FORGETTING: PARTITIONS[FORGETTING]}
+        for topic, count in moved.items():
             for partition in range(count):
                 # The election fails while there is no such topic, or the replica is not in sync.
                 elect_leader(self._cluster.servers, topic, partition, self._shuffled())

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from confluent_kafka import KafkaException
@@ -24,11 +25,14 @@ from confluent_kafka.admin import AdminClient
 from isotherm.clock import Clock
 from isotherm.record.batch import iterate_batches
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.jobs.rewrite_tasks import open_journals
 from isotherm.testing.bucket_files import files_below
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, TopicPartition, uuid_to_text
 from oracle.cluster_members import Member
 from tests.support.bucket_scrub import (
     LOCAL_TIERED_STORAGE,
+    Layout,
     live_segments,
     metadata_values_below,
     objects_below,
@@ -37,9 +41,17 @@ from tests.support.bucket_scrub import (
 from tests.support.correctness.checker import Anomaly
 from tests.support.correctness.history import Operation
 from tests.support.correctness.settled_tier import UNFINISHED_UPLOAD, TierFindings, holes
-from tests.support.correctness.workload import COPIES, EVENTS, PARTITIONS
+from tests.support.correctness.workload import COPIES, EVENTS, FORGETTING, PARTITIONS
 
-COMPARED = (EVENTS, COPIES, REMOTE_LOG_METADATA_TOPIC, "__consumer_offsets", "__transaction_state")
+COMPARED = (
+    EVENTS,
+    COPIES,
+    FORGETTING,
+    REMOTE_LOG_METADATA_TOPIC,
+    "__consumer_offsets",
+    "__transaction_state",
+)
+_NOTHING: Mapping[TopicPartition, Collection[Offset]] = MappingProxyType({})
 _SCRUBBED = {"leaked": "leaked-object", "missing": "missing-object", "damaged": "damaged-object"}
 _LOOK_S = 0.5
 _QUIET_LOOKS = 6
@@ -66,6 +78,19 @@ def await_in_sync(servers: str, clock: Clock, *, timeout_s: float) -> list[Anoma
             ]
         if not late or clock.monotonic_s() > deadline_s:
             return [Anomaly("not-in-sync", each) for each in late]
+        clock.wait(threading.Event(), _LOOK_S)
+
+
+def await_published(
+    settings: ObjectStoreSettings, clock: Clock, *, timeout_s: float
+) -> list[Anomaly]:
+    """Wait until the leaders have ended all erasures; return those that are left when time is
+    up."""
+    deadline_s = clock.monotonic_s() + timeout_s
+    while True:
+        left = open_journals(settings).list_runs()
+        if not left or clock.monotonic_s() > deadline_s:
+            return [Anomaly("unsettled", f"{run.partition} run={run.run}") for run in left]
         clock.wait(threading.Event(), _LOOK_S)
 
 
@@ -173,9 +198,13 @@ def differences(logs: Mapping[int, LocalLog]) -> Iterator[str]:
                 break
 
 
-def vanished_reads(operations: Sequence[Operation], final_process: int) -> Iterator[Anomaly]:
+def vanished_reads(
+    operations: Sequence[Operation],
+    final_process: int,
+    erased: Mapping[TopicPartition, Collection[Offset]] = _NOTHING,
+) -> Iterator[Anomaly]:
     """Records that consumers got below the high watermark, and that were missing at the end, when
-    the process `final_process` has read everything."""
+    the process `final_process` has read everything; `erased` ones aside."""
     final = {
         (read.partition, read.offset): read.value
         for operation in operations
@@ -186,6 +215,8 @@ def vanished_reads(operations: Sequence[Operation], final_process: int) -> Itera
     for operation in operations:
         for poll in operation.polls():
             for read in poll.reads:
+                if read.offset in erased.get(read.partition, ()):
+                    continue
                 if final.get((read.partition, read.offset)) != read.value:
                     yield Anomaly(
                         "vanished-read",
@@ -195,9 +226,14 @@ def vanished_reads(operations: Sequence[Operation], final_process: int) -> Itera
                     )
 
 
-def check_tier(members: Mapping[int, Member], bucket: Path) -> TierFindings:
+def check_tier(
+    members: Mapping[int, Member],
+    bucket: Path,
+    layout: Layout = LOCAL_TIERED_STORAGE,
+    erased: Mapping[TopicPartition, Collection[Offset]] = _NOTHING,
+) -> TierFindings:
     """Compare the bucket with every idle broker's metadata, and both tiers of each broker with
-    each other.
+    each other. `erased` has the offsets that no batch need cover.
     """
     held = objects_below(bucket)
     objects = {name: held[name] for name in held if not UNFINISHED_UPLOAD.fullmatch(name)}
@@ -205,7 +241,7 @@ def check_tier(members: Mapping[int, Member], bucket: Path) -> TierFindings:
     sound = 0
     for node_id, member in members.items():
         values = metadata_values_below(member.data_dir)
-        for finding in scrub(objects, values, LOCAL_TIERED_STORAGE):
+        for finding in scrub(objects, values, layout):
             kind, _, detail = finding.partition(" ")
             anomalies.append(Anomaly(_SCRUBBED[kind], f"{detail} broker={node_id}"))
         finished = {
@@ -226,6 +262,6 @@ def check_tier(members: Mapping[int, Member], bucket: Path) -> TierFindings:
                 if local:
                     partition = TopicPartition(topic, number)
                     both = [*contents[partition], *(path.read_bytes() for path in local)]
-                    for name, detail in holes(partition, 0, both):
+                    for name, detail in holes(partition, 0, both, erased.get(partition, ())):
                         anomalies.append(Anomaly(name, f"{detail} broker={node_id}"))
     return TierFindings(anomalies, sound, 0, len(held) - len(objects))

@@ -6,7 +6,8 @@ The clients and the checks are those of `tests.support.correctness`. Topics have
 and `min.insync.replicas=2`, producers acks=all. A round is a new cluster in an empty folder.
 Brokers are killed, paused and stopped, and their network is split in one direction (`nemesis`,
 `links`); then all of it is mended, the replicas catch up, everything is read again, and the
-replicas are compared (`replicas`).
+replicas are compared (`replicas`). With Isotherm's brokers alone random records of one topic are
+erased meanwhile, and afterwards no file of any broker and of the bucket may hold one.
 
 A call of a client that does not return ends a round without a result: the stacks are printed, and
 another round takes its place. Exit status: 0 none found · 1 anomalies: the round's folder is kept,
@@ -32,12 +33,15 @@ from pathlib import Path
 from typing import Final
 
 from isotherm.clock import Clock, SystemClock
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from tests.support.bucket_scrub import AIVEN, LOCAL_TIERED_STORAGE
 from tests.support.cluster.links import Links
 from tests.support.cluster.members import KINDS, LinkedCluster
 from tests.support.cluster.nemesis import WEIGHTS, ClusterFault, ClusterNemesis
 from tests.support.cluster.replicas import (
     await_equal_replicas,
     await_in_sync,
+    await_published,
     await_quiet,
     check_tier,
     vanished_reads,
@@ -45,6 +49,7 @@ from tests.support.cluster.replicas import (
 from tests.support.correctness.checker import check, check_copies
 from tests.support.correctness.consuming import read_to_the_end
 from tests.support.correctness.copying import copy_the_rest
+from tests.support.correctness.erasing import Erased, Eraser, unerased
 from tests.support.correctness.history import Isolation
 from tests.support.correctness.profile import Profile
 from tests.support.correctness.report import Report
@@ -52,12 +57,20 @@ from tests.support.correctness.workers import COPIER_IDS, workers
 from tests.support.correctness.workload import (
     COPIES,
     EVENTS,
+    FORGETTING,
     PATIENCE_S,
     Workload,
     logging_to,
 )
 
 ROUND_S: Final = 120.0
+ERASING_SETTINGS: Final = {
+    "rsm.config.layout": "aiven",
+    "rlmm.config.remote.log.rewrite.check.interval.ms": "300",
+}
+"""Kafka's own plug-in for tests, whose layout the other rounds have, cannot stage segments."""
+LOCAL_RETENTION_OF_ERASED_BYTES: Final = 1 << 20
+"""Some segments, so that replicas have local copies to drop."""
 HANGS_MAX: Final = 3
 """The number of rounds that a hanging client may end without a result."""
 FROZEN_S: Final = 3 * PATIENCE_S
@@ -136,7 +149,7 @@ def run(
 def _profile(kinds: str, local_retention_bytes: int | None) -> Profile:
     if local_retention_bytes is None:
         local_retention_bytes = LOCAL_RETENTION_WITH_KAFKA_BYTES if "K" in kinds else 1
-    return replace(PROFILE, local_retention_bytes=local_retention_bytes)
+    return replace(PROFILE, local_retention_bytes=local_retention_bytes, erases="K" not in kinds)
 
 
 def run_round(
@@ -152,7 +165,9 @@ def run_round(
 ) -> Counter[ClusterFault]:
     directory.mkdir(parents=True)
     with Links() as links, logging_to(directory / "clients.log") as client_logger:
-        cluster = LinkedCluster(directory, kinds, links)
+        cluster = LinkedCluster(
+            directory, kinds, links, ERASING_SETTINGS if profile.erases else None
+        )
         try:
             cluster.start()
             nemesis = ClusterNemesis(
@@ -171,19 +186,34 @@ def run_round(
                 client_logger=client_logger,
             )
             topic = profile.topic_config() | {"min.insync.replicas": "2"}
-            workload.make_topics({EVENTS: topic, COPIES: topic})
-            _work(workload, nemesis, rng, profile, seconds)
+            topics = {EVENTS: topic, COPIES: topic}
+            eraser = None
+            if profile.erases:
+                kept = {"local.retention.bytes": str(LOCAL_RETENTION_OF_ERASED_BYTES)}
+                topics[FORGETTING] = topic | kept
+                settings = ObjectStoreSettings.from_config({"url": cluster.bucket.as_uri()})
+                (directory / "erased").mkdir()
+                eraser = Eraser(
+                    workload, settings, random.Random(rng.random()), directory / "erased"
+                )
+            workload.make_topics(topics)
+            _work(workload, nemesis, rng, profile, seconds, eraser)
             say(f"  {clock.monotonic_s():.1f} faults are over")
             report.anomalies += await_in_sync(cluster.servers, clock, timeout_s=PATIENCE_S)
+            if eraser is not None:
+                eraser.erase_once_more(PATIENCE_S)
+                report.anomalies += await_published(settings, clock, timeout_s=PATIENCE_S)
             copy_the_rest(workload, COPIER_IDS[0], PATIENCE_S)
             report.anomalies += await_quiet(cluster.bucket, clock, timeout_s=PATIENCE_S)
             everything = {
-                partition: 0 for name in (EVENTS, COPIES) for partition in workload.partitions(name)
+                partition: 0 for name in topics for partition in workload.partitions(name)
             }
             read_to_the_end(workload, everything, Isolation.READ_COMMITTED, PATIENCE_S)
             read_to_the_end(workload, everything, Isolation.READ_UNCOMMITTED, PATIENCE_S)
             report.anomalies += await_equal_replicas(cluster.members, clock, timeout_s=PATIENCE_S)
-            report.add_tiers(check_tier(cluster.members, cluster.bucket))
+            erased = Erased() if eraser is None else eraser.erased
+            layout = LOCAL_TIERED_STORAGE if eraser is None else AIVEN
+            report.add_tiers(check_tier(cluster.members, cluster.bucket, layout, erased.places))
             nemesis.check_all_run()
             for member in cluster.members.values():
                 member.stop()
@@ -194,9 +224,13 @@ def run_round(
     for member in cluster.members.values():
         if member.kind == "Isotherm":
             report.add_log(member.log_path.read_text(errors="replace"))
-    report.anomalies += check(operations)
+    report.add_erased(erased)
+    report.anomalies += check(operations, {}, erased.places)
     report.anomalies += check_copies(operations, EVENTS, COPIES)
-    report.anomalies += vanished_reads(operations, workload.history.new_process() - 1)
+    final_process = workload.history.new_process() - 1
+    report.anomalies += vanished_reads(operations, final_process, erased.places)
+    folders = [member.data_dir for member in cluster.members.values()]
+    report.anomalies += unerased(erased, [*folders, cluster.bucket])
     return nemesis.faults
 
 
@@ -206,9 +240,12 @@ def _work(
     rng: random.Random,
     profile: Profile,
     seconds: float,
+    eraser: Eraser | None,
 ) -> None:
     """Run the round's threads until time is up or one of them fails; raise its error."""
     works = workers(workload, rng, profile)
+    if eraser is not None:
+        works.append(eraser.run)
     pool = ThreadPoolExecutor(len(works) + 1, thread_name_prefix="correctness")
     running: list[Future[None]] = [pool.submit(work) for work in works]
     running.append(pool.submit(nemesis.run, workload.stopping))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from isotherm.remote.reading.read_wait import NO_WAIT, NotInMemoryError, ReadWait
 from isotherm.remote.rewriting.journal import JournalState, RunKind
 from isotherm.remote.rewriting.run_recovery import undo_run
 from tests.support.erasure_story import KEEP_OLD_MS, ErasureStory
@@ -32,6 +33,29 @@ def test_local_copies_go_once_the_new_segments_answer(tmp_path: Path) -> None:
     assert story.partition.log.local_log_start_offset == changed + 1
     # The old objects stay for readers.
     assert story.selected <= dict(story.all_contents()).keys()
+    story.finish()
+    story.check_done()
+
+
+def test_what_is_cached_of_old_segments_goes_with_the_local_copies(tmp_path: Path) -> None:
+    """Indexes on the disk, and ranges that were read ahead."""
+    story = ErasureStory(tmp_path / "story", 1)
+    story.stage("one")
+    partition = story.partition
+    for segment in story.segments_before:
+        partition.index_cache.get(segment)
+        partition.read_ahead.read(segment, 0, 1, ReadWait())
+    assert partition.read_ahead.size_in_bytes > 0
+    story.look()
+    replaced = [each for each in story.segments_before if each not in partition.segments()]
+    assert replaced
+    kept = [each for each in story.segments_before if each in partition.segments()]
+    assert partition.index_cache.entry_count == len(kept)
+    for segment in replaced:
+        with pytest.raises(NotInMemoryError):
+            partition.read_ahead.range_at(segment, 0, 1, NO_WAIT)
+    for segment in kept:
+        assert partition.read_ahead.range_at(segment, 0, 1, NO_WAIT)
     story.finish()
     story.check_done()
 

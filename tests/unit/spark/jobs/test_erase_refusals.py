@@ -1,0 +1,121 @@
+"""What an erasure refuses without Spark: a tombstone whose key would come back, a topic that is
+gone, and places that cannot be written to."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from isotherm.errors import (
+    ConfigError,
+    PolicyViolationError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
+from isotherm.remote.erasure.certificate import ErasedPartition, ErasureCertificate
+from isotherm.remote.erasure.erased_piece import EraseAction
+from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.spark.jobs import erase_tail
+from isotherm.spark.jobs.erase import settings_of
+from isotherm.spark.jobs.erase_selection import ScanSettings, _Selected
+from isotherm.spark.jobs.erase_tail import waiting_tails
+from isotherm.spark.jobs.rewrite_run import check_settings
+from isotherm.spark.option_parsing import parse_options
+from isotherm.spark.plan.offsets import OffsetBounds
+from isotherm.types import TopicIdPartition
+
+USERS = TopicIdPartition(uuid.UUID(int=1), "users", 0)
+
+
+def selected(is_open: list[bool]) -> pa.RecordBatch:
+    """Records of one piece, from offset 40 on."""
+    count = len(is_open)
+    return pa.RecordBatch.from_pydict(
+        {
+            "offset": pa.array(range(40, 40 + count), pa.int64()),
+            "_piece": pa.array([3] * count, pa.int32()),
+            "_is_open": is_open,
+            "_is_dead": [False] * count,
+        }
+    )
+
+
+@pytest.mark.parametrize("keeps_tombstones", [False, True])
+def test_tombstone_of_a_compacted_topic_is_refused_by_its_offset(
+    tmp_path: Path, keeps_tombstones: bool
+) -> None:
+    select = _Selected(
+        np.array([3], np.int64),
+        np.array([40], np.int64),
+        {3: str(USERS)},
+        ScanSettings(
+            source=ObjectStoreSettings(url=tmp_path.as_uri()),
+            fetch_bytes=1000,
+            action=EraseAction.DROP,
+            keeps_tombstones=keeps_tombstones,
+        ),
+    )
+    (rows,) = select(iter([selected([True, True])]))
+    assert rows["relative"].to_pylist() == [0, 1]
+    rows_of_tombstone = select(iter([selected([True, False])]))
+    if keeps_tombstones:
+        with pytest.raises(PolicyViolationError, match=r"would come back .*users-0 offset=41 "):
+            list(rows_of_tombstone)
+    else:
+        assert next(rows_of_tombstone)["relative"].to_pylist() == [0, 1]
+
+
+def certificate_up_to(end: int) -> ErasureCertificate:
+    return ErasureCertificate(
+        run="r",
+        action="drop",
+        fields=(),
+        selector="",
+        in_place=True,
+        location="",
+        time_ms=0,
+        partitions=(ErasedPartition(partition=USERS, start_offset=0, end_offset=end, matched=0),),
+    )
+
+
+@pytest.mark.parametrize("topic_id", [None, uuid.UUID(int=2)])
+def test_topic_that_is_gone_or_made_anew_ends_the_wait_for_its_tail(
+    monkeypatch: pytest.MonkeyPatch, topic_id: uuid.UUID | None
+) -> None:
+    now = {} if topic_id is None else {USERS._replace(topic_id=topic_id): OffsetBounds(0, 90)}
+    monkeypatch.setattr(erase_tail, "read_log_bounds", lambda *_: now)
+    options: Any = None
+    with pytest.raises(UnknownTopicOrPartitionError, match="deleted while the run waited"):
+        waiting_tails(options, certificate_up_to(50), {USERS: 60})
+    # Nothing is left to wait for.
+    assert waiting_tails(options, certificate_up_to(60), {USERS: 60}) == []
+
+
+@pytest.mark.parametrize("bounds", [OffsetBounds(60, 90), OffsetBounds(0, 50)])
+def test_offsets_that_are_deleted_or_truncated_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, bounds: OffsetBounds
+) -> None:
+    monkeypatch.setattr(erase_tail, "read_log_bounds", lambda *_: {USERS: bounds})
+    options: Any = None
+    assert waiting_tails(options, certificate_up_to(50), {USERS: 60}) == []
+
+
+def test_places_that_cannot_take_staged_segments_are_refused(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    where = {"path": str(bucket), "subscribe": "users"}
+    act: dict[str, Any] = {"now_ms": 1, "action": EraseAction.DROP}
+
+    options = parse_options({**where, "layout": "local-tiered-storage"})
+    with pytest.raises(UnsupportedVersionError, match="cannot be staged in this layout"):
+        check_settings(settings_of(options, **act), options)
+    options = parse_options(where)
+    with pytest.raises(ConfigError, match="erasure in place needs the metadata topic"):
+        check_settings(settings_of(options, **act), options)
+    with pytest.raises(ConfigError, match="the target of a copy is its source"):
+        check_settings(settings_of(options, **act, to_url=str(bucket)), options)
