@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from isotherm.cli import pipeline_erase
+from isotherm.cli import pipeline_erase_tail
 from isotherm.cli.main import app
 from isotherm.remote.storage.inventory import open_for_reading
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
@@ -126,7 +126,7 @@ def following(broker: EmbeddedBroker) -> Iterator[list[str]]:
     """Produces more records as soon as a run says that it waits for the tail, and so rolls the
     active segment."""
     shown: list[str] = []
-    says = pipeline_erase._print_tails
+    says = pipeline_erase_tail._print_tails
 
     def print_tails(tails: list[str]) -> None:
         says(tails)
@@ -135,7 +135,7 @@ def following(broker: EmbeddedBroker) -> Iterator[list[str]]:
         shown.extend(tails)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline_erase, "_print_tails", print_tails)
+        patch.setattr(pipeline_erase_tail, "_print_tails", print_tails)
         yield shown
 
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 from typer.testing import CliRunner
 
-from isotherm.cli import pipeline_erase
+from isotherm.cli import pipeline_erase_tail
 from isotherm.cli.main import app
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from tests.support.topic_tables import load_table, rows_of, run_table
@@ -114,7 +114,7 @@ def test_rows_of_erased_records_are_in_no_file_of_any_table(
     planned = run(*place)
     assert all(each["rows"] > 0 for each in planned["tables"])
     assert len(parquet_rows(lake)) > len(before)
-    says, tails = pipeline_erase._print_tails, []
+    says, tails = pipeline_erase_tail._print_tails, []
 
     def print_tails(shown: list[str]) -> None:
         says(shown)
@@ -123,7 +123,7 @@ def test_rows_of_erased_records_are_in_no_file_of_any_table(
             produce(broker, [n for n in range(6000, 9000) if key_of(n) != GONE])
         tails.extend(shown)
 
-    monkeypatch.setattr(pipeline_erase, "_print_tails", print_tails)
+    monkeypatch.setattr(pipeline_erase_tail, "_print_tails", print_tails)
     certificate = run(*place, "--run", "--wait", "--wait-s", "300", "--keep-old-ms", "0")
     assert f"{TOPIC}-0 offsets" in tails[0]
     # Numbers below 6000 are the offsets of the topic's only partition, in one pass or another.

@@ -23,7 +23,8 @@ from isotherm.errors import ConfigError, InvalidRecordError, PolicyViolationErro
 from isotherm.spark.jobs import load as load_job
 from isotherm.spark.jobs.load_passes import plan_ranges
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
-from oracle.consumed_records import consume_all
+from oracle.consumed_records import ConsumedRecord, consume_all, records_of_frame
+from tests.spark.conftest import Tier
 
 START_MS = 1_700_000_000_000
 TIMEOUT_S = 300
@@ -251,6 +252,26 @@ def test_a_table_is_loaded_by_the_command_line(
         dict(zip(names, row, strict=True)) for row in rows
     ]
     assert run(*common, "--recover") == "no run was interrupted\n"
+
+
+def test_a_bucket_of_another_cluster_is_loaded_as_it_is(
+    spark: SparkSession, broker: EmbeddedBroker, flights: Tier
+) -> None:
+    """A topic's bucket is an input, too: Spark's source reads it without its cluster."""
+    create(broker, "flights", 2)
+    reads = ("--read-option", "subscribe=flights", "--read-option", "includeHeaders=true")
+    place = ("-b", broker.bootstrap_servers, "--path", str(broker.directory / "bucket"))
+    run("flights", flights.folder.as_uri(), "--from", "isotherm", *reads, *place, "--run")
+    old = spark.read.format("isotherm").load(
+        flights.folder.as_uri(), subscribe="flights", includeHeaders=True
+    )
+    loaded = consume_all(broker.bootstrap_servers, "flights")
+    assert sorted(map(content_of, loaded)) == sorted(map(content_of, records_of_frame(old)))
+
+
+def content_of(record: ConsumedRecord) -> tuple[object, ...]:
+    """Everything but its place."""
+    return (record.timestamp_ms, record.key or b"", record.value or b"", record.headers)
 
 
 def test_an_interrupted_load_is_undone(

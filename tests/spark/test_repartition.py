@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import zlib
 from collections import defaultdict
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
+from isotherm.record.batch import TimestampType, iterate_batches
+from isotherm.record.compression import CompressionType
 from isotherm.remote.rewriting.journal import JournalState, RewriteJournal, RewriteJournals
 from isotherm.spark.jobs import repartition_runs
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
@@ -121,9 +124,10 @@ def test_keys_keep_their_order_and_groups_their_place(spark: SparkSession, tmp_p
         assert {k: rows for k, rows in by_key(copied).items() if k is not None} == keyed
 
 
-def create_old(broker: EmbeddedBroker) -> AdminClient:
+def create_old(broker: EmbeddedBroker, **config: str) -> AdminClient:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    new = NewTopic("old", OLD_PARTITIONS, config=TIERED_TOPIC)
+    texts = {**TIERED_TOPIC, **{name.replace("_", "."): text for name, text in config.items()}}
+    new = NewTopic("old", OLD_PARTITIONS, config=texts)
     admin.create_topics([new])["old"].result(TIMEOUT_S)
     return admin
 
@@ -291,8 +295,10 @@ def test_after_a_driver_is_killed_the_next_run_copies_what_is_missing(
 def test_records_of_an_open_transaction_are_copied_when_it_is_committed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    """With another codec, segments of another size, and the partitioner of librdkafka's clients.
+    The times are those of the appends."""
     with EmbeddedBroker(tmp_path) as broker:
-        create_old(broker)
+        create_old(broker, message_timestamp_type="LogAppendTime")
         produce(broker, range(100))
         producer = Producer(
             {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "open"}
@@ -305,12 +311,27 @@ def test_records_of_an_open_transaction_are_copied_when_it_is_committed(
         produce(broker, range(100, 200))
         common = (
             *("repartition", "old", "new", "-b", broker.bootstrap_servers),
-            *("--path", str(tmp_path / "bucket"), "--json", "--run"),
+            *("--path", str(tmp_path / "bucket"), "--json", "--run", "--compression", "zstd"),
+            *("--partitioner", "consistent", "--batch-size", "1000"),
+            *("--segment-bytes", "500"),
         )
         done = json.loads(run(*common, "--partitions", "5"))
+        assert all(each["segments"] > 1 for each in done["partitions"])
         producer.commit_transaction(TIMEOUT_S)
         run(*common, "--from-offsets", json.dumps(done["ended_at"]))
-        values = [each.value for each in consume_all(broker.bootstrap_servers, "new")]
-        old = [each.value for each in consume_all(broker.bootstrap_servers, "old")]
+        copied = consume_all(broker.bootstrap_servers, "new")
+        old = consume_all(broker.bootstrap_servers, "old")
         assert len(old) == 203
-        assert sorted(value or b"" for value in values) == sorted(value or b"" for value in old)
+        assert sorted((each.value or b"", each.timestamp_ms) for each in copied) == sorted(
+            (each.value or b"", each.timestamp_ms) for each in old
+        )
+        for each in copied:
+            if each.key is not None:
+                assert each.partition == zlib.crc32(each.key) % NEW_PARTITIONS
+        headers = [
+            header
+            for path in (tmp_path / "bucket").rglob("new-*/**/*.log")
+            for _, header in iterate_batches(path.read_bytes())
+        ]
+        assert {header.compression_type for header in headers} == {CompressionType.ZSTD}
+        assert {header.timestamp_type for header in headers} == {TimestampType.LOG_APPEND_TIME}
