@@ -66,6 +66,7 @@ class FaultyFileSystem:
         self.check(path)
         self._os.write_atomically(path, data)
         self.sync_counts[path.with_name(path.name + TEMPORARY_SUFFIX)] += 1
+        self.sync_counts[path.parent] += 1
 
     def rename(self, source: Path, target: Path) -> None:
         self.check(source)

@@ -140,9 +140,12 @@ class LeaderEpochCache:
             self._store(restored)
         self._cut, self.entries = (), restored
 
-    def flush(self, end_offset: Offset | None = None) -> None:
+    def flush(self, end_offset: Offset | None = None) -> bool:
         """Store the epochs that have records below `end_offset`, or all. Callable from any thread,
-        except beside the calls that replace entries in the file."""
+        except beside the calls that replace entries in the file.
+
+        True if the file has changed: then the names in its directory are durable too.
+        """
         with self._store_lock:
             # In this order, and each once: `truncate_from_start` sets them in the other order, so
             # what it cuts is in one of them, or in both.
@@ -151,14 +154,16 @@ class LeaderEpochCache:
                 entries = tuple(entry for entry in entries if entry.start_offset < end_offset)
             if cut:
                 entries = tuple(entry for entry in entries if entry.epoch > cut[-1].epoch)
-            self._store((*cut, *entries))
+            return self._store((*cut, *entries))
 
-    def _store(self, entries: tuple[EpochEntry, ...]) -> None:
+    def _store(self, entries: tuple[EpochEntry, ...]) -> bool:
         """Call it under the store lock, which is taken before the entries are read: then the latest
         ones are stored last."""
-        if entries != self._stored:
-            self._fs.write_atomically(self._path, encode_leader_epoch_checkpoint(entries))
-            self._stored = entries
+        if entries == self._stored:
+            return False
+        self._fs.write_atomically(self._path, encode_leader_epoch_checkpoint(entries))
+        self._stored = entries
+        return True
 
 
 def _load(fs: FileSystem, path: Path) -> tuple[EpochEntry, ...]:

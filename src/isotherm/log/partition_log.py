@@ -622,27 +622,33 @@ class PartitionLog:
                 removals = self.removals
             self._flush(active, end_offset, removals)
 
-    def _flush(self, active: LogSegment, end_offset: Offset, removals: int) -> None:
-        """Call it under the flush lock, which is taken before any other, never after."""
+    def _flush(self, active: LogSegment, end_offset: Offset, removals: int) -> bool:
+        """Call it under the flush lock, which is taken before any other, never after.
+
+        True if the names in the log's directory are durable now.
+        """
         with self._lock:
             start_offset = self._recovery_point
             segments = self._segments.from_offset(start_offset)
         if end_offset <= start_offset:
-            return
+            return False
         for segment in segments:
             if segment.base_offset < end_offset:
                 segment.sync()
         self.snapshots.sync(start_offset)
         with self._lock:
             if self.removals != removals:
-                return  # truncated meanwhile: `end_offset` and its epochs are of an earlier log
-            self.leader_epochs.flush(end_offset)
+                return False  # truncated meanwhile: `end_offset` and its epochs are of an older log
+            names_are_durable = self.leader_epochs.flush(end_offset)
         self._segments.transaction_indexes.store()
-        if segments[-1].base_offset >= start_offset:  # new file names, as in Kafka
+        # New file names, as in Kafka.
+        if not names_are_durable and segments[-1].base_offset >= start_offset:
             self.environment.cache.fs.sync_directory(self.directory)
+            names_are_durable = True
         with self._lock:
             if self.removals != removals:
-                return  # a truncation has set a lower recovery point, at or below the new log end
+                # A truncation has set a lower recovery point, at or below the new log end.
+                return names_are_durable
             if active is not self._segments.active:
                 # Rolled meanwhile: the roll wrote its final index entry after the sync.
                 end_offset = min(end_offset, active.base_offset)
@@ -650,6 +656,7 @@ class PartitionLog:
             self._recovery_point = max(self._recovery_point, end_offset)
             self._last_flush_ms = self.environment.clock.now_ms()
         self.environment.work.checkpoint.note(self.topic_partition)
+        return names_are_durable
 
     def maybe_flush(self, now_ms: TimestampMs) -> None:
         """Flush the log if flush.ms has passed, else closed segments only."""
@@ -924,12 +931,14 @@ class PartitionLog:
                 active.deactivate()
                 self._segments.transaction_indexes.follow(self._segments.all)
                 self._segments.transaction_indexes.store()
-                if self.snapshots.unsynced(self._recovery_point) or active.is_dirty:
+                has_new_files = self.snapshots.unsynced(self._recovery_point) or active.is_dirty
+                if has_new_files:
                     # Synced even if the log is flushed: these files have just been written.
                     active.sync()
                     self.snapshots.sync(self._recovery_point)
+                names_are_durable = self._flush(active, self._log_end_offset, self.removals)
+                if has_new_files and not names_are_durable:
                     self.environment.cache.fs.sync_directory(self.directory)
-                self._flush(active, self._log_end_offset, self.removals)
             self._is_closed = True
 
     def abandon(self) -> None:

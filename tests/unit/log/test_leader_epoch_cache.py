@@ -65,7 +65,7 @@ def test_epoch_is_stored_once_its_records_are_to_be_durable(tmp_path: Path) -> N
     cache.assign(2, 11)
     cache.flush(11)
     assert stored(tmp_path) == [(0, 0), (1, 10)]
-    assert fs.sync_counts.total() == 2
+    assert fs.sync_counts == {tmp_path / "leader-epoch-checkpoint.tmp": 2, tmp_path: 2}
 
 
 def test_checkpoint_file_is_kafkas_text(tmp_path: Path) -> None:

@@ -885,6 +885,32 @@ def test_stop_syncs_each_file_of_a_log_once(open_manager: Open, tmp_path: Path) 
     }
 
 
+def test_stop_after_the_first_record_of_an_epoch_syncs_each_file_of_a_log_once(
+    open_manager: Open,
+) -> None:
+    fs = FaultyFileSystem()
+    manager = open_manager("one", fs=fs)
+    log = manager.create_log(A, TOPIC_ID, CONFIG)
+    before = fs.sync_counts.copy()
+    append(log)
+    manager.shutdown()
+    counts = {
+        at.name: count
+        for at, count in (fs.sync_counts - before).items()
+        if log.directory in (at, *at.parents)
+    }
+    # There is no such file, so nothing is synced.
+    assert counts.pop(f"{0:020d}.txnindex") == 1
+    assert counts == {
+        "a-0": 1,
+        f"{0:020d}.log": 1,
+        f"{0:020d}.index": 1,
+        f"{0:020d}.timeindex": 1,
+        f"{1:020d}.snapshot": 1,
+        "leader-epoch-checkpoint.tmp": 1,
+    }
+
+
 def test_stop_closes_all_logs_though_one_fails(
     open_manager: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
