@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
+from isotherm.broker.tier import lineage_restorer
 from isotherm.errors import IsothermError
 from isotherm.segment.file_names import parse_partition_directory
 from isotherm.testing.embedded_broker import EmbeddedBroker
@@ -74,6 +75,12 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
         shutil.rmtree(copy)
     assert all(each is not None and each.records for each in whole["clean"].values())
     return History(folders, whole, {})
+
+
+@pytest.fixture(autouse=True)
+def _epochs_are_restored_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first try may come before the remote metadata is read. The next one waits a second."""
+    monkeypatch.setattr(lineage_restorer, "RETRY_INTERVAL_S", 0.02)
 
 
 def cases_of(history: History) -> list[Case]:

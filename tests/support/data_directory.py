@@ -81,15 +81,16 @@ def write_history(directory: Path, stopped: Path, killed: Path) -> None:
         with started(directory) as broker:
             if epoch == 0:
                 _create_topics(broker)
+            producers = _producers(broker)
             for number in range(epoch * 4, epoch * 4 + 4):
-                _write(broker, number)
+                _write(producers, number)
             _commit_offsets(broker, epoch)
             _move_to_remote_tier(broker)
             log_manager = broker.node.services.replica_manager._log_manager
             log_manager.flush_closed_segments()
             log_manager.checkpoint()
             if epoch == 2:
-                _write(broker, 12)
+                _write(producers, 12)
                 shutil.copytree(directory, killed)
     shutil.copytree(directory, stopped)
 
@@ -103,10 +104,25 @@ def _create_topics(broker: EmbeddedBroker) -> None:
         each.result(TIMEOUT_S)
 
 
-def _write(broker: EmbeddedBroker, number: int) -> None:
-    """Write one batch to each partition, and an aborted one to the transactional topic."""
+class _Producers(NamedTuple):
+    """Those of a broker's run. librdkafka takes half a second to begin with each."""
+
+    idempotent: Producer
+    transactional: Producer
+
+
+def _producers(broker: EmbeddedBroker) -> _Producers:
     bootstrap = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
-    producer = Producer({**bootstrap, "enable.idempotence": True})
+    transactional = Producer(
+        {**bootstrap, "transactional.id": "writer", "transaction.timeout.ms": 900_000}
+    )
+    transactional.init_transactions(TIMEOUT_S)
+    return _Producers(Producer({**bootstrap, "enable.idempotence": True}), transactional)
+
+
+def _write(producers: _Producers, number: int) -> None:
+    """Write one batch to each partition, and an aborted one to the transactional topic."""
+    producer, transactional = producers
     for topic in TOPICS:
         if topic != "transactional":
             for partition in range(2):
@@ -114,10 +130,6 @@ def _write(broker: EmbeddedBroker, number: int) -> None:
                     topic, b"%s-%d" % (topic.encode(), number), b"%d" % (number % 3), partition
                 )
     assert producer.flush(TIMEOUT_S) == 0
-    transactional = Producer(
-        {**bootstrap, "transactional.id": "writer", "transaction.timeout.ms": 900_000}
-    )
-    transactional.init_transactions(TIMEOUT_S)
     for outcome in ("aborted", "committed"):
         transactional.begin_transaction()
         for partition in range(2):
