@@ -71,7 +71,8 @@ FEATURES = {
     *("streams.version", "transaction.version"),
 }
 KEYS_OF_OTHERS = {
-    # Clients of Kafka and of registries, Connect.
+    # Clients of Kafka and of registries, Connect, Streams.
+    *("main.consumer.bootstrap.servers", "restore.consumer.bootstrap.servers"),
     *("batch.size", "client.rack", "linger.ms", "sasl.mechanism", "sasl.username"),
     "security.protocol",
     *("basic.auth.user.info", "exactly.once.source.support", "exactly.once.support"),
