@@ -167,7 +167,7 @@ class UpstreamCluster(ReplicaCluster):
             clock=self._surroundings.clock,
             metrics=self._surroundings.metrics,
             settings=rlmm_settings,
-            columnar_records_min=_columnar_records_min(self._topic),
+            columnar_records_min=self._columnar_records_min(count),
         )
         self._metadata.start()
         _logger.info(
@@ -215,6 +215,16 @@ class UpstreamCluster(ReplicaCluster):
             else:
                 return count
             self._wait(METADATA_POLL_S)
+
+    def _columnar_records_min(self, partition_count: int) -> int:
+        """See `fold_metadata_partition`. The kernels are loaded once for all partitions, so all
+        records count."""
+        places = [TopicPartition(REMOTE_LOG_METADATA_TOPIC, n) for n in range(partition_count)]
+        starts, ends = (
+            read_offsets(self.client, self._state, places, each) for each in (EARLIEST, LATEST)
+        )
+        count = sum(end - starts.get(place, end) for place, end in ends.items())
+        return 0 if count >= COLUMNAR_RECORDS_MIN else COLUMNAR_RECORDS_MIN
 
     def _await_metadata(self, timeout_s: float) -> None:
         clock = self._surroundings.clock
@@ -450,14 +460,6 @@ class UpstreamCluster(ReplicaCluster):
         if self._client is not None:
             self._client.close()
         super().close()
-
-
-def _columnar_records_min(topic: UpstreamMetadataTopic) -> int:
-    """See `fold_metadata_partition`. The kernels are loaded once for all partitions, so all records
-    count."""
-    bounds = (topic.offsets(number) for number in range(topic.partition_count))
-    is_long = sum(end - start for start, end in bounds) >= COLUMNAR_RECORDS_MIN
-    return 0 if is_long else COLUMNAR_RECORDS_MIN
 
 
 def _read_one(topic: UpstreamMetadataTopic) -> None:
