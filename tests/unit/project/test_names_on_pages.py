@@ -74,7 +74,8 @@ KEYS_OF_OTHERS = {
     # Clients of Kafka and of registries, Connect, Streams.
     *("main.consumer.bootstrap.servers", "restore.consumer.bootstrap.servers"),
     *("batch.size", "client.rack", "linger.ms", "sasl.mechanism", "sasl.username"),
-    "security.protocol",
+    *("bootstrap.servers", "main.consumer.bootstrap.servers"),
+    *("restore.consumer.bootstrap.servers", "security.protocol"),
     *("basic.auth.user.info", "exactly.once.source.support", "exactly.once.support"),
     *("max.retries", "sasl.oauthbearer.header.urlencode", "schemas.enable", "ssl.ca.location"),
     # The Iceberg table's, and the manifest's on an object of Aiven's.
