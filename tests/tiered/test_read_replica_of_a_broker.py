@@ -44,4 +44,4 @@ def test_a_history_that_could_not_be_read_is_read_once_the_store_answers(
         wait_until(lambda: "the store does not answer" in caplog.text, "a failed look")
         assert end_of_tier() == 2
         monkeypatch.undo()
-        wait_until(lambda: end_of_tier() == 4, "the history", timeout_s=30)
+        wait_until(lambda: end_of_tier() == 4, "the history")
