@@ -1,10 +1,10 @@
 """What does it cost to erase a thousand keys from a long history, beside a scrub of the same?
 
-Run: python -m bench.erase [--megabytes 500] [--rounds 2] [--quick]
+Run: python -m bench.erase [--megabytes 500] [--keys 1000] [--rounds 2] [--quick]
 
 The bucket of `bench.compact`: one topic of 1 KiB records, every key four times at random places, so
 that the records to be erased lie in almost every segment. `isotherm pipeline scrub` reads it, and
-`isotherm pipeline erase` erases 1,000 keys into a copy: it selects, writes the segments again,
+`isotherm pipeline erase` erases some keys into a copy: it selects, writes the segments again,
 reads the written ones back, and reads the copy once more as the proof. Both commands run in one
 warm session of two local cores, in turns. CPU is that of all processes, memory the peak of one
 Python worker.
@@ -28,6 +28,7 @@ from isotherm.cli.main import app
 from isotherm.spark.session import session
 
 ERASED_KEYS = 1000
+WARM_UP_KEYS = 100
 
 
 def command(folder: Path, job: str, *, records: int, keys: int) -> dict[str, float]:
@@ -52,6 +53,7 @@ def command(folder: Path, job: str, *, records: int, keys: int) -> dict[str, flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--megabytes", type=int, default=500)
+    parser.add_argument("--keys", type=int, default=ERASED_KEYS, help="keys to erase")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="an eighth of the data, one round")
     arguments = parser.parse_args()
@@ -67,7 +69,7 @@ def main() -> None:
         for round_number in range((1 if arguments.quick else arguments.rounds) + 1):
             # The first round warms the session up.
             of_round = folder if round_number else small
-            keys = ERASED_KEYS if round_number else ERASED_KEYS // 10
+            keys = arguments.keys if round_number else WARM_UP_KEYS
             for job, figures in runs.items():
                 found = command(of_round, job, records=records[of_round], keys=keys)
                 print(
@@ -76,6 +78,7 @@ def main() -> None:
                 if round_number:
                     figures.append(found)
         spark.stop()
+    print(f"{arguments.keys} keys")
     show(size, runs)
 
 
