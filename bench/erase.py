@@ -29,13 +29,19 @@ from isotherm.spark.session import session
 
 ERASED_KEYS = 1000
 WARM_UP_KEYS = 100
+KEYS_NOT_THERE = 4
+"""A history with fewer keys than are to be erased has one of so many of them."""
 
 
 def command(folder: Path, job: str, *, records: int, keys: int) -> dict[str, float]:
     bucket, target = folder / "bucket", folder / "target"
     arguments = ["pipeline", job, "--path", bucket.as_uri()]
     if job == "erase":
-        chosen = random.Random(1).sample(range(records // COPIES_OF_A_KEY), keys)
+        population = records // COPIES_OF_A_KEY
+        if keys > population:
+            # The history has a part of them, as of a list of all who have ever left.
+            population = KEYS_NOT_THERE * keys
+        chosen = random.Random(1).sample(range(population), keys)
         names = folder / "gone.txt"
         names.write_text("".join(f"key-{number:012}\n" for number in chosen))
         arguments += ["-o", "subscribe=history", "--keys", str(names)]

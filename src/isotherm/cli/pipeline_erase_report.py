@@ -43,11 +43,11 @@ def print_plan(
                         **{name: row[name] for name in shown},
                         "unreachable": [
                             {
-                                "start_offset": each.start_offset,
-                                "end_offset": each.end_offset,
-                                "reason": each.reason,
+                                "start_offset": missed.start_offset,
+                                "end_offset": missed.end_offset,
+                                "reason": missed.reason,
                             }
-                            for each in plan.unreachable[report.partition]
+                            for missed in plan.unreachable[report.partition]
                         ],
                     }
                     for row, report in zip(rows, reports, strict=True)
@@ -85,10 +85,10 @@ def print_undecoded(reports: list[PartitionReport]) -> None:
 
 def print_unreachable(plan: ErasurePlan) -> None:
     lines = [
-        f"not reached: {partition} offsets {each.start_offset} to {each.end_offset - 1}:"
-        f" {each.reason}"
+        f"not reached: {partition} offsets {missed.start_offset} to {missed.end_offset - 1}:"
+        f" {missed.reason}"
         for partition, unreachable in plan.unreachable.items()
-        for each in unreachable
+        for missed in unreachable
     ]
     for line in lines[:LINES_SHOWN_MAX]:
         console().print(line)

@@ -232,7 +232,7 @@ def _print_runs(reports: list[CopyReport], ended_at: str, *, as_json: bool) -> N
     from isotherm.spark.jobs.moved_offsets import TranslatedOffset
 
     partitions = [row for report in reports for row in report.partitions]
-    groups = [each._asdict() for report in reports for each in report.groups]
+    groups = [translated._asdict() for report in reports for translated in report.groups]
     if as_json:
         print_json(
             {

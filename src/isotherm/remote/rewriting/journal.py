@@ -323,8 +323,8 @@ def decode_journal(data: bytes) -> RewriteJournal:
             keep_old_ms=members["keepOldMs"],
             replacements=replacements,
             new_segments=tuple(
-                NewSegment(_segment(each["new"]), _bytes(each["manifest"]))
-                for each in members["newSegments"]
+                NewSegment(_segment(segment["new"]), _bytes(segment["manifest"]))
+                for segment in members["newSegments"]
             ),
             reason=members["reason"],
         )

@@ -44,7 +44,7 @@ def finish_copy(
     # Whatever a crash leaves committed is a prefix of the log, which is correct for readers.
     for replacement in replacements:
         storage.commit_log_segment_data(replacement.new, replacement.manifest)
-    delete_staged(storage, run, kept=[each.new.segment_id for each in replacements])
+    delete_staged(storage, run, kept=[replacement.new.segment_id for replacement in replacements])
     journals.forget(run)
 
 

@@ -171,7 +171,7 @@ class Matches:
         if not found:
             return None
         piece, first = found[0]
-        count = sum(each.count for _, each in found)
+        count = sum(values.count for _, values in found)
         return UndecodedValues(count, piece.start_offset + first.first)
 
 
@@ -359,9 +359,10 @@ def report(
         pieces = plan.pieces_of(partition)
         matching = matches.matching(pieces)
         mine = [
-            each
-            for each in staged
-            if each.replacement is not None and each.piece.segment.topic_id_partition == partition
+            staged_piece
+            for staged_piece in staged
+            if staged_piece.replacement is not None
+            and staged_piece.piece.segment.topic_id_partition == partition
         ]
         reports.append(
             PartitionReport(
@@ -373,7 +374,7 @@ def report(
                 unreachable=len(plan.unreachable[partition]),
                 undecoded=matches.undecoded_in(pieces),
                 changed=len(mine),
-                bytes_after=sum(each.bytes_written for each in mine),
+                bytes_after=sum(staged_piece.bytes_written for staged_piece in mine),
             )
         )
     return reports
@@ -399,10 +400,10 @@ def _certificate(
                 matched=matches.count(reached),
                 undecoded=0 if (dead := matches.undecoded_in(pieces)) is None else dead.count,
                 segments=tuple(
-                    _erased_segment(each)
-                    for each in staged
-                    if each.piece.segment.topic_id_partition == partition
-                    and each.replacement is not None
+                    _erased_segment(staged_piece)
+                    for staged_piece in staged
+                    if staged_piece.piece.segment.topic_id_partition == partition
+                    and staged_piece.replacement is not None
                 ),
                 unreachable=tuple(unreachable),
             )
@@ -472,11 +473,13 @@ def prove(
     matches.unpersist()
     left = {
         partition: matches.count(
-            [each for each in below if each.segment.topic_id_partition == partition]
+            [piece for piece in below if piece.segment.topic_id_partition == partition]
         )
         for partition in ends
     }
-    partitions = tuple(replace(each, left=left[each.partition]) for each in certificate.partitions)
+    partitions = tuple(
+        replace(erased, left=left[erased.partition]) for erased in certificate.partitions
+    )
     protection = read_protection(settings.written, now_ms)
     return replace(certificate, partitions=partitions, proved_ms=now_ms, protection=protection)
 
@@ -512,12 +515,12 @@ def see_old_objects(
         return certificate
     client, layout = open_for_reading(settings.written), settings.written.create_layout()
 
-    def seen(partition: TopicIdPartition, each: ErasedSegment) -> ErasedSegment:
-        if each.old_gone_ms is not None:
-            return each
-        segment_id = RemoteLogSegmentId(partition, uuid_from_text(each.old))
-        keys = layout.object_keys(place_of_segment(segment_id, each.start_offset))
-        return each if any(map(client.exists, keys)) else replace(each, old_gone_ms=now_ms)
+    def seen(partition: TopicIdPartition, segment: ErasedSegment) -> ErasedSegment:
+        if segment.old_gone_ms is not None:
+            return segment
+        segment_id = RemoteLogSegmentId(partition, uuid_from_text(segment.old))
+        keys = layout.object_keys(place_of_segment(segment_id, segment.start_offset))
+        return segment if any(map(client.exists, keys)) else replace(segment, old_gone_ms=now_ms)
 
     partitions = tuple(
         replace(

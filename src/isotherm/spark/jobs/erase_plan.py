@@ -106,15 +106,21 @@ def read_erasure_plan(
         owner = pieces[0].segment.topic_id_partition
         unreachable[owner] = _unreachable(histories, partition, reachable, error)
     bounds = read_log_bounds(options, selector.partitions if settings.in_place else None)
-    for owner, each in bounds.items():
-        end = found[owner.topic_partition][-1].end_offset if owner in unreachable else each.start
-        if each.end > end:
+    for owner, of_brokers in bounds.items():
+        end = (
+            found[owner.topic_partition][-1].end_offset
+            if owner in unreachable
+            else of_brokers.start
+        )
+        if of_brokers.end > end:
             unreachable.setdefault(owner, []).append(
-                Unreachable(start_offset=end, end_offset=each.end, reason=_ON_BROKERS)
+                Unreachable(start_offset=end, end_offset=of_brokers.end, reason=_ON_BROKERS)
             )
     log_ends = {
-        owner: each.end if selector.end_offset is None else min(each.end, selector.end_offset)
-        for owner, each in bounds.items()
+        owner: of_brokers.end
+        if selector.end_offset is None
+        else min(of_brokers.end, selector.end_offset)
+        for owner, of_brokers in bounds.items()
     }
     return ErasurePlan(planned, unreachable, _compacted(options, planned), log_ends)
 

@@ -223,7 +223,7 @@ def with_left(
             f"the run erased rows of these tables tables={','.join(table.name for table in tables)}"
             " hint='give --table for each of them'"
         )
-    return tuple(replace(each, left=now.left) for each, now in zip(tables, counted, strict=True))
+    return tuple(replace(table, left=now.left) for table, now in zip(tables, counted, strict=True))
 
 
 def _read(opened: OpenedTable) -> None:

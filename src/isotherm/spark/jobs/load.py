@@ -104,7 +104,7 @@ def load_settings(
     appends: bool = False,
 ) -> LoadSettings:
     """Settings from texts. Raises ConfigError for an unknown partitioner or codec."""
-    partitioners = [each.value for each in Partitioner]
+    partitioners = [kind.value for kind in Partitioner]
     if partitioner not in partitioners:
         raise ConfigError(f"unknown partitioner value={partitioner!r} one_of={partitioners}")
     codecs = [codec.name.lower() for codec in CompressionType]
@@ -171,7 +171,7 @@ def open_target(options: SourceOptions, topic: str, settings: LoadSettings) -> L
         raise UnsupportedVersionError(
             f"segments cannot be staged in this layout layout={store.layout}"
         )
-    partitions = sorted(brokers.partitions([topic]), key=lambda each: each.partition)
+    partitions = sorted(brokers.partitions([topic]), key=lambda owner: owner.partition)
     check_cluster_publishes(brokers)
     config = brokers.topic_config(topic)
     if config["remote.storage.enable"] != "true":

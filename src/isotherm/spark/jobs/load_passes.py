@@ -289,12 +289,12 @@ def plan_ranges(
 def _split(packed: DataFrame, ranges: Sequence[PlaceRange], *, with_data: bool) -> DataFrame:
     first: dict[int, int] = {}
     bounds: dict[int, list[int]] = {}
-    for number, each in enumerate(ranges):
-        first.setdefault(each.partition, number)
-        starts = bounds.setdefault(each.partition, [])
-        if each.from_place is not None:
-            starts.append(each.from_place)
-    first_ranges = {each: (first[each], tuple(bounds[each])) for each in first}
+    for number, place_range in enumerate(ranges):
+        first.setdefault(place_range.partition, number)
+        starts = bounds.setdefault(place_range.partition, [])
+        if place_range.from_place is not None:
+            starts.append(place_range.from_place)
+    first_ranges = {partition: (first[partition], tuple(bounds[partition])) for partition in first}
     splitter = functools.partial(
         packed_rows.split,
         first_ranges,
@@ -313,7 +313,9 @@ def first_offsets(
     """For each task that has rows the offset of its first record, and the number of its records.
     Offsets have no gaps."""
     if len(ranges) == len(rows):
-        counts = {each.task: row.records for each, row in zip(ranges, rows, strict=True)}
+        counts = {
+            place_range.task: row.records for place_range, row in zip(ranges, rows, strict=True)
+        }
     else:
         split = _split(packed, ranges, with_data=False)
         counts = {row["task"]: row["records"] for row in _records_of_tasks(split)}
@@ -359,7 +361,10 @@ def write_all(
         if row.segment is not None
     ]
     segments.sort(
-        key=lambda each: (str(each.metadata.topic_id_partition), each.metadata.start_offset)
+        key=lambda segment: (
+            str(segment.metadata.topic_id_partition),
+            segment.metadata.start_offset,
+        )
     )
     moved = [packed_rows.decoded(bytes(row.moved)) for row in rows if row.moved is not None]
     return WrittenHistory(segments, pa.Table.from_batches(moved, MOVED))
@@ -398,7 +403,7 @@ def _write(
         return _written_row(encode_keyed_event(staged.metadata), staged.manifest)
 
     with task_folder("isotherm-load-") as folder:
-        for task, ranges in itertools.groupby(_ranges(batches), key=lambda each: each[0]):
+        for task, ranges in itertools.groupby(_ranges(batches), key=lambda of_range: of_range[0]):
             partition, offset, count = places[task]
             writer = HistoryWriter(owners[partition], offset, settings.rules, folder)
             for _, pieces in ranges:

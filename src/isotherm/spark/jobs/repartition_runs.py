@@ -135,7 +135,7 @@ def ranges_to_copy(plan: Repartition, since: CopiedTo) -> list[OldRange]:
     """The committed offsets of the old topic behind `since`."""
     owners = plan.brokers.partitions([plan.old])
     bounds = plan.brokers.bounds([owner.topic_partition for owner in owners])
-    return old_ranges({each.partition: ends for each, ends in bounds.items()}, since.old)
+    return old_ranges({place.partition: ends for place, ends in bounds.items()}, since.old)
 
 
 def earlier_ranges(spark: SparkSession, plan: Repartition) -> DataFrame | None:
@@ -202,7 +202,7 @@ def _stage(
     if since.old and earlier is None:
         check_groups_follow(committed, ranges)
     history = StagedHistory(new_run(), [], [], MOVED.empty_table())
-    if not since.old or any(each.end > each.start for each in ranges):
+    if not since.old or any(old_range.end > old_range.start for old_range in ranges):
         rows = old_rows(spark, plan.old_texts, plan.old, ranges)
         show_step("reading records")
         with planned(rows, target, settings) as load_plan:
@@ -234,8 +234,8 @@ def _adopt(
     await_adoption(staged.target.store, list(staged.target.ends), plan.wait_s, clock)
     # Last: a group must not be sent to records that are not there yet.
     by_group: dict[str, dict[int, Offset]] = {}
-    for each in staged.report.groups:
-        by_group.setdefault(each.group, {})[each.partition] = each.offset
+    for translated in staged.report.groups:
+        by_group.setdefault(translated.group, {})[translated.partition] = translated.offset
     for group, offsets in by_group.items():
         plan.brokers.commit_offsets(group, plan.new, offsets)
 
@@ -273,7 +273,7 @@ def _ends_behind(
     new = {owner.partition: end for owner, end in target.ends.items()}
     for report in reports:
         new[report.partition.partition] += report.records
-    return CopiedTo({each.partition: each.end for each in ranges}, new)
+    return CopiedTo({old_range.partition: old_range.end for old_range in ranges}, new)
 
 
 def _translated(

@@ -64,7 +64,7 @@ def read_histories(options: SourceOptions, settings: RewriteSettings) -> TieredH
         start = bounds[partition].start if partition in bounds else 0
         log_pieces[partition] = [piece for piece in pieces if piece.end_offset > start]
     storage = storage_of_job(settings.source)
-    selected = {each: segments.get(each, ()) for each in chosen}
+    selected = {partition: segments.get(partition, ()) for partition in chosen}
     unproven = unproven_histories(storage, selected)
     if not settings.in_place:
         for error in unproven.values():

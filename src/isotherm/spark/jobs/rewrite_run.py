@@ -191,8 +191,8 @@ def check_begun_alone(
     Call when this run's journals are stored: of two runs that have found the partition free at the
     same time, the one that lists last sees the other's journal. Each may see the other's.
     """
-    listed = [each for each in journals.list_runs() if each.partition in partitions]
-    others = [each for each in listed if each.run != run]
+    listed = [found for found in journals.list_runs() if found.partition in partitions]
+    others = [found for found in listed if found.run != run]
     if not others:
         return
     for own in listed:
@@ -335,11 +335,11 @@ def recover(settings: RewriteSettings, runs: Sequence[FoundRun]) -> list[Recover
     steps = plan_recovery(runs)
     # Delete the journal that shows an incomplete run last. If it went first and a crash followed,
     # the other journals would look like those of a complete one.
-    for each in sorted(steps, key=lambda step: _is_unstaged(step.found)):
-        if each.step is RecoveryStep.UNDO:
-            undo_run(storage, journals, each.found)
-        elif each.step is RecoveryStep.FINISH:
-            finish_copy(storage, journals, each.found)
+    for recovery in sorted(steps, key=lambda step: _is_unstaged(step.found)):
+        if recovery.step is RecoveryStep.UNDO:
+            undo_run(storage, journals, recovery.found)
+        elif recovery.step is RecoveryStep.FINISH:
+            finish_copy(storage, journals, recovery.found)
     return steps
 
 
