@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 import numpy as np
 
 from isotherm.broker.metadata.access.principal import ANONYMOUS, Principal
+from isotherm.broker.server.net.frame_pool import POOLED_SIZE_MIN
 from isotherm.broker.server.net.loop_watch import OTHER, SLOW_STEP_S
 from isotherm.broker.server.net.request_memory import RequestMemory
 from isotherm.broker.server.net.tcp_state import is_reset
@@ -49,6 +50,7 @@ from isotherm.protocol.api_keys import ApiKey, api_name
 
 if TYPE_CHECKING:
     from isotherm.broker.server.net.answer_memory import AnswerMemory
+    from isotherm.broker.server.net.frame_pool import FramePool
     from isotherm.broker.server.net.loop_watch import LoopWatch
     from isotherm.broker.server.net.turns import Turns
 
@@ -158,6 +160,8 @@ class ConnectionOwner(Protocol):
     def turns(self) -> Turns[Connection]: ...
     @property
     def scratch(self) -> memoryview: ...
+    @property
+    def frames(self) -> FramePool: ...
     @property
     def frame_size_max(self) -> int: ...
     @property
@@ -509,8 +513,10 @@ class Connection(asyncio.BufferedProtocol):
         room = size if is_whole else size + SIZE_FIELD.size
         # Neither touches the pages behind the head, so an announced size whose bytes never come
         # costs no memory.
-        if room <= ALLOCATED_FRAME_SIZE_MAX:
+        if room < POOLED_SIZE_MIN:
             frame = memoryview(np.empty(room, np.uint8).data)
+        elif room <= ALLOCATED_FRAME_SIZE_MAX:
+            frame = self._owner.frames.take(room)
         else:
             frame = memoryview(mmap.mmap(-1, room))
         # Copied, since the next read of any connection fills the scratch buffer.

@@ -22,6 +22,7 @@ from isotherm.broker.server.net.acceptor import Acceptor
 from isotherm.broker.server.net.answer_memory import AnswerMemory
 from isotherm.broker.server.net.certificate_principals import PrincipalMapper
 from isotherm.broker.server.net.connection import (
+    ALLOCATED_FRAME_SIZE_MAX,
     FRAME_SIZE_WITHOUT_MEMORY,
     SCRATCH_SIZE,
     SHARED_SIZE_MAX,
@@ -32,6 +33,7 @@ from isotherm.broker.server.net.connection import (
 )
 from isotherm.broker.server.net.connection_limits import ConnectionLimits
 from isotherm.broker.server.net.connection_quota import ConnectionQuota
+from isotherm.broker.server.net.frame_pool import FramePool
 from isotherm.broker.server.net.loop_watch import LoopWatch
 from isotherm.broker.server.net.memory_relief import MemoryRelief
 from isotherm.broker.server.net.request_memory import RequestMemory
@@ -131,6 +133,7 @@ class Server:
             end=self._end_entry,
         )
         self.scratch = memoryview(bytearray(SCRATCH_SIZE))
+        self.frames = FramePool(ALLOCATED_FRAME_SIZE_MAX)
         self.write_buffer_size_max = config.connection_write_buffer_max_bytes
 
     @property

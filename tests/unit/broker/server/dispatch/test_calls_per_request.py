@@ -31,6 +31,7 @@ from isotherm.broker.metadata.metadata_records import AccessControlEntryRecord
 from isotherm.broker.server.dispatch.dispatch import Dispatcher
 from isotherm.broker.server.net.answer_memory import AnswerMemory
 from isotherm.broker.server.net.connection import Connection, Entrance
+from isotherm.broker.server.net.frame_pool import FramePool
 from isotherm.broker.server.net.loop_watch import LoopWatch
 from isotherm.broker.server.net.request_memory import RequestMemory
 from isotherm.broker.server.net.turns import Turns
@@ -102,6 +103,7 @@ class Owner:
         self.turns.left_s = math.inf
         self.answers: AnswerMemory[Connection] = AnswerMemory(-1, (), lambda: 0.0, lambda _: None)
         self.scratch = memoryview(bytearray(64 * 1024))
+        self.frames = FramePool(1 << 20)
         apis = {
             key: api if repeats else dataclasses.replace(api, repetition=None)
             for key, api in APIS.items()

@@ -1,0 +1,43 @@
+"""Buffers of large frames, used again once nothing refers to their bytes.
+
+The allocator returns the memory of a large frame to the system, so that up to a third of the pages
+of the next one are new (docs/decisions/0318). The pool keeps the first buffers that it makes.
+Whether one is free is known from its references: every view of a frame, and every view of a part of
+it, holds one, in whichever thread it is.
+
+Event loop thread only.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+# From here on frames come from the pool: the allocator has the memory of smaller ones ready.
+POOLED_SIZE_MIN = 256 * 1024
+# So many buffers are kept. A producer has five requests under way.
+BUFFERS_MAX = 8
+
+# That of the pool's list, of the loop's variable, and of the call's argument.
+_REFERENCES_OF_A_FREE_ONE = 3
+
+
+class FramePool:
+    """All buffers have `size_max` bytes, of which only those that frames have reached take memory:
+    at most BUFFERS_MAX times `size_max`."""
+
+    def __init__(self, size_max: int) -> None:
+        self.size_max = size_max
+        self._buffers: list[np.ndarray[tuple[int], np.dtype[np.uint8]]] = []
+
+    def take(self, size: int) -> memoryview:
+        """A buffer of `size` bytes, which are of an earlier frame. `size` is at most `size_max`."""
+        for each in self._buffers:
+            if sys.getrefcount(each) == _REFERENCES_OF_A_FREE_ONE:
+                return each.data[:size]
+        if len(self._buffers) >= BUFFERS_MAX:
+            return np.empty(size, np.uint8).data
+        buffer = np.empty(self.size_max, np.uint8)
+        self._buffers.append(buffer)
+        return buffer.data[:size]
