@@ -12,7 +12,7 @@ KIPs      98 · 664 · 890
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -54,8 +54,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         code if isinstance(code, ErrorCode) else await _code_once_committed(code)
         for code in appended
     ]
-    answers = iter(codes)
-    return _response(context, request, lambda: next(answers))
+    return _response(context, request, iter(codes))
 
 
 def _end_marker(context: RequestContext, marker: Any) -> EndMarker:
@@ -89,8 +88,8 @@ async def _code_once_committed(committed: asyncio.Future[None]) -> ErrorCode:
     return ErrorCode.none
 
 
-def _response(context: RequestContext, request: Any, next_code: Callable[[], ErrorCode]) -> Any:
-    """The response. `next_code` is called for each partition, in the order of the request."""
+def _response(context: RequestContext, request: Any, codes: Iterator[ErrorCode]) -> Any:
+    """The response. `codes` has one for each partition, in the order of the request."""
     return context.response(
         {
             "markers": [
@@ -100,7 +99,7 @@ def _response(context: RequestContext, request: Any, next_code: Callable[[], Err
                         {
                             "name": topic.name,
                             "partitions": [
-                                {"partition_index": index, "error_code": next_code()}
+                                {"partition_index": index, "error_code": next(codes)}
                                 for index in topic.partition_indexes
                             ],
                         }

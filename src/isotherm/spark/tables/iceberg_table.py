@@ -10,23 +10,16 @@ So the next run completes a run that was killed between the two commits.
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import types
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import (
     PARTITION_FIELD_ID_START,
     UNPARTITIONED_PARTITION_SPEC,
@@ -37,9 +30,10 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform, Transform
 
-from isotherm.errors import ConfigError, RemoteStorageError, TableOvertakenError
+from isotherm.errors import ConfigError, TableOvertakenError
 from isotherm.spark.tables.erasable_files import ErasableFiles
 from isotherm.spark.tables.iceberg_erasure import IcebergErasure
+from isotherm.spark.tables.iceberg_files import arrow_columns, check_column_names, place_of
 from isotherm.spark.tables.iceberg_snapshots import (
     DEAD_LETTERS,
     OF_SNAPSHOT,
@@ -77,38 +71,6 @@ _OF_METADATA = {
     "write.metadata.previous-versions-max": "100",
 }
 _TRANSFORMS: dict[str, Transform[Any, Any]] = {HOUR: HourTransform(), DAY: DayTransform()}
-_map: Any = pa.map_  # the stubs do not know fields
-
-
-@dataclass(frozen=True)
-class IcebergPlace:
-    """The data folder of an Iceberg table."""
-
-    io: FileIO
-    folder: str
-
-    def put(self, name: str, path: Path) -> str:
-        """Put a file. Raises RemoteStorageError if the store fails. The partial file is then
-        deleted, unless that fails too."""
-        location = f"{self.folder}/{name}"
-        try:
-            with path.open("rb") as source, self.io.new_output(location).create() as target:
-                shutil.copyfileobj(source, target)
-        except OSError as error:
-            with suppress(OSError):
-                self.io.delete(location)
-            raise RemoteStorageError(
-                f"a file of the table cannot be written file={location}"
-                f" size={path.stat().st_size} reason={error.strerror or str(error)!r}"
-            ) from error
-        return location
-
-    def open(self, name: str) -> Any:
-        return self.io.new_input(name).open()
-
-    def delete(self, files: Sequence[str]) -> None:
-        for file in files:
-            self.io.delete(file)
 
 
 class IcebergTable:
@@ -169,10 +131,10 @@ class IcebergTable:
         return dict(self._covered)
 
     def types(self) -> DecodedTypes:
-        return decoded_types(_arrow_schema(self._known))
+        return decoded_types(arrow_columns(self._known))
 
     def data_files(self) -> list[str]:
-        _check_column_names(self._known, self.name)
+        check_column_names(self._known, self.name)
         hint = "rewrite the files, or read the table by an engine that knows Iceberg"
         return [file.file_path for file in whole_files(self._known, self.name, hint)]
 
@@ -187,11 +149,11 @@ class IcebergTable:
                     raise overtaken(self.name) from error
             dead = self._dead_table()
         return FilePlaces(
-            _place(self._known),
-            checked_columns(_arrow_schema(self._known), rows_schema(types), self.name),
-            _place(dead),
-            checked_columns(_arrow_schema(dead), dead_schema(), self.name),
-            _arrow_schema(self._known),
+            place_of(self._known),
+            checked_columns(arrow_columns(self._known), rows_schema(types), self.name),
+            place_of(dead),
+            checked_columns(arrow_columns(dead), dead_schema(), self.name),
+            arrow_columns(self._known),
             stored_identity(self._known.properties, self.name).partition_by,
         )
 
@@ -240,26 +202,14 @@ class IcebergTable:
 
     def kept(self) -> list[IcebergKept]:
         """The table of rows and the table of dead letters, for upkeep."""
-
-        def kept(name: str, load: Callable[[], Table], *, carried: str, needed: str) -> IcebergKept:
-            return IcebergKept(
-                name,
-                load,
-                place=_place,
-                schema=_arrow_schema,
-                check=lambda table: _check_column_names(table, self.name),
-                carried=(carried,),
-                needed=needed,
-            )
-
         return [
-            kept(
+            IcebergKept(
                 self.name,
                 lambda: self._catalog.load_table(self._identifier),
                 carried=OFFSETS,
                 needed=DEAD_LETTERS,
             ),
-            kept(
+            IcebergKept(
                 self.name + DEAD_LETTERS_SUFFIX,
                 self._dead_table,
                 carried=OF_SNAPSHOT,
@@ -317,48 +267,6 @@ def _partition_spec(schema: Schema, partition_by: str) -> PartitionSpec:
     )
 
 
-def _check_column_names(table: Table, name: str) -> None:
-    """Raise ConfigError if a column was renamed. Spark finds columns in files by name, Iceberg by
-    field id, so older files would have it under another name."""
-    ids: dict[str, int] = {}
-    names: dict[int, str] = {}
-    for schema in table.metadata.schemas:
-        for column in schema.column_names:
-            field_id = schema.find_field(column).field_id
-            if (
-                ids.setdefault(column, field_id) != field_id
-                or names.setdefault(field_id, column) != column
-            ):
-                raise ConfigError(
-                    f"a column of the table was renamed or made anew table={name} column={column}"
-                    " hint='read it by an engine that knows Iceberg, or make the table anew, under"
-                    " another name with --table'"
-                )
-
-
-def _place(table: Table) -> IcebergPlace:
-    return IcebergPlace(table.io, table.location_provider().new_data_location("")[:-1])
-
-
-def _arrow_schema(table: Table) -> pa.Schema:
-    """The table's columns as Arrow types, not the large ones, with field ids."""
-    return pa.schema([f.with_type(_small(f.type)) for f in schema_to_pyarrow(table.schema())])
-
-
 def _decoded_columns(types: DecodedTypes) -> pa.Schema:
     columns = rows_schema(types)
     return pa.schema([columns.field(name) for name in KeyValue._fields if name in columns.names])
-
-
-def _small(kind: pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.StructType):
-        return pa.struct([field.with_type(_small(field.type)) for field in kind])
-    if isinstance(kind, pa.ListType | pa.LargeListType):
-        return pa.list_(kind.value_field.with_type(_small(kind.value_type)))
-    if isinstance(kind, pa.MapType):
-        inner = (kind.key_field, kind.item_field)
-        small: pa.DataType = _map(*(each.with_type(_small(each.type)) for each in inner))
-        return small
-    if types.is_large_string(kind):
-        return pa.string()
-    return pa.binary() if types.is_large_binary(kind) else kind

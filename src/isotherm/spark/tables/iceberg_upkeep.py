@@ -15,11 +15,13 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 
 from isotherm.errors import ConfigError, TableOvertakenError
+from isotherm.spark.tables.iceberg_files import arrow_columns, check_column_names, place_of
 from isotherm.spark.tables.iceberg_snapshots import (
     COMMIT_TRIES,
     FileChange,
     ancestors,
     commit_snapshot,
+    newest_with,
     note_of,
     translated,
     whole_files,
@@ -34,41 +36,28 @@ class IcebergKept:
     """One Iceberg table in the driver, in the state of its last read. Not thread-safe.
 
     A topic has two: one of rows, one of dead letters.
-    `load` reads the table. A snapshot of upkeep repeats the notes `carried` of the newest snapshot
-    that has them. The next run needs the newest snapshot with the note `needed`, which must not
-    expire. `place`, `schema` and `check` are the same as for runs.
+    `load` reads the table. A snapshot of upkeep repeats the note `carried` of the newest snapshot
+    that has it. The next run needs the newest snapshot with the note `needed`, which must not
+    expire.
     """
 
-    def __init__(
-        self,
-        name: str,
-        load: Callable[[], Table],
-        *,
-        place: Callable[[Table], Place],
-        schema: Callable[[Table], pa.Schema],
-        check: Callable[[Table], None],
-        carried: Sequence[str],
-        needed: str,
-    ) -> None:
+    def __init__(self, name: str, load: Callable[[], Table], *, carried: str, needed: str) -> None:
         self.name = name
         self._load = load
-        self._place = place
-        self._schema = schema
-        self._check = check
         self._carried = carried
         self._needed = needed
         self._table: Table | None = None
 
     @property
     def place(self) -> Place:
-        return self._place(self._known)
+        return place_of(self._known)
 
     @property
     def schema(self) -> pa.Schema:
         """The schema of new files: all columns of the table, including those that other programs
         added.
         """
-        return self._schema(self._known)
+        return arrow_columns(self._known)
 
     def read(self) -> None:
         """Read the current state of the table."""
@@ -78,7 +67,7 @@ class IcebergKept:
     def files(self) -> list[DataFile]:
         """The files of the table. Raises ConfigError if rows were deleted without rewriting their
         files, or columns were renamed."""
-        self._check(self._known)
+        check_column_names(self._known, self.name)
         hint = "rewrite the files by the engine that deleted the rows"
         return [self._described(file) for file in whole_files(self._known, self.name, hint)]
 
@@ -97,7 +86,8 @@ class IcebergKept:
         def summary() -> Mapping[str, str]:
             if check is not None:
                 check()
-            return _newest_notes(self._known, self._carried)
+            newest = newest_with(self._known, self._carried)
+            return {} if newest is None else {self._carried: note_of(newest, self._carried) or ""}
 
         with translated("the table cannot be written"):
             change = FileChange(added, removed, keeps_rows=keeps_rows)
@@ -183,16 +173,6 @@ class IcebergKept:
         except CommitFailedException:
             return False
         return True
-
-
-def _newest_notes(table: Table, names: Iterable[str]) -> dict[str, str]:
-    notes: dict[str, str] = {}
-    for snapshot in ancestors(table):
-        for name in names:
-            note = note_of(snapshot, name)
-            if note is not None:
-                notes.setdefault(name, note)
-    return notes
 
 
 def expirable_snapshots(table: Table, before_ms: TimestampMs, needed: str) -> list[Snapshot]:

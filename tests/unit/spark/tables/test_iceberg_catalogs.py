@@ -13,7 +13,7 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from isotherm.errors import ConfigError, RemoteStorageError
 from isotherm.spark.tables import iceberg_catalogs
 from isotherm.spark.tables.iceberg_catalogs import open_catalog
-from isotherm.spark.tables.iceberg_table import IcebergPlace
+from isotherm.spark.tables.iceberg_files import IcebergPlace
 
 REST = {"type": "rest", "uri": "http://catalog"}
 
@@ -97,4 +97,4 @@ def test_a_file_that_cannot_be_put_is_named_and_leaves_nothing(
         place.put("timestamp_day=2026-01-01/x.parquet", source)
     assert f"file=file://{lake}/timestamp_day=2026-01-01/x.parquet size=100" in str(refused.value)
     assert "No space left on device" in str(refused.value)
-    assert [each for each in lake.rglob("*") if each.is_file()] == []
+    assert [path for path in lake.rglob("*") if path.is_file()] == []

@@ -14,12 +14,11 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.metadata.quorum.broker_lifecycle import BrokerState, HeartbeatAnswer, Lifecycle
 from isotherm.broker.metadata.quorum.controller_connection import ControllerConnection
-from isotherm.broker.metadata.quorum.registration import reason_to_wait
+from isotherm.broker.metadata.quorum.registration import reason_to_wait, refusal
 from isotherm.broker.threads.step_thread import StepThread
 from isotherm.clock import Clock
 from isotherm.errors import (
     BrokerUnreachableError,
-    ConfigError,
     LogDirFailedError,
     PeerDisconnectedError,
     PeerTimeoutError,
@@ -86,17 +85,11 @@ class BrokerHeartbeats:
     def is_fenced(self) -> bool:
         return self._lifecycle.is_fenced
 
-    def register(
-        self,
-        request: Any,
-        *,
-        timeout_s: float,
-        refusal: Callable[[ErrorCode], ConfigError | None],
-    ) -> int:
+    def register(self, request: Any, *, timeout_s: float) -> int:
         """Register with the active controller; returns the broker epoch.
 
         Retries until `timeout_s` has passed, then raises BrokerUnreachableError with the last
-        reason. Raises the ConfigError of `refusal` at once if a retry cannot help, and
+        reason. Raises ConfigError at once if a retry cannot help, and
         PeerDisconnectedError at a stop.
         """
         deadline_s = self._clock.monotonic_s() + timeout_s
@@ -119,7 +112,7 @@ class BrokerHeartbeats:
                     self.broker_epoch,
                 )
                 return self.broker_epoch
-            refused = refusal(response.error_code)
+            refused = refusal(response.error_code, request)
             if refused is not None:
                 raise refused
             reason = reason_to_wait(response.error_code)

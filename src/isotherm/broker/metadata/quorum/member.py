@@ -55,7 +55,7 @@ from isotherm.broker.metadata.quorum.metadata_fetch import Observer
 from isotherm.broker.metadata.quorum.observer import MetadataObserver
 from isotherm.broker.metadata.quorum.producer_ids import ProducerIdBlocks
 from isotherm.broker.metadata.quorum.quorum_metadata import Publication, QuorumMetadata
-from isotherm.broker.metadata.quorum.registration import refusal, registration_request
+from isotherm.broker.metadata.quorum.registration import registration_request
 from isotherm.broker.metadata.quorum.snapshots import SnapshotFiles
 from isotherm.broker.surroundings import Surroundings
 from isotherm.client.listener_security import controller_security
@@ -210,7 +210,6 @@ class QuorumMember:
         return self._heartbeats.register(
             request,
             timeout_s=self._config.quorum.initial_broker_registration_timeout_ms / 1000,
-            refusal=partial(refusal, config=self._config, cluster_id=self._identity.cluster_id),
         )
 
     def publish_on(self, executor: Executor) -> None:

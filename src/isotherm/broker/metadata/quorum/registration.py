@@ -101,9 +101,9 @@ def registration_request(
     )
 
 
-def refusal(error: ErrorCode, config: BrokerConfig, cluster_id: str) -> ConfigError | None:
+def refusal(error: ErrorCode, request: Any) -> ConfigError | None:
     """The error for a refused registration that no retry can help; None if a retry may help."""
-    place = f"broker_id={config.node_id} cluster_id={cluster_id}"
+    place = f"broker_id={request.broker_id} cluster_id={request.cluster_id}"
     if error == ErrorCode.inconsistent_cluster_id:
         return ConfigError(f"the controllers are of another cluster than this broker {place}")
     if error == ErrorCode.unsupported_version:

@@ -6,7 +6,6 @@ import queue
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from isotherm.broker.metadata.quorum.broker_lifecycle import BrokerState
 from isotherm.broker.metadata.quorum.controller_connection import ControllerConnection
 from isotherm.broker.metadata.quorum.controller_discovery import QuorumLeader
 from isotherm.broker.metadata.quorum.heartbeats import BrokerHeartbeats
-from isotherm.broker.metadata.quorum.registration import refusal, registration_request
+from isotherm.broker.metadata.quorum.registration import registration_request
 from isotherm.client.node_connection import NodeConnection
 from isotherm.clock import SystemClock
 from isotherm.config.server_properties import parse_broker_config
@@ -134,11 +133,7 @@ def heartbeats(
 
 
 def register(heartbeats: BrokerHeartbeats) -> int:
-    return heartbeats.register(
-        REQUEST,
-        timeout_s=PATIENT_S,
-        refusal=partial(refusal, config=CONFIG, cluster_id="cluster"),
-    )
+    return heartbeats.register(REQUEST, timeout_s=PATIENT_S)
 
 
 def test_registration_says_what_kafka_demands(controller, heartbeats):
