@@ -346,7 +346,7 @@ class _WarehouseTables:
 
     def dead_letters(self, table: tuple[str, str]) -> DeadLetters:
         from isotherm.spark.tables.folder_listing import open_folder_table
-        from isotherm.spark.tables.iceberg_dead_letters import read_dead_letters
+        from isotherm.spark.tables.iceberg_listing import read_dead_letters
 
         table_format, name = table
         folder = self._folder()

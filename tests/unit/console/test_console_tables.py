@@ -17,11 +17,10 @@ from isotherm.cli import console as console_command
 from isotherm.clock import SystemClock
 from isotherm.console.table_pages import table_row
 from isotherm.errors import RemoteStorageError
-from isotherm.spark.tables import dead_letters, iceberg_dead_letters
+from isotherm.spark.tables import dead_letters, iceberg_listing
 from isotherm.spark.tables.dead_letters import DeadLetters
 from isotherm.spark.tables.iceberg_catalogs import open_catalog
-from isotherm.spark.tables.iceberg_dead_letters import read_dead_letters
-from isotherm.spark.tables.iceberg_listing import list_topic_tables
+from isotherm.spark.tables.iceberg_listing import list_topic_tables, read_dead_letters
 from isotherm.spark.tables.listed_table import ListedTable
 from isotherm.spark.tables.open_table import TablePlace, open_table
 from isotherm.spark.tables.topic_table import Identity, TableCommit
@@ -194,7 +193,7 @@ def test_dead_letters_are_read_within_bounds(lake: Lake, monkeypatch: pytest.Mon
 
     def bounded(name: str, value: int) -> DeadLetters:
         with monkeypatch.context() as patch:
-            module = iceberg_dead_letters if name.startswith("MANIFEST") else dead_letters
+            module = iceberg_listing if name.startswith("MANIFEST") else dead_letters
             patch.setattr(module, name, value)
             return tables.dead_letters(("iceberg", "kafka.orders"))
 

@@ -1,5 +1,6 @@
-"""Lists the tables of topics in an Iceberg catalog, without Spark. It reads the metadata of each
-table, and no data file.
+"""Lists the tables of topics in an Iceberg catalog, and reads their newest dead letters, without
+Spark. The list takes the metadata of each table, and no data file. The letters are read within
+named bounds.
 """
 
 from __future__ import annotations
@@ -7,16 +8,23 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.manifest import ManifestContent, ManifestEntry
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
 from isotherm.errors import ConfigError
+from isotherm.spark.tables import dead_letters
+from isotherm.spark.tables.dead_letters import DeadLetterReading, DeadLetters
 from isotherm.spark.tables.iceberg_snapshots import OFFSETS, newest_with, note_of, translated
 from isotherm.spark.tables.listed_table import TABLES_MAX, ListedTable
 from isotherm.spark.tables.topic_table import DEAD_LETTERS_SUFFIX, Identity, stored_identity
+
+MANIFEST_BYTES_MAX = 16 * 1024 * 1024
+"""The most bytes of the manifests in which the newest files are looked up."""
 
 
 def list_topic_tables(catalog: Catalog) -> list[ListedTable]:
@@ -74,3 +82,40 @@ def _rows(table: Table) -> int | None:
         return 0
     summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
     return int(summary["total-records"]) if "total-records" in summary else None
+
+
+def read_dead_letters(catalog: Catalog, name: str) -> DeadLetters:
+    """The newest dead letters of the table `name`. Raises RemoteStorageError if the catalog or the
+    store fails, or if a file is not one of dead letters."""
+    with translated("the dead letters cannot be read"):
+        try:
+            table = catalog.load_table(name + DEAD_LETTERS_SUFFIX)
+        except NoSuchTableError:
+            return DeadLetters()
+        reading = DeadLetterReading()
+        for entry in _newest_files(table):
+            if not reading.has_room:
+                break
+            path = entry.data_file.file_path
+            opened: Any = table.io.new_input(path).open()
+            with opened as source:
+                reading.read(source, path)
+        return reading.result()
+
+
+def _newest_files(table: Table) -> list[ManifestEntry]:
+    """The dead_letters.FILES_MAX newest data files, the newest first."""
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return []
+    manifests = [m for m in snapshot.manifests(table.io) if m.content == ManifestContent.DATA]
+    entries: list[ManifestEntry] = []
+    left = MANIFEST_BYTES_MAX
+    for manifest in sorted(manifests, key=lambda m: m.sequence_number, reverse=True):
+        left -= manifest.manifest_length
+        if left < 0 or len(entries) >= dead_letters.FILES_MAX:
+            break
+        entries += manifest.fetch_manifest_entry(table.io)
+    return sorted(entries, key=lambda e: e.sequence_number or 0, reverse=True)[
+        : dead_letters.FILES_MAX
+    ]
