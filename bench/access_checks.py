@@ -189,8 +189,8 @@ def make_acls(server: Server) -> None:
     every = list(bindings())
     for start in range(0, len(every), ACLS_IN_A_REQUEST):
         made = admin.create_acls(every[start : start + ACLS_IN_A_REQUEST])
-        for each in made.values():
-            each.result(TIMEOUT_S)
+        for future in made.values():
+            future.result(TIMEOUT_S)
 
 
 def measure(server: Server, round_trips: int) -> Metrics:
@@ -243,7 +243,7 @@ def tables(
             ("latency_p50_us", "wait for both, p50"),
         ):
             kinds = [requests[f"{side}-{kind}"][metric] for kind in (WITHOUT, WITH)]
-            cells = [f"{each['median']:.0f} ({each['spread']:.0%})" for each in kinds]
+            cells = [f"{kind['median']:.0f} ({kind['spread']:.0%})" for kind in kinds]
             rows.append([side, text, *cells, f"{kinds[1]['median'] / kinds[0]['median']:.3f}"])
     return [
         {

@@ -123,7 +123,7 @@ class Cluster:
 
     def await_isr(self, topic: str, expected: set[int], partitions: int = 1) -> None:
         wait_until(
-            lambda: all(self.in_sync(topic, each) == expected for each in range(partitions)),
+            lambda: all(self.in_sync(topic, number) == expected for number in range(partitions)),
             f"in-sync replicas {expected} of {topic}",
             TIMEOUT_S,
         )
@@ -141,7 +141,7 @@ class Cluster:
         answer = ask(server, frame, timeout_s=60)
         assert isinstance(answer, bytes), answer
         found = outcomes(read_answer(ALTER_PARTITION_REASSIGNMENTS, 0, answer))
-        assert all(each.error_code == 0 for each in found.values()), found
+        assert all(result.error_code == 0 for result in found.values()), found
 
 
 class BrokersUsage:

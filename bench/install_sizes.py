@@ -46,7 +46,7 @@ def _print_row(wheel: Path, extras: str, environment: Path) -> None:
     _run(*pip, "install", "-c", str(ROOT / "constraints.txt"), what)
     after = os.times()
     seconds = sum(after[2:4]) - sum(before[2:4])
-    size = sum(each.lstat().st_size for each in environment.rglob("*") if not each.is_dir())
+    size = sum(path.lstat().st_size for path in environment.rglob("*") if not path.is_dir())
     count = sum(1 for _ in environment.glob("lib/python*/site-packages/*.dist-info"))
     name = f"`isotherm[{extras}]`" if extras else "`isotherm`"
     print(f"| {name} | {count} | {size / 1e6:.0f} | {seconds:.0f} |", flush=True)

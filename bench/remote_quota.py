@@ -66,7 +66,7 @@ def measure_fetch(broker: EmbeddedBroker, seconds: float) -> float:
         consumer.consume(1000, 0.1)
     began = time.perf_counter()
     while (elapsed := time.perf_counter() - began) < seconds:
-        size += sum(len(each.value() or b"") for each in consumer.consume(1000, 0.1))
+        size += sum(len(message.value() or b"") for message in consumer.consume(1000, 0.1))
     consumer.close()
     return size / elapsed
 

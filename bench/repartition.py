@@ -91,7 +91,9 @@ def copy_by_client(servers: str, old: str, new: str) -> None:
             "enable.partition.eof": True,
         }
     )
-    consumer.assign([TopicPartition(old, each, OFFSET_BEGINNING) for each in range(OLD_PARTITIONS)])
+    consumer.assign(
+        [TopicPartition(old, number, OFFSET_BEGINNING) for number in range(OLD_PARTITIONS)]
+    )
     producer = new_producer(servers)
     ended: set[int | None] = set()
     while len(ended) < OLD_PARTITIONS:
@@ -121,8 +123,8 @@ def ends_of(servers: str, topic: str) -> int:
     """The number of records of the new topic."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "ends"})
     ends = [
-        consumer.get_watermark_offsets(TopicPartition(topic, each), TIMEOUT_S)[1]
-        for each in range(NEW_PARTITIONS)
+        consumer.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S)[1]
+        for number in range(NEW_PARTITIONS)
     ]
     consumer.close()
     return sum(ends)

@@ -207,7 +207,9 @@ def _consumer(bootstrap_server: str, topic: str, records: int) -> None:
     sys.stdin.readline()
     taken, began_s = 0, 0.0
     while taken < records:
-        messages = [each for each in consumer.consume(BATCH_RECORDS, 0.5) if each.error() is None]
+        messages = [
+            message for message in consumer.consume(BATCH_RECORDS, 0.5) if message.error() is None
+        ]
         if messages:
             began_s = began_s or time.time()
             taken += len(messages)

@@ -150,7 +150,7 @@ def measure(server: Server, seconds: float, history_gb: float, share: float) -> 
         "tail_read_mb": round(tail_mb),
         "publish_p99_ms": [round(each["publish_p99_ms"], 1) for each in rounds.ended],
         "quarters": quarters(samples),
-        "samples": [[round(value, 1) for value in each] for each in samples],
+        "samples": [[round(value, 1) for value in sample] for sample in samples],
     }
 
 
@@ -173,7 +173,7 @@ def plot(samples: Sequence[Sample]) -> str:
     return over_time(
         "minutes",
         {
-            title: [(each.seconds / 60, float(getattr(each, name))) for each in samples]
+            title: [(sample.seconds / 60, float(getattr(sample, name))) for sample in samples]
             for title, name in PANELS.items()
         },
     )

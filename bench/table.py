@@ -246,7 +246,7 @@ def measure_making(bench: Bench, topic: str, value: str, rounds: int) -> dict[st
             used = {**spark.cpu_s(), "broker": broker.cpu_s() - of_broker}
             rows = count()
             assert rows == bench.records, (name, rows)
-            written = sum(each.stat().st_size for each in lake.rglob("*.parquet"))
+            written = sum(path.stat().st_size for path in lake.rglob("*.parquet"))
             shutil.rmtree(lake)
             if round_number:
                 size, cpu_s = bench.sizes[topic], sum(used.values())
