@@ -235,7 +235,7 @@ def test_acls_are_disabled(broker, version):
         "permission_type": 3,
     }
     created = broker.call(ApiKey.CREATE_ACLS, version, creations=[acl, acl]).results
-    assert [(each.error_code, each.error_message) for each in created] == [disabled] * 2
+    assert [(result.error_code, result.error_message) for result in created] == [disabled] * 2
     wanted = {
         "resource_type_filter": 1,
         "resource_name_filter": None,
@@ -245,7 +245,7 @@ def test_acls_are_disabled(broker, version):
         "permission_type": 1,
     }
     deleted = broker.call(ApiKey.DELETE_ACLS, version, filters=[wanted]).filter_results
-    assert [(each.error_code, each.error_message) for each in deleted] == [disabled]
+    assert [(result.error_code, result.error_message) for result in deleted] == [disabled]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

@@ -80,7 +80,7 @@ def outcome(
             answers.append((client if repeats else Client(parts, repeats=True)).ask(request))
         for index in (0, 1):
             log = parts.partition(index).log
-            stored.append(b"".join(each.log_path.read_bytes() for each in log.segments()))
+            stored.append(b"".join(segment.log_path.read_bytes() for segment in log.segments()))
         traffic.update(vars_of(parts.services.traffic.topics["t"]))
 
     parts.run(scenario)
@@ -224,7 +224,7 @@ def test_partition_of_a_topic_that_was_created_again_is_found_anew(parts: Parts)
         lead_topic(parts.replica_manager, "t", TOPIC_ID, {0: 3}, TopicConfig())
 
     answers = run_with(parts, create_again)
-    assert [error_and_offset(each) for each in answers] == [(0, 0), (0, 1), (0, 0)]
+    assert [error_and_offset(answer) for answer in answers] == [(0, 0), (0, 1), (0, 0)]
     assert parts.partition().log.log_end_offset == 1
 
 
@@ -259,7 +259,7 @@ def test_a_request_with_a_record_for_a_record_is_as_the_first(parts: Parts) -> N
         answers = [
             client.ask(produce(12, batch([b"v"] * 3), correlation_id=number)) for number in range(4)
         ]
-        assert [error_and_offset(each) for each in answers] == [(0, 0), (0, 3), (0, 6), (0, 9)]
-        assert [struct.unpack_from(">i", each, 4)[0] for each in answers] == [0, 1, 2, 3]
+        assert [error_and_offset(answer) for answer in answers] == [(0, 0), (0, 3), (0, 6), (0, 9)]
+        assert [struct.unpack_from(">i", answer, 4)[0] for answer in answers] == [0, 1, 2, 3]
 
     parts.run(scenario)

@@ -140,7 +140,7 @@ class Broker:
         assert not any(thread.is_alive() for thread in self.moves._threads)
         self.control.shutdown()
         self.log_manager.shutdown()
-        assert [error for each in self.left_to_control if (error := each.exception())] == []
+        assert [error for future in self.left_to_control if (error := future.exception())] == []
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_move_that_is_given_up_leaves_nothing_behind(broker: Broker, tmp_path: P
     assert [log_dir for _, log_dir in broker.noted] == [broker.two, broker.one]
     assert broker.replicas.future_replicas() == []
     broker.log_manager.delete_marked_files()
-    assert [each for each in (tmp_path / "two").iterdir() if each.is_dir()] == []
+    assert [path for path in (tmp_path / "two").iterdir() if path.is_dir()] == []
     broker.append()
 
 
@@ -214,10 +214,10 @@ def test_deleted_topic_is_not_moved(broker: Broker, tmp_path: Path) -> None:
     broker.on_control(lambda: delete_topic(broker.replicas, "t"))
     assert broker.replicas.future_replicas() == []
     assert all(
-        each.name.endswith("-delete")
+        path.name.endswith("-delete")
         for folder in ("one", "two")
-        for each in (tmp_path / folder).iterdir()
-        if each.is_dir()
+        for path in (tmp_path / folder).iterdir()
+        if path.is_dir()
     )
     # No assignment of a deleted replica is sent to the controller.
     assert [log_dir for _, log_dir in broker.noted] == [broker.two]
@@ -349,7 +349,7 @@ def test_move_that_is_given_up_while_its_thread_copies_another_log_is_not_begun(
         # The thread has visited both logs again.
         reads = broker.quota_reads
         wait_until(lambda: broker.quota_reads >= reads + 4)
-        begun = [each.name for log in broker.log_manager.log_dirs() for each in log.path.iterdir()]
+        begun = [path.name for log in broker.log_manager.log_dirs() for path in log.path.iterdir()]
         assert [each for each in begun if each.startswith("t-1.") and "future" in each] == []
     finally:
         goes_on.set()

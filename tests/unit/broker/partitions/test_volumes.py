@@ -38,7 +38,7 @@ def test_disk_that_hangs_holds_only_those_who_ask_for_it(tmp_path) -> None:
         cancelled = asyncio.create_task(volumes.read(hanging))
         assert (await volumes.read(other)).total_bytes > 0
         cancelled.cancel()
-        assert not any(each.done() for each in waiting)
+        assert not any(future.done() for future in waiting)
         hanging.answers.set()
         assert len(set(await asyncio.gather(*waiting))) == 1
         assert hanging.reads == 1

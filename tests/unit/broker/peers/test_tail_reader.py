@@ -39,7 +39,7 @@ def test_a_leader_that_does_not_answer_is_an_error_that_each_client_retries(
         answers = asyncio.run(reader.read(requests, TailTerms(0, 1, 1000, 0)))
     finally:
         reader.close()
-    assert [(each.partition, each.error_code) for each in answers] == [
+    assert [(answer.partition, answer.error_code) for answer in answers] == [
         (0, ErrorCode.not_leader_or_follower),
         (1, ErrorCode.not_leader_or_follower),
     ]

@@ -85,9 +85,9 @@ class Broker:
         )
         (group,) = answer.groups
         return {
-            (topic.topic_name, each.partition_index): (each.start_offset, each.lag)
+            (topic.topic_name, partition.partition_index): (partition.start_offset, partition.lag)
             for topic in group.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
 
     def metric(self, name: str) -> dict[str, float]:
@@ -159,7 +159,7 @@ def test_states_that_cannot_be_begun_are_begun_by_a_later_heartbeat(run: Any) ->
         async def fail(requests: Any) -> Any:
             answers = await asked(requests[:1])
             error = PeerDisconnectedError("the coordinator is away")
-            return {**dict.fromkeys((each.key for each in requests), error), **answers}
+            return {**dict.fromkeys((request.key for request in requests), error), **answers}
 
         persister.initialize = fail  # type: ignore[method-assign]
         joined = await broker.beat("a")
@@ -188,7 +188,7 @@ def test_a_group_that_goes_during_an_initialization_stays_away(run: Any) -> None
         await broker.beat("a")
         await broker.beat("a", -1)
         deleted = await broker.call(ApiKey.DELETE_GROUPS, 2, groups_names=["g"])
-        assert [each.error_code for each in deleted.results] == [E.none]
+        assert [result.error_code for result in deleted.results] == [E.none]
         going_on.set()
         await broker.settle()
         listed = await broker.call(ApiKey.LIST_GROUPS, 5, states_filter=(), types_filter=())

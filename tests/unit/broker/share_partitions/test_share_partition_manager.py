@@ -75,7 +75,7 @@ class States:
         self, requests: Sequence[ReadByLeader]
     ) -> dict[SharePartitionKey, ReadState | IsothermError]:
         await self._turns()
-        ((key, leader_epoch),) = [(each.key, each.leader_epoch) for each in requests]
+        ((key, leader_epoch),) = [(request.key, request.leader_epoch) for request in requests]
         state, fence = read_by_leader(self.states.get(key), leader_epoch, 0, 500)
         if fence is not None:
             self.states[key] = replayed(self.states[key], fence, 500)

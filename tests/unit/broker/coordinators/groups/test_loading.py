@@ -239,13 +239,15 @@ def test_log_with_holes_and_empty_batches_is_read_to_its_end(tmp_path: Path) -> 
     shard = load(log)
     assert offsets_of(shard) == {("g", 1): 11, ("g", 2): 12}
     assert shard.groups["g"].generation_id == 4
-    assert not any(shard.offsets["g"].is_unstable(TopicPartition("t", each)) for each in range(4))
+    assert not any(
+        shard.offsets["g"].is_unstable(TopicPartition("t", number)) for number in range(4)
+    )
     log.close()
 
 
 def test_records_below_the_log_start_are_not_loaded(tmp_path: Path) -> None:
     """The log may start inside a batch."""
-    records = [commit_of(each, 10 + each) for each in range(3)]
+    records = [commit_of(number, 10 + number) for number in range(3)]
     log = write_log(tmp_path / "log" / "__consumer_offsets-0", at_0=[batch(records, 0)])
     log.maybe_increment_log_start_offset(1)
     shard = load(log)

@@ -232,7 +232,7 @@ class Broker:
 
     def index_of(self, transactional_id: str = "tx") -> int:
         """The partition of `__transaction_state` whose log has the id."""
-        (index,) = (each for each in range(2) if transactional_id in self.log.read(each))
+        (index,) = (number for number in range(2) if transactional_id in self.log.read(number))
         return index
 
     def add(

@@ -87,7 +87,7 @@ class Cluster:
         self.unanswered: list[asyncio.Future[MarkerOutcome]] = []
         self._producer_ids = iter(range(1000))
         self._seen: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
-        self.coordinators = [self._coordinator(each) for each in range(BROKERS)]
+        self.coordinators = [self._coordinator(number) for number in range(BROKERS)]
         self.late = LateEvents(self.coordinators)
         self.late.moved(self.state)
         self.late.deliver_all()
@@ -136,9 +136,9 @@ class Cluster:
         return self.unanswered[-1]
 
     def answer_markers(self) -> None:
-        for each in self.unanswered:
-            if not each.done():
-                each.set_result(SETTLED)
+        for future in self.unanswered:
+            if not future.done():
+                future.set_result(SETTLED)
         self.unanswered.clear()
 
     def _check_decided(self, marker: EndMarker) -> None:

@@ -154,9 +154,9 @@ def test_stop_ends_what_waits_and_what_comes(quorum, open_channel):
     answers = [channel.send(REQUEST, timeout_s=PATIENT_S) for _ in range(3)]
     is_asked.wait()
     channel.stop()
-    for each in (*answers, channel.send(REQUEST, timeout_s=PATIENT_S)):
+    for future in (*answers, channel.send(REQUEST, timeout_s=PATIENT_S)):
         with pytest.raises(PeerDisconnectedError):
-            each.result(PATIENT_S)
+            future.result(PATIENT_S)
     is_over.set()
 
 
@@ -176,9 +176,9 @@ def test_stop_passes_over_requests_that_were_cancelled_while_they_waited(quorum,
         channel.stop()
     finally:
         is_over.set()
-    for each in (answers[0], answers[2]):
+    for future in (answers[0], answers[2]):
         with pytest.raises(PeerDisconnectedError):
-            each.result(PATIENT_S)
+            future.result(PATIENT_S)
 
 
 def test_versions_of_each_controller_are_learnt_before_it_is_asked(quorum):

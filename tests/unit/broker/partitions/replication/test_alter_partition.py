@@ -117,7 +117,7 @@ def test_one_request_has_all_that_wait(asker: Asker) -> None:
         for topic in request.topics
     ] == [(T, [0, 1]), (U, [0])]
     (first, _) = request.topics[0].partitions
-    assert [(each.broker_id, each.broker_epoch) for each in first.new_isr_with_epochs] == [
+    assert [(broker.broker_id, broker.broker_epoch) for broker in first.new_isr_with_epochs] == [
         (1, 101),
         (2, 102),
     ]

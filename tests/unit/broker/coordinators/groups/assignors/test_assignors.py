@@ -41,7 +41,7 @@ def test_uniform_shares_differ_by_one_and_the_fullest_has_the_rest() -> None:
 def test_uniform_takes_the_last_partitions_above_the_quota_away() -> None:
     """Kafka: UniformHomogeneousAssignmentBuilder.maybeRevokePartitions."""
     given = uniform.assign({"a": member(T, assigned=tuple(range(7))), "b": member(T)}, {T: 7})
-    assert given == {"a": {(T, each) for each in range(4)}, "b": {(T, 4), (T, 5), (T, 6)}}
+    assert given == {"a": {(T, number) for number in range(4)}, "b": {(T, 4), (T, 5), (T, 6)}}
 
 
 def test_uniform_moves_partitions_to_a_member_with_far_fewer() -> None:
