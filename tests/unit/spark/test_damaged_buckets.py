@@ -59,8 +59,8 @@ def check_flips(history: ModelHistory, suffix: str, count: int, seed: int) -> No
         with damage(changes):
             wrong = [
                 answer
-                for each in rng.sample(asked, 5)
-                if (answer := each.wrong_answer(history.folder))
+                for question in rng.sample(asked, 5)
+                if (answer := question.wrong_answer(history.folder))
             ]
         assert not wrong, (sorted(changes), wrong)
 
@@ -68,7 +68,7 @@ def check_flips(history: ModelHistory, suffix: str, count: int, seed: int) -> No
 def check_planted(history: ModelHistory, name: str, number: int, seed: int) -> None:
     with damage(PLANTED[name](history, number)):
         asked = questions(history, random.Random(seed), count=1)
-        wrong = [answer for each in asked if (answer := each.wrong_answer(history.folder))]
+        wrong = [answer for question in asked if (answer := question.wrong_answer(history.folder))]
     assert not wrong, (name, number, wrong)
 
 
@@ -120,7 +120,9 @@ def test_objects_of_another_topic_change_no_row_in_silence(
     for number in range(1, len(history.segments)):
         with damage(PLANTED_FROM_ANOTHER_TOPIC[name](history, other, number)):
             asked = questions(history, random.Random(number), count=1)
-            assert not [answer for each in asked if (answer := each.wrong_answer(history.folder))]
+            assert not [
+                answer for question in asked if (answer := question.wrong_answer(history.folder))
+            ]
 
 
 @pytest.mark.parametrize("name", PLANTED_FROM_ANOTHER_TOPIC)
@@ -172,7 +174,9 @@ def test_wrong_transforms_in_a_manifest_change_no_row_in_silence(
     whole, *others = questions(transformed, random.Random(3), count=1)
     with damage(PLANTED_TRANSFORMS[name](transformed, 1)):
         asked = [whole, *random.Random(name).sample(others, 2)]
-        wrong = [answer for each in asked if (answer := each.wrong_answer(transformed.folder))]
+        wrong = [
+            answer for question in asked if (answer := question.wrong_answer(transformed.folder))
+        ]
         named = None
         try:
             rows(transformed.folder, {**whole.options, **STRICT})
@@ -272,7 +276,9 @@ def test_snapshot_of_another_segment_does_not_hide_the_end(tmp_path: Path) -> No
         asked = [Question(level | {"startingOffsets": offsets}, wanted)]
         asked.append(Question(level | by_time, young))
         with damage(PLANTED["indexes-swapped"](history, len(history.segments) - 1)):
-            assert not [answer for each in asked if (answer := each.wrong_answer(history.folder))]
+            assert not [
+                answer for question in asked if (answer := question.wrong_answer(history.folder))
+            ]
 
 
 def test_transactions_that_are_open_at_the_end_of_a_sound_bucket_are_read_up_to(

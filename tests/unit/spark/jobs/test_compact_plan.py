@@ -120,7 +120,7 @@ def test_of_a_segment_that_overlaps_the_part_that_is_the_log_is_written(
     newest = np.array([1, 4])
     rewritten = compact_piece(storage, piece, newest, (), rules, segment_id, tmp_path)
     headers = [header for _, header in iterate_batches(rewritten.data.log_path.read_bytes())]
-    assert [(each.base_offset, each.records_count) for each in headers] == [(10, 2)]
+    assert [(header.base_offset, header.records_count) for header in headers] == [(10, 2)]
     new = rewritten.metadata
     assert (new.start_offset, new.end_offset_inclusive) == (10, 14)
     assert dict(new.segment_leader_epochs) == {0: 10}

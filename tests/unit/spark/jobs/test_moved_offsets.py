@@ -88,7 +88,7 @@ def test_offsets_are_translated_as_record_by_record(
     range_rows: int,
     start: int,
 ) -> None:
-    places = [old_places(each) for each in steps]
+    places = [old_places(step) for step in steps]
     starts = [start * number for number in range(len(places))]
     moved = map_of(places, starts, committed, range_rows)
     assert translated_offsets(moved, committed, owners(starts)) == model(places, starts, committed)
@@ -98,7 +98,7 @@ def test_offsets_are_translated_as_record_by_record(
 def test_a_map_made_without_the_groups_skips_nothing(
     steps: list[list[tuple[int, int]]], committed: dict[str, dict[int, int]], range_rows: int
 ) -> None:
-    places = [old_places(each) for each in steps]
+    places = [old_places(step) for step in steps]
     starts = [0] * len(places)
     moved = map_of(places, starts, {}, range_rows)
     translated = translated_offsets(moved, committed, owners(starts))
@@ -112,7 +112,7 @@ def test_a_map_made_without_the_groups_skips_nothing(
 def test_ranges_hold_each_record_once(
     steps: list[list[tuple[int, int]]], committed: dict[str, dict[int, int]], range_rows: int
 ) -> None:
-    places = [old_places(each) for each in steps]
+    places = [old_places(step) for step in steps]
     moved = map_of(places, [0] * len(places), committed, range_rows).to_pylist()
     for number, mine in enumerate(places):
         ranges = [each for each in moved if each["new_partition"] == number]

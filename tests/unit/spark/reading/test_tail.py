@@ -87,9 +87,9 @@ class Leader:
             "preferred_read_replica": -1,
             "records": memoryview(b"".join(sent)),
             "aborted_transactions": [
-                {"producer_id": each.producer_id, "first_offset": each.first_offset}
-                for each in named
-                if each.first_offset <= end and request.isolation_level
+                {"producer_id": transaction.producer_id, "first_offset": transaction.first_offset}
+                for transaction in named
+                if transaction.first_offset <= end and request.isolation_level
             ],
         }
         return {"responses": [{"topic": "a", "partitions": [partition]}]}

@@ -303,8 +303,10 @@ def test_columns_have_what_was_written_or_it_is_dead(
     payloads = [written(schema, value) for value in values]
     column, dead = decoded(codec, payloads, one_by_one=one_by_one)
     rows, unfit = expected(schema, values)
-    assert [each.place for each in dead] == unfit
-    assert all(each.reason.startswith("it does not fit its column: a ") for each in dead)
+    assert [dead_value.place for dead_value in dead] == unfit
+    assert all(
+        dead_value.reason.startswith("it does not fit its column: a ") for dead_value in dead
+    )
     assert shown(column.to_pylist()) == rows
     assert column.type == (codec.column if has_column(schema) else pa.null())
 
@@ -340,9 +342,13 @@ def test_values_that_are_not_avro_are_dead_and_others_are_not(
     ]
     is_damaged = [bad or place in unfit for place, bad in enumerate(is_damaged)]
     column, dead = decoded(codec, payloads, one_by_one=False)
-    assert {each.place for each in dead} <= {n for n, bad in enumerate(is_damaged) if bad}
+    assert {dead_value.place for dead_value in dead} <= {
+        n for n, bad in enumerate(is_damaged) if bad
+    }
     alone = [decoded(codec, [each], one_by_one=True) for each in payloads]
-    assert [each.place for each in dead] == [n for n, each in enumerate(alone) if each.dead]
+    assert [dead_value.place for dead_value in dead] == [
+        n for n, each in enumerate(alone) if each.dead
+    ]
     assert shown(column.to_pylist()) == [
         shown(each.column[0].as_py()) for each in alone if not each.dead
     ]

@@ -115,7 +115,7 @@ def test_each_number_is_exact_in_its_declared_column_or_its_value_is_dead(
     kinds = {field.name: field.type for field in known}
     assert (kinds["id"], kinds["price"]) == (pa.int64(), pa.float64())
     decoded = decode(values, known)
-    dead = {each.place for each in decoded.dead}
+    dead = {dead_value.place for dead_value in decoded.dead}
     rows = iter(decoded.column.to_pylist())
     for place, record in enumerate(records):
         typed = {name: each for name, each in record.items() if name in kinds}
@@ -172,7 +172,7 @@ def test_a_declared_integer_is_a_whole_number_in_any_form(sent: str, stored: int
         decoded = decode(values, known)
         rows = decoded.column.to_pylist()
         assert {"id": 7, "price": 2.0, "text": "3.0"} in rows
-        assert [each.place for each in decoded.dead] == (
+        assert [dead_value.place for dead_value in decoded.dead] == (
             [values.index(odd)] if stored is None else []
         )
         assert stored is None or {"id": stored, "price": 100.0, "text": None} in rows
@@ -199,13 +199,13 @@ def test_a_later_schema_may_declare_a_double() -> None:
     assert str(settled(large)) == "struct<id: int64, price: double>"
     known = settled(values[:1])
     assert settled(values, known) == known
-    assert [each.place for each in decode(values, known).dead] == [1]
+    assert [dead_value.place for dead_value in decode(values, known).dead] == [1]
 
 
 def test_found_numbers_do_not_change_a_declared_one() -> None:
     values = [value(1, '{"id":3}')] * 300 + [value(1, '{"id":3.5}')]
     assert str(settled(values)) == "struct<id: int64, price: double>"
-    assert [each.place for each in decode(values, settled(values)).dead] == [300]
+    assert [dead_value.place for dead_value in decode(values, settled(values)).dead] == [300]
 
 
 def test_a_task_tells_the_others_what_a_schema_has_declared() -> None:
@@ -239,7 +239,7 @@ def test_numbers_in_the_parts_of_a_value() -> None:
     assert str(known) == "struct<list: list<item: int64>, inner: struct<n: int64>>"
     decoded = decode(values, known)
     assert decoded.column.to_pylist() == [{"list": [1, None, 2**53 + 1], "inner": {"n": 2}}]
-    assert [each.reason for each in decoded.dead] == [
+    assert [dead_value.reason for dead_value in decoded.dead] == [
         "field list/[] is not a whole number of 64 bits",
         "field inner/n is not a whole number of 64 bits",
     ]
@@ -251,7 +251,7 @@ def test_a_slice_with_nulls_keeps_its_places() -> None:
     known = settled([value(1, json.dumps({"id": 1}))])
     found = decoder(known, known).decode(values)
     assert [row and row["id"] for row in found.column.to_pylist()] == [3, None, 5]
-    assert [each.place for each in found.dead] == [2]
+    assert [dead_value.place for dead_value in found.dead] == [2]
 
 
 def arrays_of(levels: int) -> Any:

@@ -218,7 +218,7 @@ def test_each_value_is_what_pythons_json_reads_or_dead_with_a_reason(
 ) -> None:
     known = settled(later, settled(values))
     decoded = decode(values + later, known)
-    dead = {each.place: each.reason for each in decoded.dead}
+    dead = {dead_value.place: dead_value.reason for dead_value in decoded.dead}
     assert all(dead.values())
     good = [value for place, value in enumerate(values + later) if place not in dead]
     assert decoded.column.to_pylist() == [model(value, known) for value in good]
@@ -264,7 +264,7 @@ def test_a_number_is_what_was_sent_or_its_value_is_dead(
     known = settled(sent)
     assert (known.field("n").type if isinstance(known, pa.StructType) else None) == kind
     decoded = decode(sent, known)
-    assert [each.place for each in decoded.dead] == dead
+    assert [dead_value.place for dead_value in decoded.dead] == dead
     assert decoded.column.to_pylist() == [
         model(each, known) for place, each in enumerate(sent) if place not in dead
     ]
@@ -344,7 +344,7 @@ def test_of_names_that_differ_in_case_only_the_first_is_a_column() -> None:
     known = settled([b'{"ID":2,"o":[{"B":1}]}', b'{"id":1}', b'{"new":1,"o":[{"b":1,"c":1}]}'])
     assert str(known) == "struct<ID: int64, o: list<item: struct<B: int64, c: int64>>, new: int64>"
     decoded = decode([b'{"ID":2}', b'{"id":1}', b'{"id":null}', b'{"o":[{"b":1}]}', both], known)
-    assert [each.place for each in decoded.dead] == [1, 3, 4]
+    assert [dead_value.place for dead_value in decoded.dead] == [1, 3, 4]
     assert [row["ID"] for row in decoded.column.to_pylist()] == [2, None]
 
 
@@ -381,7 +381,7 @@ def test_deep_nesting_is_dead_and_does_not_end_the_process(opening: str) -> None
     deep = opening * 200_000
     inside = '{"a":"' + "[" * 2 * NESTING_MAX + '"}'
     decoded = decode([f'{{"a":{deep}'.encode(), inside.encode()], settled([inside.encode()]))
-    assert [each.place for each in decoded.dead] == [0]
+    assert [dead_value.place for dead_value in decoded.dead] == [0]
     assert decoded.column.to_pylist() == [json.loads(inside)]
 
 
@@ -404,7 +404,9 @@ def test_a_column_has_at_most_32_levels_and_16_of_arrays(
         values = [chain(arrays, objects, inside), b'{"n":1}']
         known = settled(values)
         assert too_deep(known) is None
-        assert [each.place for each in decode(values, known).dead] == ([] if is_column else [0])
+        assert [dead_value.place for dead_value in decode(values, known).dead] == (
+            [] if is_column else [0]
+        )
     # Levels with nothing in them are no part of a column.
     for inside in ("null", "[[[]]]", "{}"):
         values = [chain(arrays, objects, inside), b'{"n":1}']
@@ -419,8 +421,8 @@ def test_deep_value_is_found_beside_empty_ones_and_in_a_slice(place: int) -> Non
     values[place] = deep
     sliced = pa.array([deep, *values, deep], pa.binary()).slice(1, len(values))
     dead = JsonDecoder(None, None).decode(sliced).dead
-    assert [each.place for each in dead] == sorted({0, 2, 4} | {place})
-    (reason,) = (each.reason for each in dead if each.place == place)
+    assert [dead_value.place for dead_value in dead] == sorted({0, 2, 4} | {place})
+    (reason,) = (dead_value.reason for dead_value in dead if dead_value.place == place)
     assert "nested deeper" in reason
 
 
@@ -440,7 +442,7 @@ def test_one_bad_value_of_many_is_found() -> None:
     values: list[bytes | None] = [json.dumps({"n": n}).encode() for n in range(5000)]
     values[4321] = b"{"
     decoded = decode(values, settled(values))
-    assert [each.place for each in decoded.dead] == [4321]
+    assert [dead_value.place for dead_value in decoded.dead] == [4321]
     assert decoded.column.to_pylist() == [{"n": n} for n in range(5000) if n != 4321]
 
 
@@ -497,8 +499,10 @@ def test_a_bad_value_has_the_same_reason_among_any_others(value: bytes, reason: 
     for batch in ([value], [good, value], [good] * 300 + [value] * 300, [value, b"{"]):
         decoded = decode(batch, known)
         assert len(decoded.column) == batch.count(good)
-        reasons |= {each.reason for each in decoded.dead if batch[each.place] == value}
-        assert [each.place for each in decoded.dead] == [
+        reasons |= {
+            dead_value.reason for dead_value in decoded.dead if batch[dead_value.place] == value
+        }
+        assert [dead_value.place for dead_value in decoded.dead] == [
             place for place, each in enumerate(batch) if each != good
         ]
     assert len(reasons) == 1
@@ -541,5 +545,5 @@ def test_fields_of_a_settled_type_are_all_there_are() -> None:
     values = [b'{"n":1,"new":1}', b'{"new":"text"}', b'{"n":"text","new":1}', None]
     decoded = decoder.decode(pa.array(values, pa.binary()))
     assert decoded.column.to_pylist() == [{"n": 1}, {"n": None}, None]
-    assert [each.place for each in decoded.dead] == [2]
+    assert [dead_value.place for dead_value in decoded.dead] == [2]
     assert not decoder.has_grown

@@ -101,7 +101,7 @@ def test_files_of_all_partitions_together_keep_to_the_bytes_of_one(
     with PartitionedFiles(place, SCHEMA, local / "rows", DAY) as files:
         for first in range(0, 8000, 100):
             files.write(rows(first, [n % 8 for n in range(100)]))
-            on_disk = sum(each.stat().st_size for each in local.iterdir())
+            on_disk = sum(path.stat().st_size for path in local.iterdir())
             assert on_disk < 8192 + 2 * 2048
         put = files.put_all()
     assert place.puts == len(put) > 8
@@ -121,4 +121,4 @@ def test_what_was_put_is_deleted_when_a_put_fails(tmp_path: Path, fails_at: int)
     with pytest.raises(OSError, match="no space left"):
         write()
     assert place.puts == fails_at
-    assert [each for each in (tmp_path / "table").rglob("*") if each.is_file()] == []
+    assert [path for path in (tmp_path / "table").rglob("*") if path.is_file()] == []

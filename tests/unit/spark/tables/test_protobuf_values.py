@@ -214,7 +214,7 @@ def row(value: Any) -> Any:
         if field.message_type is not None and is_entry(field.message_type):
             keys, items = field.message_type.fields
             is_map = field.message_type.GetOptions().map_entry
-            entries = inner if is_map else {each.key: each.value for each in inner}
+            entries = inner if is_map else {record.key: record.value for record in inner}
             pairs = [(expected(keys, key), expected(items, each)) for key, each in entries.items()]
             found[field.name] = sorted(pairs, key=lambda pair: repr(pair[0]))
         elif field.is_repeated:
@@ -261,8 +261,10 @@ def check_messages(tried: ProtobufCodec, make: Any, rng: Random) -> None:
             rows.append(row(each))
         except OverflowError:
             unfit.append(place)
-    assert [each.place for each in dead] == unfit
-    assert all(each.reason.startswith("it does not fit its column: a ") for each in dead)
+    assert [dead_value.place for dead_value in dead] == unfit
+    assert all(
+        dead_value.reason.startswith("it does not fit its column: a ") for dead_value in dead
+    )
     assert plain(column.to_pylist()) == rows
 
 
@@ -391,7 +393,7 @@ def check_texts(texts: list[bytes]) -> list[bytes]:
     make = GetMessageClass(message_without_maps())
     column, dead = codec("proto3").decode(pa.array(texts, pa.binary()))
     column.validate(full=True)
-    reasons = {each.place: each.reason for each in dead}
+    reasons = {dead_value.place: dead_value.reason for dead_value in dead}
     rows = iter(column)
     refused = []
     for place, text in enumerate(texts):
@@ -426,7 +428,7 @@ def test_values_that_are_not_of_the_schema_are_dead() -> None:
     ]
     column, dead = codec("proto2").decode(pa.array(texts, pa.binary()))
     assert [each["name"] for each in column.to_pylist()] == ["x"]
-    assert [(each.place, each.reason.rpartition(": ")[2]) for each in dead] == [
+    assert [(dead_value.place, dead_value.reason.rpartition(": ")[2]) for dead_value in dead] == [
         (1, "unexpected EOF"),
         (2, "a required field is missing field=name"),
         (3, "invalid UTF-8"),
@@ -480,7 +482,7 @@ def test_keys_that_differ_in_nanoseconds_do_not_become_one(nanos: int, is_dead: 
     assert len(ProtobufCodec(whole).decode(values).column) == 2
     column, dead = ProtobufCodec(whole, is_compared=True).decode(values)
     assert len(column) == 2 - is_dead
-    assert [each.reason for each in dead] == [
+    assert [dead_value.reason for dead_value in dead] == [
         "it does not fit its column: a key's timestamp has nanoseconds nanos=1"
     ] * is_dead
 
@@ -489,7 +491,7 @@ def test_keys_that_differ_in_nanoseconds_do_not_become_one(nanos: int, is_dead: 
 def test_timestamps_with_nanos_beyond_a_second_are_dead(nanos: int) -> None:
     made = timestamp_pb2.Timestamp(seconds=5, nanos=nanos).SerializeToString()
     dead = ProtobufCodec(timestamp_pb2.Timestamp.DESCRIPTOR).decode(pa.array([made])).dead
-    assert [each.reason for each in dead] == [
+    assert [dead_value.reason for dead_value in dead] == [
         f"it does not fit its column: a timestamp's nanos are not in a second nanos={nanos}"
     ]
 

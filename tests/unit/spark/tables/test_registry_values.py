@@ -124,7 +124,7 @@ def test_rows_of_several_schemas_have_all_fields(schemas: list[Any], data: st.Da
     column.validate(full=True)
     assert not dead
     assert not decoder.has_grown
-    assert [with_all(WHOLE, each) for each in column.to_pylist()] == rows
+    assert [with_all(WHOLE, row) for row in column.to_pylist()] == rows
 
 
 def with_all(schema: Any, row: Any) -> Any:
@@ -179,7 +179,7 @@ def test_whole_numbers_that_no_double_is_are_dead() -> None:
         )
         for place, path in places.items()
     ]
-    assert [each.place for each in dead] == [1, 3, 4, 6]
+    assert [dead_value.place for dead_value in dead] == [1, 3, 4, 6]
 
 
 @pytest.mark.parametrize(("fields", "fits"), [(9_998, True), (10_000, False)])

@@ -57,7 +57,7 @@ def test_group_ends_when_it_is_large_enough() -> None:
     size = SMALL_FILE_BYTES - 1
     files = [file(f"{n:02}", n * 10, size) for n in range(12)]
     groups = plan_compaction(files)
-    assert [len(each) for each in groups] == [5, 5, 2]
+    assert [len(group) for group in groups] == [5, 5, 2]
     assert [name for group in names(groups) for name in group] == sorted(
         each.name for each in files
     )
@@ -219,8 +219,8 @@ def test_old_snapshots_expire_with_the_files_that_only_they_name(
     assert expired.snapshots == 6
     # Deleted are the files of rows and the manifests of the first three commits, the manifest that
     # the merge replaced, and every manifest list but the newest.
-    assert len([each for each in gone if each.suffix == ".parquet"]) == 3
-    assert len([each for each in gone if each.suffix == ".avro"]) == 3 + 1 + 6
+    assert len([path for path in gone if path.suffix == ".parquet"]) == 3
+    assert len([path for path in gone if path.suffix == ".avro"]) == 3 + 1 + 6
     assert expired.files == 13
     assert len(theirs(tmp_path).snapshots()) == 1
     assert begun(opened(tmp_path)).covered() == {0: 18}
