@@ -168,7 +168,7 @@ def test_plot_over_time_begins_at_zero_and_ends_at_its_last_point() -> None:
     drawn = over_time("minutes", {"resident memory, MB": points})
     (line,) = re.findall(r'<polyline class="l" points="([^"]*)"', drawn)
     (x_first, y_first), (_, y_high), (x_last, y_last) = (
-        tuple(map(float, each.split(","))) for each in line.split()
+        tuple(map(float, part.split(","))) for part in line.split()
     )
     left, right = plot.LEFT, plot.PANEL_WIDTH - plot.RIGHT
     bottom = plot.PANEL_HEIGHT - plot.BOTTOM

@@ -126,7 +126,10 @@ def test_share_groups_have_a_start_offset_and_no_committed_one() -> None:
         readers = json_of(address, "/api/topics/orders/groups")["groups"]
         by_partition = json_of(address, "/api/groups/workers")["by_partition"]
         (billing, *_) = json_of(address, "/api/groups/billing")["by_partition"]
-    assert [(each["group"], each["lag"]) for each in readers] == [("billing", 200), ("workers", 30)]
+    assert [(reader["group"], reader["lag"]) for reader in readers] == [
+        ("billing", 200),
+        ("workers", 30),
+    ]
     assert [each["committed_offset"] for each in by_partition] == [None, None]
     assert [each["start_offset"] for each in by_partition] == [12_650, None]
     assert by_partition[0]["delivered_max"] == 20

@@ -92,7 +92,7 @@ def test_groups_are_not_said_to_be_none_while_the_brokers_are_unknown() -> None:
     watched = WatchedCluster(lambda: cluster, clock, INTERVAL_S)
     assert watched.look().content is None
     cluster.is_gone = False
-    assert [each.group_id for each in watched.groups().content or ()] == ["readers"]
+    assert [group.group_id for group in watched.groups().content or ()] == ["readers"]
 
 
 class Busy(ScriptedCluster):

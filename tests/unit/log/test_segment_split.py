@@ -178,7 +178,10 @@ def test_aborted_transaction_keeps_its_index(directory: Path) -> None:
     log = reopen(directory)
     assert bases(log) == [0, FAR + 9]
     aborted = [segment.aborted_transactions() for segment in log.segments()]
-    assert [[(each.producer_id, each.first_offset) for each in part] for part in aborted] == [
+    assert [
+        [(transaction.producer_id, transaction.first_offset) for transaction in part]
+        for part in aborted
+    ] == [
         [],
         [(7, 3)],
     ]

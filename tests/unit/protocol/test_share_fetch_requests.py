@@ -59,7 +59,7 @@ def encoded(version: int, request: ShareFetchRequest) -> bytearray:
                             "first_offset": first,
                             "last_offset": last,
                             # The wire has signed numbers.
-                            "acknowledge_types": [each - (each > 127) * 256 for each in types],
+                            "acknowledge_types": [type_ - (type_ > 127) * 256 for type_ in types],
                         }
                         for first, last, types in batches
                     ],

@@ -64,14 +64,14 @@ def read_by_aiokafka(data: memoryview) -> list[dict[str, Any]]:
         assert batch.validate_crc()
         read += [
             {
-                "offset": each.offset,
-                "key": each.key,
-                "value": each.value,
-                "timestamp": each.timestamp,
-                "timestamp_type": each.timestamp_type,
-                "headers": [{"key": name, "value": value} for name, value in each.headers],
+                "offset": record.offset,
+                "key": record.key,
+                "value": record.value,
+                "timestamp": record.timestamp,
+                "timestamp_type": record.timestamp_type,
+                "headers": [{"key": name, "value": value} for name, value in record.headers],
             }
-            for each in batch
+            for record in batch
         ]
     return read
 

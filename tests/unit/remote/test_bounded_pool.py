@@ -89,7 +89,7 @@ def test_work_that_waits_is_counted_and_cancelled_at_the_close() -> None:
                 threading.Event().wait(0.001)
         go.set()
         closing.join(300)
-        assert [each.result(0) for each in running] == [True, True]
+        assert [future.result(0) for future in running] == [True, True]
         assert (ran, pool.pending_count, pool.idle_share) == ([], 0, 1)
     finally:
         go.set()
@@ -101,7 +101,7 @@ def test_pool_without_a_bound_takes_any_work() -> None:
         work = [pool.submit(go.wait) for _ in range(50)]
         assert pool.pending_count == 49
         go.set()
-        assert all(each.result(300) for each in work)
+        assert all(future.result(300) for future in work)
     finally:
         go.set()
         pool.close()

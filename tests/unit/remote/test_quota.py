@@ -134,7 +134,7 @@ def test_waiters_are_admitted_in_their_order() -> None:
         for number in range(3):
             waiting.append(pool.submit(wait, number))
             clock.await_waiters(number + 1)
-        while not all(each.done() for each in waiting):
+        while not all(future.done() for future in waiting):
             clock.advance(100)
             pause()
     assert admitted == [0, 1, 2]

@@ -95,7 +95,9 @@ def test_delete_lag_is_what_waits_for_its_deletion(copied: TieredPartition) -> N
         copied.expiration_task.run()
     left = segments[1:]
     assert value(copied, "remotedeletelagsegments") == len(left)
-    assert value(copied, "remotedeletelagbytes") == sum(each.segment_size_in_bytes for each in left)
+    assert value(copied, "remotedeletelagbytes") == sum(
+        segment.segment_size_in_bytes for segment in left
+    )
     assert value(copied, "remotedeleteerrors_total") == 1
     assert value(copied, "remotedeleterequests_total") == 2
     copied.expiration_task.run()
@@ -211,8 +213,8 @@ def test_idle_shares_are_those_of_the_pools_at_the_moment_of_the_scrape() -> Non
         assert [metrics.value(name) for name in names] == [0.75, 1, 0]
     finally:
         go.set()
-        for each in waiting:
-            each.result(WAIT_S)
+        for future in waiting:
+            future.result(WAIT_S)
         copiers.close()
         readers.close()
 

@@ -105,8 +105,8 @@ class Looking(SimClock):
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         self.waits += 1
         if self._later:
-            for each in self._folder.iterdir():
-                each.unlink()
+            for path in self._folder.iterdir():
+                path.unlink()
             for each_name, data in self._later.pop(0).files.items():
                 (self._folder / each_name).write_bytes(data)
         self.advance(1000)

@@ -113,9 +113,9 @@ class Story:
         it."""
         found = self.records()
         assert [each.offset for each in found] == sorted({each.offset for each in found})
-        for each in found:
-            assert (each.key, each.value) == self.written[each.offset][2:4]
-        newest = {each.key: each.offset for each in self.written.values()}
+        for record in found:
+            assert (record.key, record.value) == self.written[record.offset][2:4]
+        newest = {record.key: record.offset for record in self.written.values()}
         assert set(newest.values()) <= {each.offset for each in found}
 
     def check_done(self) -> None:

@@ -710,8 +710,8 @@ def test_reads_and_removals_that_race_leave_one_live_entry(setup: Setup) -> None
             pool.submit(race, lambda: cache.get(metadata)),
             pool.submit(race, lambda: cache.remove([metadata.segment_id])),
         ]
-        for each in racing:
-            each.result(HUNG_S)
+        for future in racing:
+            future.result(HUNG_S)
     cache.get(metadata)
     assert cache.entry_count == 1
     live = {name for name in setup.files() if not name.endswith(".deleted")}

@@ -523,7 +523,9 @@ def test_records_cut_off_in_this_lineage_do_not_come_back_from_the_remote_tier(
         offset = 0
         while offset <= tiered.log.highest_offset_in_remote_storage:
             read = records_of(tiered.read_bytes(offset, max_bytes))
-            assert not [each for each in read if each.offset >= cut and b"kept" in each.value]
+            assert not [
+                record for record in read if record.offset >= cut and b"kept" in record.value
+            ]
             offset = read[-1].offset + 1
     found = tiered.read_all()
     assert [found[offset] for offset in range(cut)] == [b"kept-%02d-...." % n for n in range(cut)]

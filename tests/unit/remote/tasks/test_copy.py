@@ -86,7 +86,7 @@ def test_segment_without_bytes_is_copied_like_any_other(
         (segment.start_offset, segment.end_offset_inclusive + 1) for segment in filled.segments()
     ] == [*pairwise(bases)]
     assert [segment.segment_size_in_bytes == 0 for segment in filled.segments()] == [
-        each == index for each in range(len(bases) - 1)
+        number == index for number in range(len(bases) - 1)
     ]
     assert filled.log.log_start_offset == 0
     assert filled.log.highest_offset_in_remote_storage == bases[-1] - 1
@@ -216,7 +216,7 @@ def test_copy_after_restart_goes_on_where_it_was(filled: TieredPartition) -> Non
     assert filled.log.highest_offset_in_remote_storage == -1
     filled.copy_task.run()
     assert [segment.segment_id for segment in filled.segments()] == [
-        each.segment_id for each in before
+        segment.segment_id for segment in before
     ]
     assert filled.log.highest_offset_in_remote_storage == before[-1].end_offset_inclusive
 

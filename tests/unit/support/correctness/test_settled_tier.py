@@ -47,7 +47,7 @@ def test_offsets_that_no_batch_covers_are_a_hole() -> None:
 def test_erased_offsets_are_no_hole_and_their_neighbours_are() -> None:
     contents = [log(0, 3), log(7, 2)]
     assert list(holes(P0, 0, contents, erased={3, 4, 5, 6})) == []
-    found_ones = [each.detail for each in holes(P0, 0, contents, erased={3, 6})]
+    found_ones = [hole.detail for hole in holes(P0, 0, contents, erased={3, 6})]
     assert found_ones == ["events-0@4-5 count=2"]
 
 

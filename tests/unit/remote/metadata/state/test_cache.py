@@ -322,7 +322,7 @@ def test_cache_next_segment_with_txn_index_costs_the_same_however_many_are_witho
     is_last_indexed: bool,
 ) -> None:
     segments = [
-        make_segment(10 * each, 10 * each + 9, txn_index_empty=True) for each in range(count)
+        make_segment(10 * number, 10 * number + 9, txn_index_empty=True) for number in range(count)
     ]
     last = make_segment(10 * count, 10 * count + 9, txn_index_empty=not is_last_indexed)
     finish(*segments, last)

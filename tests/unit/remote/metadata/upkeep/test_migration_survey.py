@@ -109,7 +109,7 @@ def test_survey_counts_records_and_their_bytes() -> None:
     plain = [record for record in records if record.key is None]
 
     def size(some: list[Any]) -> int:
-        return sum(len(each.key or b"") + len(each.value or b"") for each in some)
+        return sum(len(record.key or b"") + len(record.value or b"") for record in some)
 
     counts = survey.counts
     assert (counts.without_key, counts.with_key, counts.tombstones) == (len(plain), 6, 1)
