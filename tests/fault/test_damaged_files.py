@@ -194,7 +194,11 @@ def faults_in(
         return [f"other records at {wrong[:3]}"]
     if case.stop == "clean" or found.log_start_offset != whole.log_start_offset:
         return [f"shorter: {_range(found)} for {_range(whole)}"]
-    if {each for each in whole.records if each < end} - found.records.keys() - _logged_gaps(logged):
+    if (
+        {record for record in whole.records if record < end}
+        - found.records.keys()
+        - _logged_gaps(logged)
+    ):
         return ["holes, untold"]
     is_logged = any(RECOVERED_END.search(line) for line in logged)
     return [] if is_logged else [f"cut to {end}, untold"]

@@ -183,7 +183,7 @@ def check(image: Image, caplog: pytest.LogCaptureFixture) -> int:
             assert set(range(safe)) <= found.keys(), "what was safe is lost"
             end = logs_of(broker).log(TopicPartition(topic, 0)).log_end_offset  # type: ignore[union-attr]
             missing = set(range(end)) - found.keys()
-            logged = {each for name, *gap in named if name == topic for each in range(*gap)}
+            logged = {number for name, *gap in named if name == topic for number in range(*gap)}
             assert missing == logged, "the log names what is missing"
             gaps += len(missing)
             append(broker, topic, range(end, end + 1), 10)

@@ -231,7 +231,7 @@ def test_request_for_one_groups_offsets_thousands_of_times_costs_the_others_litt
         assert isinstance(answer, bytes)
         (group,) = read_answer(key, version, answer).groups
         (topic,) = group.topics
-        assert [each.start_offset for each in topic.partitions] == [0] * PARTITIONS
+        assert [partition.start_offset for partition in topic.partitions] == [0] * PARTITIONS
 
     costs.check(send)
 

@@ -130,7 +130,7 @@ def test_next_leader_publishes_what_a_job_has_staged(kafka_tools: Path, tmp_path
         new = {each.new.segment_id for each in staged}
 
         def is_published() -> bool:
-            live = {each.segment_id for each in finished(cluster)}
+            live = {segment.segment_id for segment in finished(cluster)}
             return new <= live and not old & live
 
         wait_until(is_published, "the compacted segments", TIMEOUT_S)

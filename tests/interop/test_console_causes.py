@@ -343,7 +343,7 @@ def test_disk_that_fails_takes_its_partitions_and_their_metadata_away(tmp_path: 
         seen.create("t", partitions)
         seen.produce("t", 1500 * partitions, partitions)
         seen.wait(lambda storage, _: storage.topics["t"].sums.remote_segments >= partitions)
-    lost_metadata = [each.name for each in disks[1].glob("__remote_log_metadata-*")]
+    lost_metadata = [path.name for path in disks[1].glob("__remote_log_metadata-*")]
     assert len(lost_metadata) == 1
     fs.fail(disks[1])
     with watched(tmp_path / "broker", settings, fs=fs) as seen:

@@ -50,7 +50,7 @@ def test_broker_runs_as_the_image_says(tmp_path: Path) -> None:
     if bwrap is None:
         pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
     image = _instructions()
-    variables = dict(each.split("=", 1) for text in image["ENV"] for each in text.split())
+    variables = dict(part.split("=", 1) for text in image["ENV"] for part in text.split())
     variables["PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     health = image["HEALTHCHECK"][0].partition("CMD ")[2]
     command = json.loads(image["ENTRYPOINT"][0]) + json.loads(image["CMD"][0])

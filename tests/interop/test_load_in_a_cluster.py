@@ -65,5 +65,5 @@ def test_every_replica_begins_behind_a_loaded_history(kafka_tools: Path, tmp_pat
         for number in range(10):
             producer.produce(TOPIC, b"new-%d" % number)
         assert producer.flush(TIMEOUT_S) == 0
-        read = [each.value for each in consume_all(cluster.servers, TOPIC)]
+        read = [message.value for message in consume_all(cluster.servers, TOPIC)]
         assert read == [*values, *(b"new-%d" % number for number in range(10))]

@@ -116,8 +116,8 @@ def test_upgrade_while_serving_leaves_keyed_records_of_the_same_segments(
     tiered.produce(20)
     wait_until(lambda: tiered.policy() == "compact")
     after = tiered.segments()
-    assert [each.segment_id for each in after[: len(before)]] == [
-        each.segment_id for each in before
+    assert [segment.segment_id for segment in after[: len(before)]] == [
+        segment.segment_id for segment in before
     ]
     tiered.produce(10)
     audited = tiered.records(REMOTE_LOG_METADATA_AUDIT_TOPIC)

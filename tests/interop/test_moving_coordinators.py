@@ -80,7 +80,9 @@ class GroupMember:
             [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke
         )
         while not self._ends.is_set():
-            found = [each for each in self._consumer.consume(500, 0.1) if each.error() is None]
+            found = [
+                message for message in self._consumer.consume(500, 0.1) if message.error() is None
+            ]
             if found:
                 self.values.extend(each.value() or b"" for each in found)
                 self._commit()

@@ -76,7 +76,7 @@ def test_sdist_and_wheel_are_the_same_bytes_again(tmp_path: Path) -> None:
     names = zipfile.ZipFile(ours[0]).namelist()
     assert names == zipfile.ZipFile(again[0]).namelist()
     for one, other in zip(ours, again, strict=True):
-        digests = {hashlib.sha256(each.read_bytes()).hexdigest() for each in (one, other)}
+        digests = {hashlib.sha256(path.read_bytes()).hexdigest() for path in (one, other)}
         assert len(digests) == 1, one.name
 
     headers, urls, description = metadata_of(ours[0])

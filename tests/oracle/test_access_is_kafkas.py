@@ -275,7 +275,9 @@ def assigned_by_pattern(server: str, group: str, at_least: int) -> set[uuid.UUID
             epoch = answer.member_epoch
             if answer.assignment is not None:
                 topic_ids.clear()
-                topic_ids.update(each.topic_id for each in answer.assignment.topic_partitions)
+                topic_ids.update(
+                    partition.topic_id for partition in answer.assignment.topic_partitions
+                )
             return len(topic_ids) >= at_least
 
         wait_until(is_assigned, "the assignment of the member")

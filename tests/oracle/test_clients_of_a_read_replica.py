@@ -80,7 +80,7 @@ def expect_all(kafka: KafkaOracle, topic: str, read: Callable[[], Offsets]) -> N
     """`read` returns the offsets that a client has read so far."""
     count = committed_records(BEFORE + MEANWHILE)
     wait_until(lambda: len(read()) >= count, lambda: f"{count} records, {len(read())} so far")
-    assert read() == [each.offset for each in consume_all(kafka.bootstrap_server, topic)]
+    assert read() == [message.offset for message in consume_all(kafka.bootstrap_server, topic)]
 
 
 def go_reader(folder: Path) -> Path:

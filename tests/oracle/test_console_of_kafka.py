@@ -64,7 +64,7 @@ def test_records_of_both_tiers_are_those_of_a_consumer(
     middle = expected[border // 2]
     (since,) = json_of(address, f"{path}&since={middle.timestamp_ms}&limit=1")["partitions"]
     assert since["first_offset"] == min(
-        each.offset for each in expected.values() if each.timestamp_ms >= middle.timestamp_ms
+        record.offset for record in expected.values() if record.timestamp_ms >= middle.timestamp_ms
     )
 
 

@@ -44,7 +44,7 @@ def test_groups_are_kafkas(kafka_tiered_topic: TieredTopic) -> None:
 
 
 def size_of(folder: Path, pattern: str) -> int:
-    return sum(each.stat().st_size for each in folder.glob(pattern))
+    return sum(path.stat().st_size for path in folder.glob(pattern))
 
 
 def test_both_tiers_are_kafkas(kafka: KafkaOracle, kafka_tiered_topic: TieredTopic) -> None:

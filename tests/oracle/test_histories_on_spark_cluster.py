@@ -207,6 +207,6 @@ def test_killed_workers_cost_a_load_and_an_erasure_no_record(
         for n in range(RECORDS)
         if n % 300 not in (7, 11)
     }
-    assert {(each.key, each.value, each.timestamp_ms) for each in kept} == expected
+    assert {(record.key, record.value, record.timestamp_ms) for record in kept} == expected
     assert len(kept) == len(expected)
     wait_until(lambda: unfinished_objects(tiered) == [], "the end of the run")

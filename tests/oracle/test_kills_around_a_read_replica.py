@@ -241,8 +241,8 @@ def test_consumer_gets_all_records_once_and_in_order(
             written += RECORDS_PER_KILL
         got = read_to(written)
     expected = [
-        read_of(each.offset, each.value)
-        for each in consume_all(leader.bootstrap_server, TOPIC, just_started=True)
+        read_of(message.offset, message.value)
+        for message in consume_all(leader.bootstrap_server, TOPIC, just_started=True)
     ]
     assert len(expected) == written
     assert got == expected

@@ -106,7 +106,7 @@ def test_replicas_reader_reads_what_librdkafka_does(
             rows = [row for part in columns for row in part.offset.tolist()]
             assert rows == [each.offset for each in expected if each.offset >= middle]
             values = [value for part in columns for value in part.value.to_pylist()]
-            assert values == [each.value for each in expected if each.offset >= middle]
+            assert values == [record.value for record in expected if record.offset >= middle]
             assert ours.read(number, end, 1 << 20) == []
             assert ours.read_columns(number, end, 1 << 20).next_offset == end
         # A few at a time, too: the budget is below the size of most runs.

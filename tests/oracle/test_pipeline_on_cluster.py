@@ -210,7 +210,7 @@ def test_killed_workers_cost_no_row_and_double_no_object(
     ]
     expected = newest_per_key(tiered)
     assert read_copy(cluster.settings("copy"), topic.name) == [
-        (each.partition, each.offset, each.key, each.value) for each in expected
+        (record.partition, record.offset, record.key, record.value) for record in expected
     ]
     # Log, indexes and manifest of each segment, and nothing else: no attempt, no journal.
     assert sum(row["segments"] for row in counts) == len(segments_in(topic))
@@ -289,7 +289,9 @@ def test_killed_drivers_are_recovered_from_without_a_trace(
     assert cluster.recover(*copy, "--run") == ["finish"]
     found = read_copy(cluster.settings("copy"), "ours")
     assert len(found) == report["records_after"]
-    assert set(found) <= {(each.partition, each.offset, each.key, each.value) for each in kept}
+    assert set(found) <= {
+        (record.partition, record.offset, record.key, record.value) for record in kept
+    }
     assert len(cluster.objects("copy")) == 3 * report["segments"]
     assert cluster.recover(*copy, "--run") == []
 

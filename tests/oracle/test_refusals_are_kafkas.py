@@ -109,7 +109,7 @@ def ask_until_available(server: str, api: int, version: int, fields: Mapping[str
         answer = ask(server, frame)
         assert isinstance(answer, bytes)
         found = outcomes(read_answer(api, version, answer))
-        return not_yet.isdisjoint(each.error_code for each in found.values())
+        return not_yet.isdisjoint(result.error_code for result in found.values())
 
     wait_until(is_available, "the coordinator")
 

@@ -159,7 +159,9 @@ def test_partition_is_replicated_and_its_transaction_ends(cluster: Cluster, lead
     deadline = time.monotonic() + TIMEOUT_S
     while len(values) < 100:
         assert time.monotonic() < deadline
-        values += [each.value() or b"" for each in consumer.consume(100, 1) if not each.error()]
+        values += [
+            message.value() or b"" for message in consumer.consume(100, 1) if not message.error()
+        ]
     consumer.close()
     assert values == [b"%d" % number for number in range(100)]
     partition = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions[0]

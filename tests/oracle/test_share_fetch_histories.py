@@ -90,15 +90,17 @@ class Server:
                 timeout=60_000,
                 topic_data=[{"name": TOPIC, "partition_data": [entry]}],
             )
-            return {each.error_code for each in outcomes(answer).values()} == {E.none}
+            return {outcome.error_code for outcome in outcomes(answer).values()} == {E.none}
 
         wait_until(is_appended, "a leader of the new topic")
 
     def _coordinator_codes(self) -> set[int]:
         key = SharePartitionKey("first", uuid.UUID(self.topic_id), 0).coordinator_key
         found = self.client("").ask(ApiKey.FIND_COORDINATOR, 6, key_type=2, coordinator_keys=[key])
-        codes = {each.error_code for each in outcomes(found).values()}
-        return codes | {each.error_code for each in outcomes(self._initialize("first", 0)).values()}
+        codes = {outcome.error_code for outcome in outcomes(found).values()}
+        return codes | {
+            outcome.error_code for outcome in outcomes(self._initialize("first", 0)).values()
+        }
 
     def _initialize(self, group: str, start_offset: int) -> Any:
         entries = [
@@ -112,7 +114,8 @@ class Server:
 
     def initialize(self, group: str, start_offset: int) -> Any:
         return {
-            each.error_code for each in outcomes(self._initialize(group, start_offset)).values()
+            outcome.error_code
+            for outcome in outcomes(self._initialize(group, start_offset)).values()
         }
 
     def client(self, member: str) -> RawClient:
@@ -184,8 +187,8 @@ class Server:
                     for _, header in iterate_batches(partition.records)
                 ],
                 [
-                    (each.first_offset, each.last_offset, each.delivery_count)
-                    for each in partition.acquired_records
+                    (record.first_offset, record.last_offset, record.delivery_count)
+                    for record in partition.acquired_records
                 ],
             )
             for topic in answer.responses
@@ -253,8 +256,13 @@ class Server:
                 partition.error_code,
                 partition.start_offset,
                 [
-                    (each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
-                    for each in partition.state_batches
+                    (
+                        batch.first_offset,
+                        batch.last_offset,
+                        batch.delivery_state,
+                        batch.delivery_count,
+                    )
+                    for batch in partition.state_batches
                 ],
             )
             for result in answer.results

@@ -82,7 +82,7 @@ class Server:
             payload = ask(self._servers, request_frame(ApiKey[api], version, fields))
             assert isinstance(payload, bytes), payload
             answer = read_answer(ApiKey[api], version, payload)
-            if not COME_AGAIN & {E(each.error_code) for each in outcomes(answer).values()}:
+            if not COME_AGAIN & {E(outcome.error_code) for outcome in outcomes(answer).values()}:
                 break
         return answer
 

@@ -320,9 +320,9 @@ class History:
     def _has_initialized(self, written: list[GroupRecord]) -> bool:
         written += self._written()
         values = [
-            each.value
-            for each in written
-            if isinstance(each.key, ShareGroupStatePartitionMetadataKey)
+            record.value
+            for record in written
+            if isinstance(record.key, ShareGroupStatePartitionMetadataKey)
         ]
         return bool(values) and not values[-1].initializing_topics
 
@@ -366,15 +366,15 @@ class History:
             described.group_state,
         )
         assert {key: (each.epoch, each.assigned) for key, each in self.read.members.items()} == {
-            each.member_id: (
-                each.member_epoch,
+            member.member_id: (
+                member.member_epoch,
                 frozenset(
                     (topic.topic_id, partition)
-                    for topic in each.assignment.topic_partitions
+                    for topic in member.assignment.topic_partitions
                     for partition in topic.partitions
                 ),
             )
-            for each in described.members
+            for member in described.members
         }
         group = self.isotherm.groups[self.group_id]
         assert (
@@ -384,14 +384,14 @@ class History:
             described.assignor_name,
         ) == (group.shown_state, group.group_epoch, group.target_epoch, group.assignor)
         assert {
-            each.member_id: (
-                each.member_epoch,
-                each.client_id,
-                each.client_host,
-                frozenset(each.subscribed_topic_names),
-                sum(len(topic.partitions) for topic in each.assignment.topic_partitions),
+            member.member_id: (
+                member.member_epoch,
+                member.client_id,
+                member.client_host,
+                frozenset(member.subscribed_topic_names),
+                sum(len(topic.partitions) for topic in member.assignment.topic_partitions),
             )
-            for each in described.members
+            for member in described.members
         } == {
             member_id: (
                 member.epoch,
@@ -431,7 +431,7 @@ def test_a_member_gets_topics_after_their_states_and_loses_what_it_gives_up(kafk
     history = History(kafka, "one")
     assert not history.beat("a", 0, ["u", "t"]).assignment.topic_partitions
     assigned = history.beat("a", history.epochs["a"], None).assignment.topic_partitions
-    assert {each.topic_id for each in assigned} == set(kafka.topic_ids.values())
+    assert {topic.topic_id for topic in assigned} == set(kafka.topic_ids.values())
     # The second heartbeat finds nothing to do.
     for _ in range(2):
         assert history.beat("a", history.epochs["a"], None).assignment is None

@@ -240,6 +240,8 @@ def test_another_kafka_serves_the_copy_by_rebuilt_metadata(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_server, "acks": "all"})
     producer.produce(name, b"value", b"key", partition=1)
     producer.flush(300)
-    (appended,) = (each for each in consume_all(kafka.bootstrap_server, name) if each not in newest)
+    (appended,) = (
+        message for message in consume_all(kafka.bootstrap_server, name) if message not in newest
+    )
     assert (appended.partition, appended.value) == (1, b"value")
     assert appended.offset == kafka_tiered_topic.local_start_offsets[1]

@@ -236,7 +236,9 @@ class History:
             records = memoryview(b"".join(remote.records))
             aborted = remote.aborted_transactions
         assert aborted is not None
-        return records, [(each.producer_id, each.first_offset) for each in aborted]
+        return records, [
+            (transaction.producer_id, transaction.first_offset) for transaction in aborted
+        ]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

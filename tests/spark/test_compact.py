@@ -141,7 +141,7 @@ def test_copy_is_what_the_cleaner_leaves_and_touches_nothing_of_the_source(
         data = [bytes(written.fetch_log_segment(copy, 0)) for copy in copies]
         history.first_dirty_offset = 0
         history.clean()
-        cleaned = [each.log_path.read_bytes() for each in history.log.log.segments()[:-1]]
+        cleaned = [segment.log_path.read_bytes() for segment in history.log.log.segments()[:-1]]
         assert batches_in(b"".join(data)) == batches_in(b"".join(cleaned))
         assert 0 < report.records_after < report.records_before
 

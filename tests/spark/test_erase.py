@@ -189,7 +189,7 @@ def test_selected_records_are_nowhere_and_all_others_stay(
     # Those of the transaction count, too, of which consumers see none.
     assert erased["matched"] == len(before) - len(kept) + 1
     files = [path.read_bytes() for path in tiered.directory.rglob("*") if path.is_file()]
-    numbers = {int(each) for data in files for each in NUMBERS.findall(data)}
+    numbers = {int(text) for data in files for text in NUMBERS.findall(data)}
     assert numbers == {json.loads(record.value)["n"] for record in kept if record.key in GONE}
     assert not any(b"of an aborted transaction: " + GONE[0] in data for data in files)
     assert any(kept[0].value in data for data in files)
@@ -238,7 +238,7 @@ def test_values_and_fields_go_in_place_and_the_records_stay(
     files = [path.read_bytes() for path in tiered.directory.rglob("*") if path.is_file()]
     assert not any(b"of an aborted transaction: user-14" in data for data in files)
     redacted = {json.loads(r.value or b"")["n"] for r in before if r.key == b"user-13"}
-    left = {int(each) for data in files for each in re.findall(rb'"user-13", "n": (\d+)', data)}
+    left = {int(text) for data in files for text in re.findall(rb'"user-13", "n": (\d+)', data)}
     assert left & redacted == {
         json.loads(r.value or b"")["n"] for r in before if r.key == b"user-13" and r.offset >= end
     }

@@ -164,7 +164,7 @@ def test_tombstones_keep_keys_and_redaction_keeps_the_rest(
             target = second / old.relative_to(bucket)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(old.read_bytes())
-    for new in [each for each in second.rglob("users-*/**/*") if each.is_file()]:
+    for new in [path for path in second.rglob("users-*/**/*") if path.is_file()]:
         if not (bucket / new.relative_to(second)).exists():
             new.unlink()
     assert erase(*copy, *redacting, code=3)["partitions"][0]["left"] == len(range(2, COUNT, 7))

@@ -79,7 +79,7 @@ def test_a_load_whose_disk_is_full_is_repeated(
         assert failed.exit_code == 1
         assert "File too large" in str(failed.exception)
         assert consume_all(broker.bootstrap_servers, "loaded") == []
-        journals = [each for each in bucket.glob("isotherm-rewrites/**/*") if each.is_file()]
+        journals = [path for path in bucket.glob("isotherm-rewrites/**/*") if path.is_file()]
         assert bool(journals) is is_staging
 
         if is_staging:

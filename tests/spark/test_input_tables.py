@@ -147,9 +147,9 @@ def test_tables_are_loaded_by_the_command_line(spark: SparkSession, tmp_path: Pa
                 consume_all(broker.bootstrap_servers, topic), key=lambda each: each.timestamp_ms
             )
             expected = rows_of(range(10, 60))
-            assert [each.key and each.key.decode() for each in records] == [
+            assert [record.key and record.key.decode() for record in records] == [
                 row["kind"] for row in expected
             ]
-            assert [json.loads(each.value or b"")["n"] for each in records] == [
+            assert [json.loads(record.value or b"")["n"] for record in records] == [
                 row["n"] for row in expected
             ]

@@ -109,10 +109,10 @@ def test_a_loaded_history_is_read_and_producers_go_on(
     }
     assert {(r.timestamp_ms, r.key, r.value, r.headers) for r in loaded} == expected
     places = defaultdict(list)
-    for each in read:
-        places[each.partition].append((each.offset, each.timestamp_ms))
-        if each.key is not None and each in loaded[:2000]:
-            assert each.partition == (murmur2(each.key) & 0x7FFFFFFF) % 3
+    for record in read:
+        places[record.partition].append((record.offset, record.timestamp_ms))
+        if record.key is not None and record in loaded[:2000]:
+            assert record.partition == (murmur2(record.key) & 0x7FFFFFFF) % 3
     for of_partition in places.values():
         # Without gaps, and in the order of the timestamps: the producer's records are the last.
         assert [offset for offset, _ in of_partition] == list(range(len(of_partition)))
@@ -143,7 +143,7 @@ def test_a_second_load_goes_on_where_the_first_ended(
         isotherm.spark.write_history(
             rows, "twice", options_of(broker), append=number > 0, wait_s=TIMEOUT_S
         )
-    values = [each.value for each in consume_all(broker.bootstrap_servers, "twice")]
+    values = [message.value for message in consume_all(broker.bootstrap_servers, "twice")]
     assert values == [b"%d-%d" % (load, row) for load in range(2) for row in range(1000)]
 
 
@@ -161,7 +161,8 @@ def test_partitions_by_column_and_by_the_crc_of_librdkafka(
             rows, partitioner, options_of(broker), partitioner=partitioner, wait_s=TIMEOUT_S
         )
         read = {
-            each.key: each.partition for each in consume_all(broker.bootstrap_servers, partitioner)
+            message.key: message.partition
+            for message in consume_all(broker.bootstrap_servers, partitioner)
         }
         assert read == {
             key: zlib.crc32(key) % 4 if partitioner == "consistent" else n % 4
@@ -212,7 +213,7 @@ def test_topics_that_cannot_take_a_history_are_refused(
         isotherm.spark.write_history(
             rows, "used", options_of(broker), append=True, wait_s=TIMEOUT_S
         )
-    left = [each.name for each in (broker.directory / "bucket").rglob("*") if each.is_file()]
+    left = [path.name for path in (broker.directory / "bucket").rglob("*") if path.is_file()]
     assert not [name for name in left if "journal" in name or "00000000000000000003" in name]
     assert len(consume_all(broker.bootstrap_servers, "used")) == 3
 
@@ -293,7 +294,7 @@ def test_an_interrupted_load_is_undone(
     isotherm.spark.write_history(
         spark.sql("SELECT 'v' AS value"), "cut", options_of(broker), wait_s=TIMEOUT_S
     )
-    assert [each.value for each in consume_all(broker.bootstrap_servers, "cut")] == [b"v"]
+    assert [message.value for message in consume_all(broker.bootstrap_servers, "cut")] == [b"v"]
 
 
 def interrupt(*_: object) -> None:

@@ -123,8 +123,8 @@ def test_a_load_of_files_is_consumed(spark: SparkSession, tmp_path: Path) -> Non
             strict=True,
         )
     ]
-    found = [(each.key, each.value, each.timestamp_ms) for each in records]
+    found = [(record.key, record.value, record.timestamp_ms) for record in records]
     assert sorted(found, key=repr) == sorted(expected, key=repr)
-    for each in range(3):
-        mine = [record.timestamp_ms for record in records if record.partition == each]
+    for number in range(3):
+        mine = [record.timestamp_ms for record in records if record.partition == number]
         assert mine == sorted(mine)

@@ -70,7 +70,7 @@ def read_files(shape: TableShape, lake: Path, suffix: str) -> list[Row]:
         planned = load_table(lake, f"{shape.iceberg_name}{suffix}").scan().plan_files()
         files = [each.file.file_path.removeprefix("file://") for each in planned]
     else:
-        files = [str(each) for each in (lake / f"{shape.topic}{suffix}").glob("*.parquet")]
+        files = [str(path) for path in (lake / f"{shape.topic}{suffix}").glob("*.parquet")]
     if not files:
         return []
     with duckdb.connect() as engine:

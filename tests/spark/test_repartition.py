@@ -93,11 +93,11 @@ def test_keys_keep_their_order_and_groups_their_place(spark: SparkSession, tmp_p
                 assert each.partition == (murmur2(each.key) & 0x7FFFFFFF) % NEW_PARTITIONS
 
         # The largest offset before which the group has seen everything, by a model.
-        seen = {each.value for each in old if each.offset < committed[each.partition]}
+        seen = {record.value for record in old if record.offset < committed[record.partition]}
         expected = {}
         for partition in range(NEW_PARTITIONS):
             mine = [each for each in copied if each.partition == partition]
-            unseen = [each.offset for each in mine if each.value not in seen]
+            unseen = [record.offset for record in mine if record.value not in seen]
             expected[partition] = min(unseen, default=len(mine))
         asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("readers")])
         found = {
@@ -108,8 +108,8 @@ def test_keys_keep_their_order_and_groups_their_place(spark: SparkSession, tmp_p
         assert found == expected
         assert {each["partition"]: each["repeated"] for each in done["groups"]} == {
             partition: sum(
-                each.partition == partition and each.offset >= first and each.value in seen
-                for each in copied
+                record.partition == partition and record.offset >= first and record.value in seen
+                for record in copied
             )
             for partition, first in expected.items()
         }
@@ -160,7 +160,7 @@ def test_a_map_says_where_runs_ended_and_what_a_group_has_seen(
         )
 
         # The map has each record in one range of its old offset, and of its new one.
-        place = {each.value: (each.partition, each.offset) for each in old}
+        place = {record.value: (record.partition, record.offset) for record in old}
         ranges = [
             (
                 (row.old_partition, range(row.old_start_offset, row.old_end_offset)),
@@ -168,19 +168,19 @@ def test_a_map_says_where_runs_ended_and_what_a_group_has_seen(
             )
             for row in spark.read.parquet(str(folder)).where("records > 0").collect()
         ]
-        for each in copied[::50]:
-            old_partition, old_offset = place[each.value]
+        for record in copied[::50]:
+            old_partition, old_offset = place[record.value]
             matches = [
                 new_offsets
                 for (partition, offsets), (new_partition, new_offsets) in ranges
-                if (partition, new_partition) == (old_partition, each.partition)
+                if (partition, new_partition) == (old_partition, record.partition)
                 and old_offset in offsets
             ]
-            assert [each.offset in offsets for offsets in matches] == [True]
+            assert [record.offset in offsets for offsets in matches] == [True]
 
         # The group has not seen all that the first run has copied.
         commit(admin, dict.fromkeys(range(OLD_PARTITIONS), 500))
-        seen = {each.value for each in old if each.offset < 500}
+        seen = {record.value for record in old if record.offset < 500}
         (moved,) = [json.loads(run(*common, "--groups", "readers", "--run"))["groups"]]
         for group in moved:
             before = [

@@ -56,7 +56,7 @@ def counted(spark: SparkSession, group: str) -> Iterator[list[int]]:
         yield counts
         tracker = context.statusTracker()
         jobs = tracker.getJobIdsForGroup(group)
-        found = [tracker.getJobInfo(each) for each in jobs]
+        found = [tracker.getJobInfo(job) for job in jobs]
         stages = {stage for job in found if job is not None for stage in job.stageIds}
         infos = [tracker.getStageInfo(stage) for stage in stages]
         counts += [len(jobs), sum(info.numTasks for info in infos if info is not None)]

@@ -332,8 +332,8 @@ def test_topic_that_is_not_what_it_was_is_refused(tier: Tier, tmp_path: Path) ->
     with pytest.raises(ConfigError, match="option=--value its_value=raw value=json"):
         run_table("prices", tier.folder, *options, "--value", "json")
     lost = build_batch([NewRecord(5, b"k", b"v")], base_offset=9)
-    for each in tier.folder.rglob("*.*"):
-        each.unlink()
+    for path in tier.folder.rglob("*.*"):
+        path.unlink()
     tier.maker.tier(OWNER, [lost])
     with pytest.raises(OffsetOutOfRangeError, match="no longer kept"):
         run_table("prices", tier.folder, *options)

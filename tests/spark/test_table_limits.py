@@ -166,7 +166,7 @@ def ordered(value: Any) -> Any:
 
 
 def by_offset(table: pa.Table) -> dict[int, Any]:
-    milliseconds = [each // 1000 for each in table.column("timestamp").cast("int64").to_pylist()]
+    milliseconds = [row // 1000 for row in table.column("timestamp").cast("int64").to_pylist()]
     return {
         row["offset"]: (time, *(shown(ordered(row[name])) for name in ("key", "value")))
         for time, row in zip(milliseconds, table.to_pylist(), strict=True)

@@ -138,7 +138,7 @@ def test_brokers_give_the_tail(spark: SparkSession, broker: EmbeddedBroker, tmp_
     consumed = consume_all(broker.bootstrap_servers, "trades")
     assert len(consumed) == 500
     assert [(row.offset, bytes(row.key), bytes(row.value)) for row in rows] == [
-        (each.offset, each.key, each.value) for each in consumed
+        (record.offset, record.key, record.value) for record in consumed
     ]
 
 

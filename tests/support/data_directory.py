@@ -100,8 +100,8 @@ def _create_topics(broker: EmbeddedBroker) -> None:
     made = admin.create_topics(
         [NewTopic(name, 2, 1, config={**_SMALL_SEGMENTS, **more}) for name, more in TOPICS.items()]
     )
-    for each in made.values():
-        each.result(TIMEOUT_S)
+    for future in made.values():
+        future.result(TIMEOUT_S)
 
 
 class _Producers(NamedTuple):
@@ -200,9 +200,9 @@ def _read(broker: EmbeddedBroker, hosted: Partition, isolation: FetchIsolation) 
             if header.is_control:
                 continue
             is_aborted = header.is_transactional and any(
-                each.producer_id == header.producer_id
-                and each.first_offset <= header.base_offset <= each.last_offset
-                for each in aborted
+                transaction.producer_id == header.producer_id
+                and transaction.first_offset <= header.base_offset <= transaction.last_offset
+                for transaction in aborted
             )
             for record in read_records(buffer, position, header):
                 if record.offset >= start and not is_aborted:

@@ -43,7 +43,7 @@ class Cluster:
         self.image = MetadataImage()
         self._loop = loop or asyncio.get_running_loop()
         config = GroupConfig(group_initial_rebalance_delay_ms=0, **settings)
-        self.coordinators = [self._coordinator(each, config) for each in range(BROKERS)]
+        self.coordinators = [self._coordinator(number, config) for number in range(BROKERS)]
         self.late = LateEvents(self.coordinators)
         self.late.moved(self.partition)
         self.late.deliver_all()

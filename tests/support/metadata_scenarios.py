@@ -224,9 +224,11 @@ class Stage:
         """Check that metadata names every object, and that every finished segment has its
         objects."""
         listed = leader.segments()
-        named = {self._names[each.segment_id.id] for each in listed}
+        named = {self._names[segment.segment_id.id] for segment in listed}
         stored = {line.split()[0] for line in self._objects()}
-        finished = {self._names[each.segment_id.id] for each in listed if each.state is FINISHED}
+        finished = {
+            self._names[segment.segment_id.id] for segment in listed if segment.state is FINISHED
+        }
         assert stored <= named, f"objects without metadata: {sorted(stored - named)}"
         assert finished <= stored, f"metadata without objects: {sorted(finished - stored)}"
 

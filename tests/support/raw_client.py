@@ -90,7 +90,7 @@ class RawClient:
 
 def scram_final(user: str, password: str, nonce: str, server_first: bytes) -> bytes:
     """The client's last message of SCRAM-SHA-256 (RFC 5802), after `n,,n=USER,r=NONCE`."""
-    parts = dict(each.split("=", 1) for each in server_first.decode().split(","))
+    parts = dict(part.split("=", 1) for part in server_first.decode().split(","))
     salt, rounds = base64.b64decode(parts["s"]), int(parts["i"])
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, rounds)
     client_key = hmac.digest(salted, b"Client Key", "sha256")

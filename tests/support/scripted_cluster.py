@@ -171,7 +171,9 @@ class ScriptedCluster:
     def metadata(
         self, partition: TopicIdPartition, segment_id: uuid.UUID
     ) -> RemoteLogSegmentMetadata | None:
-        found = (each for each in self._segments[partition] if each.segment_id.id == segment_id)
+        found = (
+            segment for segment in self._segments[partition] if segment.segment_id.id == segment_id
+        )
         return next(found, None)
 
     def close(self) -> None:

@@ -91,7 +91,7 @@ class Command:
 
 def pairs(text: str) -> list[tuple[int, int]]:
     """The pairs of numbers in `1:2,3:4`."""
-    found = [each.split(":") for each in text.split(",") if each]
+    found = [part.split(":") for part in text.split(",") if part]
     return [(int(first), int(second)) for first, second in found]
 
 

@@ -86,7 +86,7 @@ def _installed(name: str) -> Distribution | None:
 
 def _requirements_of(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
-        (metadata,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         headers = HeaderParser().parsestr(archive.read(metadata).decode())
     return headers.get_all("Requires-Dist", [])
 

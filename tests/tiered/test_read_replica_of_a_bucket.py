@@ -96,9 +96,9 @@ def left(open_tiers: Any, tmp_path: Path) -> Left:
     stable_ends = dict(ends)
     expected = {
         level: [
-            each
-            for each in consume_all(tiers.broker.bootstrap_servers, TOPIC, isolation_level=level)
-            if each.offset < ends[each.partition]
+            message
+            for message in consume_all(tiers.broker.bootstrap_servers, TOPIC, isolation_level=level)
+            if message.offset < ends[message.partition]
         ]
         for level in (READ_UNCOMMITTED, READ_COMMITTED)
     }
@@ -186,7 +186,7 @@ def test_changes_are_refused_and_name_the_reason(replica: EmbeddedReplica) -> No
 
 def test_nothing_is_written_to_the_bucket(left: Left, tmp_path: Path) -> None:
     def objects() -> dict[Path, tuple[int, int]]:
-        files = (each for each in left.bucket.rglob("*") if each.is_file())
+        files = (path for path in left.bucket.rglob("*") if path.is_file())
         return {file: (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
 
     before = objects()
@@ -255,8 +255,8 @@ def records_of(replica: EmbeddedReplica, topic: str, partition: int) -> list[byt
     consumer.assign([TopicPartition(topic, partition, start)])
     messages = [consumer.poll(TIMEOUT_S) for _ in range(start, end)]
     consumer.close()
-    assert [each and each.offset() for each in messages] == list(range(start, end))
-    return [each and each.value() for each in messages]
+    assert [message and message.offset() for message in messages] == list(range(start, end))
+    return [message and message.value() for message in messages]
 
 
 def test_what_a_bucket_gains_and_loses_is_seen_without_a_restart(

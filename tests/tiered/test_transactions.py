@@ -47,8 +47,8 @@ def begin(tiers: Any) -> Iterator[Callable[..., Producer]]:
         return made[-1]
 
     yield begin
-    for each in made:
-        each.purge()
+    for producer in made:
+        producer.purge()
 
 
 def transactional(tiers: Any, transactional_id: str, **settings: Any) -> Producer:

@@ -27,7 +27,7 @@ def main(servers: str, topic: str, group: str, protocol: str, path: str) -> None
     is_committed = True
     with Path(path).open("a") as out:
         while not ends.is_set():
-            found = [each for each in consumer.consume(500, 0.2) if each.error() is None]
+            found = [message for message in consumer.consume(500, 0.2) if message.error() is None]
             if found:
                 out.writelines(f"{each.partition()} {each.offset()}\n" for each in found)
                 out.flush()

@@ -195,12 +195,12 @@ def read_all(cluster: MixedCluster, topic: str) -> Records:
     ended: set[int] = set()
 
     def is_read() -> bool:
-        for each in consumer.consume(5000, 1.0):
-            error, partition = each.error(), each.partition() or 0
+        for message in consumer.consume(5000, 1.0):
+            error, partition = message.error(), message.partition() or 0
             if error is None:
                 ended.discard(partition)
-                key, value = each.key() or b"", each.value() or b""
-                found[partition, each.offset() or 0] = (key.decode(), value.decode())
+                key, value = message.key() or b"", message.value() or b""
+                found[partition, message.offset() or 0] = (key.decode(), value.decode())
             elif error.code() == KafkaError._PARTITION_EOF:
                 ended.add(partition)
         return len(ended) == PARTITIONS

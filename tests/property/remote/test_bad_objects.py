@@ -87,7 +87,7 @@ def _members(of: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
 
 def altered_bytes(content: bytes, place: int, how: int) -> bytes:
     at = place % (len(content) + 1)
-    cut, insert, flip, whole = (how + each == 3 for each in range(4))
+    cut, insert, flip, whole = (how + number == 3 for number in range(4))
     if cut:
         return content[:at]
     if insert:

@@ -29,7 +29,7 @@ def by_dictionary(rows: list[int], columns: list[np.ndarray]) -> list[list[int]]
 
 def as_lists(found: tuple[np.ndarray, np.ndarray]) -> list[list[int]]:
     ordered, starts = found
-    return [each.tolist() for each in np.split(ordered, starts[1:])] if len(starts) else []
+    return [part.tolist() for part in np.split(ordered, starts[1:])] if len(starts) else []
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=60), st.data())

@@ -300,14 +300,14 @@ def test_deletions_amid_the_uploads_of_several_leaders_lose_nothing_else(
     for _ in ("as written", "compacted"):
         manager = topics.manager()
         left = manager.list_remote_log_segments(PARTITION)
-        assert {each.segment_id for each in left if each.state is FINISHED} == expected
+        assert {segment.segment_id for segment in left if segment.state is FINISHED} == expected
         for offset in range(20):
             found = manager.remote_log_segment_metadata(PARTITION, 0, offset)
             holding = [
-                each.broker_leader_epoch
-                for each in left
-                if each.segment_id in expected
-                and each.start_offset <= offset <= each.end_offset_inclusive
+                segment.broker_leader_epoch
+                for segment in left
+                if segment.segment_id in expected
+                and segment.start_offset <= offset <= segment.end_offset_inclusive
             ]
             assert (found.broker_leader_epoch if found else None) == max(holding, default=None)
         topics.metadata.compact()

@@ -250,7 +250,7 @@ def test_only_a_finished_copy_that_another_covers_has_a_lower_key() -> None:
     append(topic, events)
     assert PartitionMigration(topic, 0, clock=SystemClock()).run()
     migrated = caches(topic)[PARTITIONS[0]].segments()
-    assert {each.segment_id: each.broker_leader_epoch for each in migrated} == {
+    assert {segment.segment_id: segment.broker_leader_epoch for segment in migrated} == {
         covered: -2,
         wider: -1,
         unfinished: -1,

@@ -67,7 +67,7 @@ class History:
     def append(self) -> None:
         for _ in range(self.rng.randint(3, 12)):
             count = self.rng.randint(1, 3)
-            values = [b"%06d" % (len(self.values) + each) for each in range(count)]
+            values = [b"%06d" % (len(self.values) + number) for number in range(count)]
             assert self.tiered.append(*values) == len(self.values)
             self.values += values
         self.tiered.clock.advance(1000)

@@ -118,7 +118,7 @@ def check(
     ]
     assert [shown(batch) for batch in after] == [shown(batch) for batch in expected]
     untouched = {
-        data for _, data, records in before if not {each.offset for each in records} & selected
+        data for _, data, records in before if not {record.offset for record in records} & selected
     }
     assert untouched <= {data for _, data, _ in after}
     check_indexes(storage, piece, rewritten)

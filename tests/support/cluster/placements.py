@@ -335,7 +335,7 @@ def _check_bucket(
         if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         and segment.topic_id_partition.topic == topic
     ]
-    texts = {uuid_to_text(each.segment_id.id) for each in finished}
+    texts = {uuid_to_text(segment.segment_id.id) for segment in finished}
     logs = sorted(
         path
         for path in cluster.bucket.glob(f"kafka-tiered-storage/{topic}-0-*/*.log")
@@ -346,7 +346,9 @@ def _check_bucket(
     end = max((each.end_offset_inclusive for each in finished), default=-1)
     copied = {offset: number for offset, number in written.items() if offset <= end}
     problems += _compare("the bucket", copied, {o: n for o, n in dumped.items() if o <= end})
-    copiers = " and ".join(str(each) for each in sorted({each.broker_id for each in finished}))
+    copiers = " and ".join(
+        str(broker) for broker in sorted({broker.broker_id for broker in finished})
+    )
     return len(finished), copiers, problems
 
 

@@ -184,7 +184,9 @@ class Eraser:
                     stage_segment(storage, journals, run, piece.segment, rewritten, FETCH_BYTES)
                 )
             erased |= chosen
-        check_not_undone(journals, run, [each.new.segment_id for each in replacements])
+        check_not_undone(
+            journals, run, [replacement.new.segment_id for replacement in replacements]
+        )
         journals.put(replace(journal, state=JournalState.STAGED, replacements=tuple(replacements)))
         return erased
 

@@ -299,7 +299,7 @@ class Oracle:
                 f"a consumer cannot read on from the log start partition={partition} start={start}"
             ) from error
         offsets = range(log.log_start_offset, log.log_end_offset)
-        newest = {key_of(each): each for each in range(expected.cleaned_to)}
+        newest = {key_of(number): number for number in range(expected.cleaned_to)}
         wrong = [
             offset
             for offset in offsets

@@ -118,7 +118,7 @@ class RandomRun:
             self.durable.faults.injected,
             self.actions,
             self.oracle.checks,
-            sum(not each.segment_size_in_bytes for each in self.oracle.live().values()),
+            sum(not segment.segment_size_in_bytes for segment in self.oracle.live().values()),
         )
 
     def digest(self) -> str:

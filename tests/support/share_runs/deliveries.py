@@ -118,9 +118,9 @@ def deliveries(lines: Iterable[Line], group_id: str) -> Deliveries:
                 found.ends[place].append(End(line.consumer, line.at_ns))
             else:
                 count = max(
-                    each.delivery_count
-                    for each in found.got[place]
-                    if each.consumer == line.consumer
+                    delivery.delivery_count
+                    for delivery in found.got[place]
+                    if delivery.consumer == line.consumer
                 )
                 found.releases[place].append(Release(count, line.at_ns))
             found.handled_counts[line.consumer] += 1
@@ -164,7 +164,7 @@ def _of_record(
     if not got:
         yield "never delivered"
         return
-    counts = [each.delivery_count for each in got]
+    counts = [delivery.delivery_count for delivery in got]
     if any(each.value != record.value for each in got):
         yield "another value"
     if not 1 <= min(counts) <= max(counts) <= count_max:
@@ -179,19 +179,20 @@ def _of_record(
     end = min(ends, key=lambda each: each.answered_ns)
     yield from _fallen_counts(found, place, [each for each in got if each.at_ns <= end.answered_ns])
     before = max(
-        (each.delivery_count for each in got if each.at_ns <= end.answered_ns), default=count_max
+        (delivery.delivery_count for delivery in got if delivery.at_ns <= end.answered_ns),
+        default=count_max,
     )
-    for each in got:
-        if found.started_ns[each.consumer] > end.answered_ns:
+    for delivery in got:
+        if found.started_ns[delivery.consumer] > end.answered_ns:
             yield f"delivered to a later consumer end={end}"
-        is_in_peace = not any(record.at_ns <= kill_ns <= each.at_ns for kill_ns in kills_ns)
-        if each.at_ns > end.answered_ns and each.delivery_count > before and is_in_peace:
+        is_in_peace = not any(record.at_ns <= kill_ns <= delivery.at_ns for kill_ns in kills_ns)
+        if delivery.at_ns > end.answered_ns and delivery.delivery_count > before and is_in_peace:
             yield f"delivered again end={end}"
 
 
 def _fallen_counts(found: Deliveries, place: Place, got: Sequence[Got]) -> Iterator[str]:
     for release in found.releases.get(place, []):
-        for each in got:
-            is_later = found.started_ns[each.consumer] > release.answered_ns
-            if is_later and each.delivery_count <= release.delivery_count:
+        for delivery in got:
+            is_later = found.started_ns[delivery.consumer] > release.answered_ns
+            if is_later and delivery.delivery_count <= release.delivery_count:
                 yield f"the delivery count fell release={release}"

@@ -361,7 +361,8 @@ def run(
     for group in ALL_GROUPS:
         found = report.groups[group] = deliveries(lines, group)
         report.archived += sum(
-            any(each.delivery_count == COUNT_MAX for each in got) for got in found.got.values()
+            any(delivery.delivery_count == COUNT_MAX for delivery in got)
+            for got in found.got.values()
         )
         wrong = anomalies(found, tasks.places, COUNT_MAX, kills_ns)
         report.anomalies += [f"group={group} {each}" for each in wrong]
@@ -375,7 +376,7 @@ def play(fault: Fault, brokers: Brokers, workers: Workers) -> None:
         brokers.move()
         return
     consumers = CONSUMERS if fault is Fault.EVERYTHING else (fault,)
-    killed = [each for each in consumers if each in CONSUMERS]
+    killed = [consumer for consumer in consumers if consumer in CONSUMERS]
     has_broker = fault not in CONSUMERS
     if has_broker:
         brokers.kill(fault)
@@ -414,15 +415,15 @@ def await_progress(workers: Workers, tasks: Tasks) -> None:
         tasks.produce()
         handled = _handled(workers)
         return all(
-            handled[each] >= before[each] + PROGRESS[each[0]]
+            handled[consumer] >= before[consumer] + PROGRESS[consumer[0]]
             # One that holds a record goes on when it is released.
-            for each in workers.consumers
-            if each[0] != PINNED or not before[each]
+            for consumer in workers.consumers
+            if consumer[0] != PINNED or not before[consumer]
         )
 
     def behind() -> str:
         handled = _handled(workers)
-        missing = {each: handled[each] - before[each] for each in workers.consumers}
+        missing = {consumer: handled[consumer] - before[consumer] for consumer in workers.consumers}
         return f"acknowledgements of all consumers since the last fault: {missing}"
 
     wait_until(has_progress, behind, timeout_s=TIMEOUT_S, pause_s=_PAUSE_S)
@@ -462,9 +463,9 @@ def lags(servers: str) -> dict[tuple[str, int], int]:
         if answer is None:
             return {}
         places = [place for topic in answer.topics for place in topic.partitions]
-        if len(places) != PARTITIONS or any(each.error_code.value for each in places):
+        if len(places) != PARTITIONS or any(place.error_code.value for place in places):
             return {}
-        found.update({(group, each.partition_index): each.lag for each in places})
+        found.update({(group, place.partition_index): place.lag for place in places})
     return found
 
 

@@ -96,8 +96,8 @@ class Worker:
             self._accept_all(messages)
             messages = self._poll(consumer)
             self._write(
-                self._line("got", f"{_place(each)} {_count(each)} {_number(each)}")
-                for each in messages
+                self._line("got", f"{_place(message)} {_count(message)} {_number(message)}")
+                for message in messages
             )
             if self._pins and len(messages) > PINNED_MIN:
                 self._acknowledge_behind_first(consumer, messages, stopping)
@@ -118,16 +118,16 @@ class Worker:
     def _accept_all(self, messages: Iterable[Message]) -> None:
         """The next poll, or the close, accepts them."""
         if not self._is_explicit:
-            self._write(self._line("sent", f"{_place(each)} ACCEPT") for each in messages)
+            self._write(self._line("sent", f"{_place(message)} ACCEPT") for message in messages)
 
     def _acknowledge_behind_first(
         self, consumer: ShareConsumer, messages: Sequence[Message], stopping: threading.Event
     ) -> None:
         first, *others = sorted(messages, key=lambda each: (each.partition(), each.offset()))
-        for each in others:
-            is_released = _number(each) % 3 == 0 and _count(each) == 1
+        for other in others:
+            is_released = _number(other) % 3 == 0 and _count(other) == 1
             self._acknowledge_as(
-                consumer, each, AcknowledgeType.RELEASE if is_released else AcknowledgeType.ACCEPT
+                consumer, other, AcknowledgeType.RELEASE if is_released else AcknowledgeType.ACCEPT
             )
         while not stopping.is_set() and not self._release.exists():
             go_on_for(POLL_S)
@@ -141,13 +141,13 @@ class Worker:
         self._commit(consumer, [message])
 
     def _acknowledge(self, consumer: ShareConsumer, messages: Iterable[Message]) -> None:
-        if any(is_held(_number(each), _count(each)) for each in messages):
+        if any(is_held(_number(message), _count(message)) for message in messages):
             go_on_for(HOLD_S)
         lines = []
-        for each in messages:
-            kind = acknowledgement(_number(each), _count(each))
-            consumer.acknowledge(each, kind)
-            lines.append(self._line("sent", f"{_place(each)} {kind.name}"))
+        for message in messages:
+            kind = acknowledgement(_number(message), _count(message))
+            consumer.acknowledge(message, kind)
+            lines.append(self._line("sent", f"{_place(message)} {kind.name}"))
         self._write(lines)
         self._commit(consumer, messages)
 
@@ -159,7 +159,7 @@ class Worker:
             print(self._name, error, file=sys.stderr, flush=True)
             return
         outcomes = {str(each.partition): error for each, error in answers.items()}
-        places = [_place(each) for each in messages]
+        places = [_place(message) for message in messages]
         self._write(
             self._answered(place, outcomes[place.split()[0]])
             for place in places
