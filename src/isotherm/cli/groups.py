@@ -67,7 +67,8 @@ def list_groups(
         share_states = share_groups.states()
     # librdkafka lists share groups too, but names neither their type nor their state.
     groups = {
-        each.group_id: (each.state.name.lower(), each.type.name.lower()) for each in listing.valid
+        group.group_id: (group.state.name.lower(), group.type.name.lower())
+        for group in listing.valid
     } | {group_id: (state, "share") for group_id, state in share_states.items()}
     rows = [
         {"group": group_id, "state": state, "type": kind}

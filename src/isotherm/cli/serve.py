@@ -112,7 +112,7 @@ def broker_settings(
     """The settings with which a broker starts, each with its source. Logs a warning for a file with
     secrets that other users may read."""
     texts = read_properties(config) if config else {}
-    if config and any(is_secret(each) for each in texts):
+    if config and any(is_secret(text) for text in texts):
         warn_of_readers(config)
     given = layer_settings(
         [

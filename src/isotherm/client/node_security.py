@@ -142,7 +142,7 @@ def _token_login(properties: Mapping[str, Any]) -> TokenLogin | None:
         str(secret),
         str(url),
         scope=str(properties.get(SCOPE, "")),
-        extensions=tuple(each for each in extensions.split(",") if each),
+        extensions=tuple(part for part in extensions.split(",") if part),
         trusted=properties.get(HTTPS_CA_PEM),
         trusted_location=None if location == SYSTEM_AUTHORITIES else str(location),
     )

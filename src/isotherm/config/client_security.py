@@ -215,7 +215,7 @@ def _password_login(given: GivenProperties, mechanism: str) -> dict[str, str]:
 
 def _tls(given: GivenProperties) -> dict[str, str]:
     versions = given.text(_PROTOCOLS)
-    if versions is not None and {each.strip() for each in versions.split(",")} != _SERVED_PROTOCOLS:
+    if versions is not None and {part.strip() for part in versions.split(",")} != _SERVED_PROTOCOLS:
         raise given.error(
             f"a client offers TLSv1.2 and TLSv1.3, neither more nor less value={versions}",
             _PROTOCOLS,

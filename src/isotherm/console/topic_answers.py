@@ -59,7 +59,7 @@ def topic_answers(
     tier."""
     price = prices.mean_price(storage.remote_bytes)
     topics = [
-        _topic_row(each, price, storage.read_at_ms, signs) for each in storage.topics.values()
+        _topic_row(topic, price, storage.read_at_ms, signs) for topic in storage.topics.values()
     ]
     return {
         "price_per_gib_month": price,
@@ -67,7 +67,7 @@ def topic_answers(
         "sweep_command": sweep_command,
         "metadata_topic": metadata_topic_row(storage),
         "topics": sorted(
-            (each for each in topics if each["local_bytes"] or each["remote_bytes"]),
+            (topic for topic in topics if topic["local_bytes"] or topic["remote_bytes"]),
             key=lambda each: (not _has_problem(each["holds"]), -each["local_bytes"]),
         ),
         "leftovers": [

@@ -39,11 +39,13 @@ class UnreadPartitions:
         ask: Callable[[Collection[TopicIdPartition]], None],
     ) -> None:
         """`ask` returns at once; any thread may call it."""
-        self._reads: dict[TopicIdPartition, Future[None]] = {each: Future() for each in partitions}
+        self._reads: dict[TopicIdPartition, Future[None]] = {
+            partition: Future() for partition in partitions
+        }
         self._names: dict[tuple[str | uuid.UUID, int], TopicIdPartition] = {}
-        for each in partitions:
-            self._names[each.topic, each.partition] = each
-            self._names[each.topic_id, each.partition] = each
+        for partition in partitions:
+            self._names[partition.topic, partition.partition] = partition
+            self._names[partition.topic_id, partition.partition] = partition
         self._ask = ask
 
     def __len__(self) -> int:

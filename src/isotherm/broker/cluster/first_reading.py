@@ -84,13 +84,13 @@ class FirstReading:
     def ask(self, partitions: Collection[TopicIdPartition]) -> None:
         """Read these partitions before those that nobody has asked for."""
         with self._changed:
-            new = [each for each in partitions if each in self._waiting]
+            new = [partition for partition in partitions if partition in self._waiting]
             for each in new:
                 del self._waiting[each]
                 self._asked[each] = None
-            for each in partitions:
-                if each in self._paces:
-                    self._paces[each].pending_max = ASKED_MANIFESTS_MAX
+            for partition in partitions:
+                if partition in self._paces:
+                    self._paces[partition].pending_max = ASKED_MANIFESTS_MAX
         if new:
             self._wake()
 

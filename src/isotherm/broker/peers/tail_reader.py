@@ -146,7 +146,9 @@ def _passed_on(partition: Any) -> FetchPartitionResponse:
         int(getattr(partition, "log_start_offset", -1)),
         None
         if aborted is None
-        else [(int(each.producer_id), int(each.first_offset)) for each in aborted],
+        else [
+            (int(transaction.producer_id), int(transaction.first_offset)) for transaction in aborted
+        ],
         (memoryview(records),) if records else (),
     )
 

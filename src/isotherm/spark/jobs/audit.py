@@ -383,7 +383,7 @@ def _with_remote_size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
     Null unless it is the Aiven layout's.
     """
     for batch in batches:
-        sizes = [_remote_size(each) for each in batch.column("custom_metadata").to_pylist()]
+        sizes = [_remote_size(value) for value in batch.column("custom_metadata").to_pylist()]
         columns = [batch.column(name) for name in batch.schema.names[:-1]]
         columns[-1] = columns[-1].cast(pa.int64())
         arrays = [*columns, pa.array(sizes, pa.int64())]

@@ -162,7 +162,7 @@ def report(plan: CompactionPlan, staged: Sequence[StagedPiece]) -> list[Partitio
     reports = []
     for partition in plan.partitions:
         mine = [each for each in staged if each.piece.segment.topic_id_partition == partition]
-        pieces = [each for each in plan.pieces if each.segment.topic_id_partition == partition]
+        pieces = [piece for piece in plan.pieces if piece.segment.topic_id_partition == partition]
         reports.append(
             PartitionReport(
                 partition,

@@ -304,8 +304,8 @@ def _run_task(work: _Work, number: int, task: TaskPartition) -> Iterator[dict[st
 
 
 def _count(texts: Any, reasons: Counter[str]) -> None:
-    for each in texts.value_counts().to_pylist():
-        reason, count = each["values"], each["counts"]
+    for row in texts.value_counts().to_pylist():
+        reason, count = row["values"], row["counts"]
         if reason in reasons or len(reasons) < _TASK_REASONS_MAX:
             reasons[reason] += count
 

@@ -57,7 +57,7 @@ def read_log_starts(options: SourceOptions) -> LogStarts:
     brokers = open_brokers(options)
     assert brokers is not None, "the command asks for them"
     partitions = brokers.partitions(options.named_topics)
-    bounds = brokers.bounds([each.topic_partition for each in partitions])
+    bounds = brokers.bounds([partition.topic_partition for partition in partitions])
     return LogStarts(
         uuid_to_text(partitions[0].topic_id),
         {partition.partition: bound.start for partition, bound in bounds.items()},

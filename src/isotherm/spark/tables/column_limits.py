@@ -139,7 +139,9 @@ def _are_signs(
 
 def _too_many_digits(stored: Any, precision: int) -> UnfitValueError:
     """The error for the first decimal with too many digits."""
-    numbers = (int.from_bytes(each, "big", signed=True) for each in stored.drop_null().to_pylist())
+    numbers = (
+        int.from_bytes(digits, "big", signed=True) for digits in stored.drop_null().to_pylist()
+    )
     number = next(abs(each) for each in numbers if abs(each) >= 10**precision)
     # Python makes no text of very long numbers.
     is_short = number.bit_length() <= _SHORT_BITS_MAX

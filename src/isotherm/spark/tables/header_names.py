@@ -31,7 +31,8 @@ def named_values(values: Values, headers: Any, name: str, framing: Framing | Non
     # Usually the records of a batch name one schema.
     named = frames.dictionary_encode()
     heads = [
-        None if each is None else _frame(each, framing) for each in named.dictionary.to_pylist()
+        None if header is None else _frame(header, framing)
+        for header in named.dictionary.to_pylist()
     ]
     of_records = pa.array(heads, pa.binary()).take(named.indices)
     is_lost = pc.and_(frames.is_valid(), pc.and_(of_records.is_null(), values.is_valid()))

@@ -310,13 +310,13 @@ class JsonDecoder:
         # Types that are not in the table yet may still be widened.
         return [
             refusal(
-                each,
+                value,
                 kind,
                 may_grow=may_grow and self._may_grow,
                 may_widen=kind != self._fixed,
                 is_form_free=self._is_form_free,
             )
-            for each in batch.values.take(pa.array(rows, pa.int64())).to_pylist()
+            for value in batch.values.take(pa.array(rows, pa.int64())).to_pylist()
         ]
 
 

@@ -145,7 +145,7 @@ def rows_of_columns(columns: pa.Table) -> list[bytes]:
     for name in ("epoch", "start_offset"):
         packed[name] = flat.field(name).to_numpy()
 
-    content = b"".join(each for each in custom.to_pylist() if each)
+    content = b"".join(value for value in custom.to_pylist() if value)
     return rows_of_parts(heads, packed, custom_sizes, np.frombuffer(content, dtype=np.uint8))
 
 
