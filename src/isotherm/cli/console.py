@@ -216,9 +216,9 @@ def console(
         cluster = WatchedCluster(open_reader, clock, interval_s)
         storage = None if bucket is None else _opened(bucket)
         records = ClusterRecords(properties, clock, storage)
-        for each in (storage, runner, records, cluster, watched_metrics):
-            if each is not None:
-                closing.callback(each.close)
+        for part in (storage, runner, records, cluster, watched_metrics):
+            if part is not None:
+                closing.callback(part.close)
         scheme = "https" if with_tls else "http"
         terminal().print(f"console of {bootstrap_server}: {scheme}://{_named(host)}:{port}/")
         app = console_app(cluster, records, settings, JobReports(reports), runner)
@@ -261,8 +261,8 @@ def shown_arguments(bootstrap_server: str, client: ClientOptions) -> str:
 def _client_arguments(bootstrap_server: str, client: ClientOptions) -> list[str]:
     """The client options of the console as arguments for a command that it starts."""
     arguments = ["-b", bootstrap_server]
-    for each in client.client_property or ():
-        arguments += ["-X", each]
+    for setting in client.client_property or ():
+        arguments += ["-X", setting]
     if client.command_config is not None:
         arguments += ["--command-config", str(client.command_config)]
     return arguments
@@ -278,7 +278,7 @@ def job_commands(
     pipeline = [sys.executable, "-m", "isotherm.cli.main", "pipeline"]
     commands = {"audit": [*pipeline, "audit", *client, "--json"]}
     if path is not None:
-        store = [text for each in option or () for text in ("-o", each)]
+        store = [text for setting in option or () for text in ("-o", setting)]
         commands["sweep"] = [*pipeline, "sweep", "--path", path, *store, *client, "--json"]
     return commands
 

@@ -365,7 +365,7 @@ def _check_broker(broker: _Broker) -> Iterator[Finding]:
 def _nearest_existing(path: Path) -> Path:
     """The nearest existing folder of `path`, in which it is or would be created."""
     absolute = path.absolute()
-    return next(each for each in (absolute, *absolute.parents) if each.exists())
+    return next(folder for folder in (absolute, *absolute.parents) if folder.exists())
 
 
 def _is_locked(path: Path) -> bool:

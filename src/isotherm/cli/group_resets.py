@@ -208,7 +208,7 @@ def delete(
         connected(bootstrap_server, client.properties) as share_groups,
     ):
         admin = admin_client(bootstrap_server, client.properties)
-        counts = {each: _offset_count(admin, share_groups, each) for each in group}
+        counts = {group_id: _offset_count(admin, share_groups, group_id) for group_id in group}
         if execute:
             # The request is the same for every type of group.
             answered = admin.delete_consumer_groups(group, request_timeout=REQUEST_TIMEOUT_S)

@@ -343,7 +343,7 @@ def causes_of(error: BaseException) -> list[str]:
         line = f"{type(cause).__name__}: {text}"
         # A library may raise its own error again, and a line that is said has often its words.
         said = [str(error), *causes]
-        if not any(words in each for words in _own_words(cause, text) for each in said):
+        if not any(words in sentence for words in _own_words(cause, text) for sentence in said):
             causes.append(line)
         cause = cause.__cause__
     return causes

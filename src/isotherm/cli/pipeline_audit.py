@@ -163,7 +163,7 @@ def print_tables(tables: dict[str, list[dict[str, Any]]], *, as_json: bool) -> N
         rows = [human_row(row) for row in _in_dollars(rows)]
         # Days are sorted oldest first: show the newest.
         shown = rows[-_DAYS_SHOWN:] if name == "growth" else rows[:TABLE_ROWS_MAX]
-        columns = [each for each in rows[0] if not _ONLY_JSON.fullmatch(each)]
+        columns = [column for column in rows[0] if not _ONLY_JSON.fullmatch(column)]
         print_rows(columns, shown, as_json=False, title=f"\n{name}")
         if len(rows) > len(shown):
             console().print(f"{len(shown)} of {len(rows)} rows; --json prints them all.")

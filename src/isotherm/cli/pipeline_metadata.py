@@ -109,7 +109,7 @@ def metadata_log(
     from isotherm.spark.metadata.remote_metadata_log import DumpMetadataLog, TopicMetadataLog
 
     bootstrap_server, client, log_dirs, dump, store_option = place
-    if sum(each is not None for each in (bootstrap_server, log_dirs or None, dump)) != 1:
+    if sum(source is not None for source in (bootstrap_server, log_dirs or None, dump)) != 1:
         raise ConfigError("choose one of --bootstrap-server, --log-dir and --dump")
     if audit:
         topic = REMOTE_LOG_METADATA_AUDIT_TOPIC

@@ -309,12 +309,12 @@ def tasks_of_running_stages() -> tuple[int, int]:
         return 0, 0
     try:
         tracker = context.statusTracker()
-        stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+        stages = [tracker.getStageInfo(stage_id) for stage_id in tracker.getActiveStageIds()]
     except Py4JError:
         # Spark is being stopped.
         return 0, 0
     active = [stage for stage in stages if stage is not None]
-    return sum(each.numCompletedTasks for each in active), sum(each.numTasks for each in active)
+    return sum(stage.numCompletedTasks for stage in active), sum(stage.numTasks for stage in active)
 
 
 def print_frame(

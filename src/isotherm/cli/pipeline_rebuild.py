@@ -363,7 +363,7 @@ def _rebuilt_partitions(rebuilt: Rebuilt, ids: dict[str, str]) -> list[RebuiltPa
             ),
             row["log_start"],
             row["log_end"],
-            [EpochEntry(each["epoch"], each["start_offset"]) for each in row["epochs"]],
+            [EpochEntry(entry["epoch"], entry["start_offset"]) for entry in row["epochs"]],
             None if row["producer_snapshot"] is None else bytes(row["producer_snapshot"]),
         )
         for row in rebuilt.partitions.orderBy("topic", "partition").collect()

@@ -158,8 +158,11 @@ def _summary(storage: ClusterStorage, price: float) -> Text:
     from isotherm.storage_view.partition_storage import added
 
     sums = [topic.sums for topic in storage.topics.values()]
-    total, remote = sum(each.total_bytes for each in sums), sum(each.remote_bytes for each in sums)
-    missing = sum(each.missing_offsets for each in sums)
+    total, remote = (
+        sum(topic_sums.total_bytes for topic_sums in sums),
+        sum(topic_sums.remote_bytes for topic_sums in sums),
+    )
+    missing = sum(topic_sums.missing_offsets for topic_sums in sums)
     lost = [str(broker.broker_id) for broker in storage.brokers if broker.error is not None]
     text = Text.assemble(
         *((_BLOCK + kind + " ", colour) for kind, colour in _COLOURS.items()),

@@ -65,8 +65,11 @@ _OTHER_TRUST = ("ssl.ca.location", CA_PEM)
 _OTHER_KEYS = ("ssl.key.location", KEY_PEM, "ssl.certificate.location", CHAIN_PEM)
 _KAFKA_KEYS = frozenset(
     {_JAAS, _PROTOCOLS, "ssl.protocol", *KAFKA_TOKEN_KEYS}
-    | {_TRUSTSTORE + each for each in ("type", "location", "password", "certificates")}
-    | {_KEYSTORE + each for each in ("type", "location", "password", "key", "certificate.chain")}
+    | {_TRUSTSTORE + suffix for suffix in ("type", "location", "password", "certificates")}
+    | {
+        _KEYSTORE + suffix
+        for suffix in ("type", "location", "password", "key", "certificate.chain")
+    }
 )
 # Kafka's properties that only a Java virtual machine can use.
 _OF_JAVA = (
@@ -140,7 +143,7 @@ def _protocol(given: GivenProperties) -> SecurityProtocol:
     try:
         return SecurityProtocol[text.strip().upper()]
     except KeyError:
-        expected = ",".join(each.name for each in SecurityProtocol)
+        expected = ",".join(protocol.name for protocol in SecurityProtocol)
         raise given.error(
             f"no such protocol value={text} expected_one_of={expected}", SECURITY_PROTOCOL
         ) from None

@@ -101,7 +101,7 @@ def lay_out_listeners(keys: ListenerKeys) -> ListenerLayout:
     else:
         _check_controllers_elsewhere(keys, listeners, protocols)
     _check_advertised(keys, listeners, advertised, protocols)
-    by_name = {each.name: each.advertised for each in advertised}
+    by_name = {listener.name: listener.advertised for listener in advertised}
     joined = [listener._replace(advertised=by_name.get(listener.name)) for listener in listeners]
     return ListenerLayout(
         tuple(listener for listener in joined if not _is_controllers(listener, keys)),

@@ -44,10 +44,10 @@ def reload_config(running: BrokerConfig, reread: BrokerConfig) -> ReloadedConfig
     """Compare two configurations, and apply the changes that may be. Both must be results of
     `parse_broker_config`, without values that were set while running."""
     changed = list(_changed_keys(running, reread))
-    applied = [each for each in changed if each.name in dynamic_broker_keys()]
+    applied = [setting for setting in changed if setting.name in dynamic_broker_keys()]
     by_group: dict[str, dict[str, Any]] = {}
-    for each in applied:
-        by_group.setdefault(each.group, {})[each.field_name] = each.value
+    for setting in applied:
+        by_group.setdefault(setting.group, {})[setting.field_name] = setting.value
     own = by_group.pop("", {})
     groups = {
         group: replace(getattr(running, group), **fields) for group, fields in by_group.items()
@@ -55,8 +55,8 @@ def reload_config(running: BrokerConfig, reread: BrokerConfig) -> ReloadedConfig
     explicit = _explicit_texts(running.explicit, reread.explicit, applied)
     of_listeners = _changed_listener_keys(running, reread)
     at_once = {name for name in of_listeners if is_dynamic_listener_key(name)}
-    applied_names = tuple(sorted({each.name for each in applied} | at_once))
-    unapplied = ({each.name for each in changed} | of_listeners) - set(applied_names)
+    applied_names = tuple(sorted({setting.name for setting in applied} | at_once))
+    unapplied = ({setting.name for setting in changed} | of_listeners) - set(applied_names)
     return ReloadedConfig(
         replace(running, **own, **groups, explicit=explicit),
         applied_names,
@@ -115,8 +115,11 @@ def _explicit_texts(
     dynamic keys of listeners are the new ones, all others the old ones."""
     names = {
         name
-        for each in applied
-        for name in (each.declared.name, *(synonym.name for synonym in each.declared.synonyms))
+        for setting in applied
+        for name in (
+            setting.declared.name,
+            *(synonym.name for synonym in setting.declared.synonyms),
+        )
     }
 
     def is_applied(name: str) -> bool:

@@ -179,7 +179,7 @@ def _trust(given: GivenProperties, options: Mapping[str, str]) -> dict[str, str]
     from isotherm.config.key_stores import JKS, STORE_TYPES, pem_certificates, read_trusted
 
     store_type = texts.get(f"{_TRUST_STORE}type", JKS).upper()
-    inline, location = (texts.get(_TRUST_STORE + each) for each in ("certificates", "location"))
+    inline, location = (texts.get(_TRUST_STORE + suffix) for suffix in ("certificates", "location"))
     if store_type not in STORE_TYPES or (inline is None) == (location is None):
         raise given.error("the login module names no store with certificates", _JAAS)
     try:

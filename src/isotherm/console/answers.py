@@ -164,7 +164,7 @@ def history_reach(histories: Histories | None, now_ms: TimestampMs) -> Row:
     """The range of times for `at`: as far back as events are kept, but at most a day. `since_ms` is
     null without events."""
     by_partition = () if histories is None else histories.by_partition.values()
-    first = [each.first_ms for each in by_partition if each.first_ms is not None]
+    first = [partition.first_ms for partition in by_partition if partition.first_ms is not None]
     return {
         "kept_in": None if histories is None else histories.topic,
         "since_ms": max(now_ms - HISTORY_MS, min(first)) if first else None,
@@ -320,7 +320,7 @@ def _group_row(group: GroupState, rows: Sequence[Row], reading: GroupReading) ->
     behind = [row for row in rows if (row["lag"] or 0) > 0]
 
     def oldest(name: str) -> float | None:
-        ages = [each[name] for each in behind if each[name] is not None]
+        ages = [lag[name] for lag in behind if lag[name] is not None]
         return max(ages, default=None) if behind else 0.0
 
     def total(name: str) -> float | None:
@@ -335,7 +335,7 @@ def _group_row(group: GroupState, rows: Sequence[Row], reading: GroupReading) ->
         "group_error": group.error,
         "partitions": len(rows),
         # Offsets beyond an end hide none that are left elsewhere.
-        "lag": sum(each["lag"] for each in behind) or total("lag") or 0,
+        "lag": sum(lag["lag"] for lag in behind) or total("lag") or 0,
         "remote_lag": total("remote_lag") or 0,
         "age_s": oldest("age_s"),
         "age_s_max": oldest("age_s_max"),

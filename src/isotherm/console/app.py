@@ -359,7 +359,9 @@ class _Pages:
 
     def group(self, request: Request) -> Response:
         name = request.path_params["group"]
-        group = next((each for each in self._groups() if each.group_id == name), None)
+        group = next(
+            (candidate for candidate in self._groups() if candidate.group_id == name), None
+        )
         if group is None:
             raise HTTPException(NOT_FOUND, f"no such group: {name}")
         reading = group_reading(self._cluster, self._settings.metrics)

@@ -50,7 +50,10 @@ class BrokerPages:
     def broker(self, request: Request) -> Response:
         storage, error = newest_storage(self._cluster)
         name = request.path_params["broker"]
-        broker = next((each for each in storage.brokers if str(each.broker_id) == name), None)
+        broker = next(
+            (candidate for candidate in storage.brokers if str(candidate.broker_id) == name),
+            None,
+        )
         if broker is None:
             raise HTTPException(NOT_FOUND, f"no such broker: {name}")
         metrics = self._metrics.look()
@@ -117,10 +120,12 @@ def broker_errors(broker: BrokerState, storage: ClusterStorage, errors: Row) -> 
     `brokers` are all that have this host."""
     return {
         "since_ms": errors["since_ms"],
-        "brokers": [each.broker_id for each in storage.brokers if each.host == broker.host],
+        "brokers": [other.broker_id for other in storage.brokers if other.host == broker.host],
         "rows": [row for row in errors["rows"] if _host(row["broker"]) == broker.host],
         "unanswered": [
-            each for each in errors["unanswered"] if urlsplit(each["url"]).hostname == broker.host
+            unanswered
+            for unanswered in errors["unanswered"]
+            if urlsplit(unanswered["url"]).hostname == broker.host
         ],
     }
 

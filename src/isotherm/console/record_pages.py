@@ -189,7 +189,7 @@ class RecordPages:
             for line in _json_lines(topic.state.name, step):
                 yield line
             records += len(step.step.found)
-            fetched += sum(each.size_in_bytes for each in step.step.fetched)
+            fetched += sum(read.size_in_bytes for read in step.step.fetched)
             if step.left is None:
                 ranges.pop(0)
             elif step.error is not None or str(step.left) == str(step.whole):

@@ -266,7 +266,7 @@ class _FinishedSegments:
         chosen = np.flatnonzero(segments.in_state(RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
         self._start = segments.start_offset[chosen]
         self._end = segments.end_offset[chosen]
-        self._ids = [segments.ids[each] for each in chosen]
+        self._ids = [segments.ids[place] for place in chosen]
 
     def id_of(self, offset: Offset) -> bytes | None:
         """The id of the segment that has the offset.
@@ -292,15 +292,15 @@ def _leader(storage: ClusterStorage, partition: PartitionStorage) -> tuple[Local
 def _cost(fetched: Sequence[Fetched]) -> list[Row]:
     """The reads, bytes and seconds of each tier and source."""
     by_place: dict[tuple[str, str], list[Fetched]] = defaultdict(list)
-    for each in fetched:
-        by_place[each.tier, each.source].append(each)
+    for read in fetched:
+        by_place[read.tier, read.source].append(read)
     return [
         {
             "tier": tier,
             "source": source,
-            "reads": sum(each.reads for each in some),
-            "bytes": sum(each.size_in_bytes for each in some),
-            "seconds": round(sum(each.seconds for each in some), 6),
+            "reads": sum(read.reads for read in some),
+            "bytes": sum(read.size_in_bytes for read in some),
+            "seconds": round(sum(read.seconds for read in some), 6),
         }
         for (tier, source), some in by_place.items()
     ]

@@ -204,7 +204,7 @@ def _shared(seen: CopySigns | None, topic: TopicStorage) -> list[CopySigns | Non
         for partition in topic.partitions
     ]
     whole = max(1, sum(uncopied))
-    return [replace(seen, lag_bytes=round(seen.lag_bytes * each / whole)) for each in uncopied]
+    return [replace(seen, lag_bytes=round(seen.lag_bytes * size / whole)) for size in uncopied]
 
 
 def _holds(

@@ -60,8 +60,8 @@ class _Leader:
         return (self.copy, self.expiration)
 
     def log_changed(self) -> None:
-        for each in self.scheduled:
-            each.wake()
+        for task in self.scheduled:
+            task.wake()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class _Follower:
         return (self.follow,)
 
     def log_changed(self) -> None:
-        for each in self.scheduled:
-            each.wake()
+        for task in self.scheduled:
+            task.wake()
 
 
 class PartitionRoles:
@@ -132,18 +132,20 @@ class PartitionRoles:
             if self._closed:
                 return
             turned = [
-                *(each for each in led if isinstance(self._roles.get(each), _Follower)),
-                *(each for each in followed if isinstance(self._roles.get(each), _Leader)),
+                *(place for place in led if isinstance(self._roles.get(place), _Follower)),
+                *(place for place in followed if isinstance(self._roles.get(place), _Leader)),
             ]
         for partition in turned:
             self._stop(partition, delete_remote=False)
         with self._lock:
             stopping = {
-                each: self._stopping[each] for each in (*led, *followed) if each in self._stopping
+                place: self._stopping[place]
+                for place in (*led, *followed)
+                if place in self._stopping
             }
-            for each in (*led, *followed):  # the role of an earlier call no longer counts
-                self._restarts.pop(each, None)
-            tokens = {each: object() for each in stopping}
+            for place in (*led, *followed):  # the role of an earlier call no longer counts
+                self._restarts.pop(place, None)
+            tokens = {place: object() for place in stopping}
             self._restarts.update(tokens)
         for partition, done in stopping.items():
             is_led = partition in led
@@ -187,8 +189,8 @@ class PartitionRoles:
     def _begin(self, partition: TopicIdPartition, role: _Leader | _Follower) -> None:
         role.log.remote_copies = RemoteCopiesOfLog(role.log, partition, self._tier)
         role.log.tier_tasks = role
-        for each in role.scheduled:
-            each.schedule()
+        for task in role.scheduled:
+            task.schedule()
 
     def metadata_changed(self, partitions: Iterable[TopicIdPartition]) -> None:
         """Wake the tasks of partitions whose metadata has changed. Does not wait."""
@@ -227,8 +229,8 @@ class PartitionRoles:
         """
         stopped = set(partitions)
         with self._lock:
-            for each in stopped:
-                self._restarts.pop(each, None)
+            for place in stopped:
+                self._restarts.pop(place, None)
         # On disk before anything is stopped or deleted: after a crash the next start resumes it.
         if delete_remote:
             self._pending_deletions.add(stopped)

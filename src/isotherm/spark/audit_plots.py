@@ -122,7 +122,7 @@ def _ticks(top: float, thousand: int) -> list[float]:
     unit = float(thousand ** int(math.log(max(top, 1), thousand)))
     rough = max(top, 1) / _TICKS / unit
     power = 10 ** math.floor(math.log10(rough))
-    step = next(each * power for each in (1, 2, 2.5, 5, 10) if each * power >= rough) * unit
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough) * unit
     # Counts are whole numbers.
     step = max(step, 1.0) if unit == 1 else step
     step = math.ceil(step) if unit == 1 else step

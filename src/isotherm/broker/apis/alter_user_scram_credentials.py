@@ -55,7 +55,7 @@ def _response(context: RequestContext, results: list[tuple[str, ErrorCode, str |
 
 
 def _refuse(context: RequestContext, request: Any, error_code: ErrorCode) -> Any:
-    users = {each.name: None for each in (*request.deletions, *request.upsertions)}
+    users = {change.name: None for change in (*request.deletions, *request.upsertions)}
     return _response(context, [(user, error_code, None) for user in users])
 
 

@@ -129,7 +129,7 @@ def _heartbeat(context: RequestContext, request: Any) -> MemberHeartbeat:
         request.server_assignor,
         None
         if owned is None
-        else frozenset((each.topic_id, index) for each in owned for index in each.partitions),
+        else frozenset((topic.topic_id, index) for topic in owned for index in topic.partitions),
     )
 
 

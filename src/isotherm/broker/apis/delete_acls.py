@@ -38,7 +38,7 @@ def requested_filter(acl_filter: Any) -> AclFilter:
 
 
 def is_malformed(request: Any) -> bool:
-    return any(has_unknown(requested_filter(each)) for each in request.filters)
+    return any(has_unknown(requested_filter(filter_)) for filter_ in request.filters)
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -48,7 +48,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     if is_malformed(request):
         raise HangUpError("an ACL filter has an unknown code")
     controller = services.controller
-    filters = [requested_filter(each) for each in request.filters]
+    filters = [requested_filter(filter_) for filter_ in request.filters]
     matched = await services.run_control(lambda: controller.delete_acls(filters))
     no_error = {"error_code": ErrorCode.none, "error_message": None}
     return context.response(

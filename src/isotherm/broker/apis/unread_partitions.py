@@ -72,7 +72,7 @@ class UnreadPartitions:
         then REST_WAIT_S."""
         unread = self.ask(keys)
         # One that was read since is missing.
-        reads = [read for each in unread if (read := self._reads.get(each)) is not None]
+        reads = [read for partition in unread if (read := self._reads.get(partition)) is not None]
         futures = {asyncio.wrap_future(read) for read in reads}
         if len(futures) == len(set(keys)):
             _, futures = await asyncio.wait(

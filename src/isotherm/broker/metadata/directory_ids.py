@@ -44,6 +44,6 @@ def directories_of(
     If all recorded ids are MIGRATING, or there are none, every replica is MIGRATING, whatever the
     number of ids.
     """
-    if all(each is None or each == MIGRATING for each in recorded):
+    if all(directory_id is None or directory_id == MIGRATING for directory_id in recorded):
         return (MIGRATING,) * replica_count
-    return tuple(MIGRATING if each is None else each for each in recorded)
+    return tuple(MIGRATING if directory_id is None else directory_id for directory_id in recorded)

@@ -214,16 +214,18 @@ def segment_before(
             RESTORE_HINT,
         )
     histories = {
-        tuple(each for each in segment.segment_leader_epochs.items() if each[1] < local_start)[-1:]
+        tuple(entry for entry in segment.segment_leader_epochs.items() if entry[1] < local_start)[
+            -1:
+        ]
         for segment in holding
     }
     # Epochs that begin inside the local log must be the local ones. A follower's log may end before
     # the segment.
     beyond = {
-        EpochEntry(*each)
+        EpochEntry(*entry)
         for segment in holding
-        for each in segment.segment_leader_epochs.items()
-        if local_start < each[1] < lost.local_end
+        for entry in segment.segment_leader_epochs.items()
+        if local_start < entry[1] < lost.local_end
     }
     are_one = len({epochs[-1][0] for epochs in histories if epochs}) == 1
     if not are_one or not beyond <= set(lost.local_epochs):

@@ -45,9 +45,9 @@ class RemoteMetadataUpkeep:
 
     def stop(self) -> None:
         """Cancel all tasks and wait for their current steps."""
-        for each in self._work:
+        for work in self._work:
             # All are cancelled before any is waited for, so that the waits overlap.
-            each.cancel()
+            work.cancel()
         for upkeep in self._work:
             upkeep.task.stop()
 

@@ -165,11 +165,11 @@ def _partition_members(erased: ErasedPartition) -> dict[str, Any]:
         ],
         "unreachable": [
             {
-                "startOffset": each.start_offset,
-                "endOffset": each.end_offset,
-                "reason": each.reason,
+                "startOffset": offsets.start_offset,
+                "endOffset": offsets.end_offset,
+                "reason": offsets.reason,
             }
-            for each in erased.unreachable
+            for offsets in erased.unreachable
         ],
     }
 
@@ -202,12 +202,12 @@ def decode_certificate(data: bytes) -> ErasureCertificate:
             partitions=tuple(map(_partition, members["partitions"])),
             tables=tuple(
                 ErasedTable(
-                    name=_text(each["name"]),
-                    table_format=_text(each["format"]),
-                    deleted=int(each["deleted"]),
-                    left=_optional(each["left"]),
+                    name=_text(table["name"]),
+                    table_format=_text(table["format"]),
+                    deleted=int(table["deleted"]),
+                    left=_optional(table["left"]),
                 )
-                for each in members["tables"]
+                for table in members["tables"]
             ),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -228,23 +228,23 @@ def _partition(members: Mapping[str, Any]) -> ErasedPartition:
         local_copies_gone=tuple(map(int, members["localCopiesGone"])),
         segments=tuple(
             ErasedSegment(
-                start_offset=int(each["startOffset"]),
-                end_offset_inclusive=int(each["endOffsetInclusive"]),
-                old=_text(each["old"]),
-                new=_text(each["new"]),
-                old_size=int(each["oldSize"]),
-                new_size=int(each["newSize"]),
-                old_gone_ms=_optional(each["oldGoneMs"]),
+                start_offset=int(segment["startOffset"]),
+                end_offset_inclusive=int(segment["endOffsetInclusive"]),
+                old=_text(segment["old"]),
+                new=_text(segment["new"]),
+                old_size=int(segment["oldSize"]),
+                new_size=int(segment["newSize"]),
+                old_gone_ms=_optional(segment["oldGoneMs"]),
             )
-            for each in members["segments"]
+            for segment in members["segments"]
         ),
         unreachable=tuple(
             Unreachable(
-                start_offset=int(each["startOffset"]),
-                end_offset=int(each["endOffset"]),
-                reason=_text(each["reason"]),
+                start_offset=int(offsets["startOffset"]),
+                end_offset=int(offsets["endOffset"]),
+                reason=_text(offsets["reason"]),
             )
-            for each in members["unreachable"]
+            for offsets in members["unreachable"]
         ),
     )
 

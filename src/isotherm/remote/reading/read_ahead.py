@@ -427,9 +427,9 @@ class ReadAhead:
         Read-ahead drops spent ranges only, so that no run takes the unread ranges of another active
         run."""
         # Copies, because `_drop` changes `_held`.
-        for each in [each for each in self._held.values() if self._is_spent(each)]:
+        for held in [held for held in self._held.values() if self._is_spent(held)]:
             if self._size + size > self._settings.size_max:
-                self._drop(each.range)
+                self._drop(held.range)
         for held_range in [] if is_ahead else list(self._held):
             if self._size + size > self._settings.size_max and held_range.is_done:
                 self._drop(held_range)
@@ -444,7 +444,7 @@ class ReadAhead:
         return run.read_size > 0 and self._clock.monotonic_s() - run.read_at_s < _IDLE_S
 
     def _active_run_count(self) -> int:
-        return len({id(each.run) for each in self._held.values() if self._is_active(each.run)})
+        return len({id(held.run) for held in self._held.values() if self._is_active(held.run)})
 
     def _drop_ahead_of(self, run: _Run) -> None:
         """Stop fetching ahead for a reader that has left."""

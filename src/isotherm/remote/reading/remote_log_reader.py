@@ -225,7 +225,7 @@ class RemoteLogReader:
             if not taken_span.run.is_last or (has_records and is_enough):
                 break
             span = self._span(request, next_offset)
-        kept = [each for each in taken if each.run.size > 0]
+        kept = [read for read in taken if read.run.size > 0]
         if kept or span is not None:
             return kept or taken[:1], next_offset
         self._check_local_log_goes_on(request, next_offset)
@@ -506,11 +506,11 @@ class RemoteLogReader:
 
 
 def _records_of(taken: Sequence[_Taken]) -> list[memoryview]:
-    return [piece for each in taken for piece in each.run.records]
+    return [piece for read in taken for piece in read.run.records]
 
 
 def _holder(taken: Sequence[_Taken], offset: Offset) -> RemoteLogSegmentMetadata:
-    return next(each.metadata for each in taken if offset <= each.metadata.end_offset_inclusive)
+    return next(read.metadata for read in taken if offset <= read.metadata.end_offset_inclusive)
 
 
 def _check_may_fetch_index(request: ReadRequest) -> None:

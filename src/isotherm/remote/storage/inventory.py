@@ -183,7 +183,10 @@ def _list_topics(
         for directory in sorted(topics)
         if (topic := layout.directory_topic(directory)) is not None and wants_topic(topic)
     ]
-    levels = [[pool.submit(client.list_level, each) for _ in range(LISTINGS)] for each in selected]
+    levels = [
+        [pool.submit(client.list_level, directory) for _ in range(LISTINGS)]
+        for directory in selected
+    ]
     for level in levels:
         folders, objects = zip(*(future.result() for future in level), strict=True)
         yield sorted(set().union(*folders)), set().union(*objects)

@@ -140,7 +140,9 @@ def plan_cleanup(
         or _is_finished(contents.deletions.get(state.topic_id_partition))
     }
     live = [state for segment_id, state in contents.newest.items() if segment_id not in gone]
-    absent = {each.topic_id_partition for each in live if not exists(each.topic_id_partition)}
+    absent = {
+        segment.topic_id_partition for segment in live if not exists(segment.topic_id_partition)
+    }
     removed = {
         partition
         for partition, deletion in contents.deletions.items()
@@ -346,11 +348,13 @@ class RemoteMetadataCleanupManager:
             end = self._topic.offsets(number)[1]
             recent = iterate_records(self._topic, number, start_offset=since, end_offset=end)
             touched = {record.key for record in recent}
-            buried = [each for each in (key.encode() for key in keys) if each not in touched]
+            buried = [
+                encoded for encoded in (key.encode() for key in keys) if encoded not in touched
+            ]
             now_ms = self._clock.now_ms()
             for begin in range(0, len(buried), _TOMBSTONES_AT_ONCE):
                 some = buried[begin : begin + _TOMBSTONES_AT_ONCE]
-                records = [NewMetadataRecord(each, None, now_ms) for each in some]
+                records = [NewMetadataRecord(key, None, now_ms) for key in some]
                 self._topic.append_at(number, end + begin, records)
                 for _ in some:
                     self._count(LeftOver.LOST_TOMBSTONE)

@@ -44,7 +44,7 @@ class PendingDeletions:
 
     def remove(self, partition: TopicIdPartition) -> None:
         with self._lock:
-            self._replace({each: None for each in self._pending if each != partition})
+            self._replace({pending: None for pending in self._pending if pending != partition})
 
     def _replace(self, pending: dict[TopicIdPartition, None]) -> None:
         if pending.keys() == self._pending.keys():

@@ -88,16 +88,16 @@ def plan_listing(settings: ObjectStoreSettings, *, everywhere: bool) -> ListingP
         below: list[str] = []
         for directory in frontier:
             lists += 1
-            for each in client.list_directories(directory):
-                if each.rpartition("/")[2] in _NOT_OF_TOPICS:
+            for child in client.list_directories(directory):
+                if child.rpartition("/")[2] in _NOT_OF_TOPICS:
                     continue
-                if _is_topics(each, layout, everywhere=everywhere):
+                if _is_topics(child, layout, everywhere=everywhere):
                     lists += 1
-                    partitions, objects = client.list_level(each + "/")
+                    partitions, objects = client.list_level(child + "/")
                     listings += partitions
                     beside += objects
                 elif everywhere and depth < _DEPTH_MAX:
-                    below.append(each + "/")
+                    below.append(child + "/")
         frontier = below
     return ListingPlan(tuple(dict.fromkeys(listings)), tuple(beside), lists)
 

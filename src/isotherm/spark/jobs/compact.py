@@ -161,7 +161,11 @@ def compact(
 def report(plan: CompactionPlan, staged: Sequence[StagedPiece]) -> list[PartitionReport]:
     reports = []
     for partition in plan.partitions:
-        mine = [each for each in staged if each.piece.segment.topic_id_partition == partition]
+        mine = [
+            staged_piece
+            for staged_piece in staged
+            if staged_piece.piece.segment.topic_id_partition == partition
+        ]
         pieces = [piece for piece in plan.pieces if piece.segment.topic_id_partition == partition]
         reports.append(
             PartitionReport(
@@ -169,11 +173,11 @@ def report(plan: CompactionPlan, staged: Sequence[StagedPiece]) -> list[Partitio
                 segments=len(pieces),
                 bytes=sum(piece.segment.segment_size_in_bytes for piece in pieces),
                 uncleanable=sum(not piece.is_cleaned for piece in pieces),
-                changed=sum(each.replacement is not None for each in mine),
-                records_before=sum(each.records_read for each in mine),
-                records_after=sum(each.records_kept for each in mine),
-                bytes_before=sum(each.bytes_read for each in mine),
-                bytes_after=sum(each.bytes_written for each in mine),
+                changed=sum(staged_piece.replacement is not None for staged_piece in mine),
+                records_before=sum(staged_piece.records_read for staged_piece in mine),
+                records_after=sum(staged_piece.records_kept for staged_piece in mine),
+                bytes_before=sum(staged_piece.bytes_read for staged_piece in mine),
+                bytes_after=sum(staged_piece.bytes_written for staged_piece in mine),
             )
         )
     return reports

@@ -92,8 +92,8 @@ def read_manifests(listing: DataFrame, settings: ObjectStoreSettings) -> Manifes
 
 def _segment_objects(row: dict[str, Any], layout: Layout) -> SegmentObjects:
     objects = {
-        each["suffix"]: StoredObject(each["key"], each["size"], each["modified_ms"])
-        for each in row["objects"]
+        object_["suffix"]: StoredObject(object_["key"], object_["size"], object_["modified_ms"])
+        for object_ in row["objects"]
     }
     any_key = layout.parse_key(row["objects"][0]["key"])
     assert any_key is not None, "the listing says that it is one of the layout's"

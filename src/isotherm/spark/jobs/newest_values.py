@@ -124,7 +124,7 @@ def compared_keys(column: Any) -> Any:
         nan = _scalar(_NAN_BITS, pa.int64())
         return pc.if_else(pc.is_nan(column), nan, column.view(pa.int64()))
     if isinstance(kind, pa.StructType):
-        children = [compared_keys(each) for each in column.flatten()]
+        children = [compared_keys(child) for child in column.flatten()]
         return pa.StructArray.from_arrays(
             children, names=[field.name for field in kind], mask=column.is_null()
         )
@@ -155,7 +155,7 @@ def _entries_by_key(column: Any) -> Any:
         pa.table({"row": rows, "key": keys}),
         sort_keys=[("row", "ascending"), ("key", "ascending")],
     )
-    entries = [compared_keys(each).take(order) for each in (keys, items)]
+    entries = [compared_keys(array).take(order) for array in (keys, items)]
     return pa.StructArray.from_arrays(entries, names=["key", "value"])
 
 

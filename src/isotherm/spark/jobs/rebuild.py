@@ -162,7 +162,7 @@ def kept_segments(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -
     segments = _segments(group)
     pieces = lineage_pieces(segments) if _contradiction(segments, store) is None else []
     kept = {piece.segment.segment_id.id: piece.segment for piece in pieces}
-    return pa.Table.from_pylist([segment_row(each) for each in kept.values()], SEGMENT_ARROW)
+    return pa.Table.from_pylist([segment_row(segment) for segment in kept.values()], SEGMENT_ARROW)
 
 
 def findings_of(group: pa.Table, store: ObjectStoreSettings | SourceOptions) -> pa.Table:

@@ -76,7 +76,7 @@ def folded_by_place(
         for log_slice in slices
         if log_slice.start_offset > 0
     }
-    parts = [part for each in slices for part in each.by_file()]
+    parts = [part for log_slice in slices for part in log_slice.by_file()]
     follows = [
         after.files[0].base_offset if after.files and after.number == part.number else 0
         for part, after in itertools.pairwise([*parts, LogSlice(-1, 0)])

@@ -191,8 +191,10 @@ def check_begun_alone(
     Call when this run's journals are stored: of two runs that have found the partition free at the
     same time, the one that lists last sees the other's journal. Each may see the other's.
     """
-    listed = [found for found in journals.list_runs() if found.partition in partitions]
-    others = [found for found in listed if found.run != run]
+    listed = [
+        listed_run for listed_run in journals.list_runs() if listed_run.partition in partitions
+    ]
+    others = [listed_run for listed_run in listed if listed_run.run != run]
     if not others:
         return
     for own in listed:

@@ -82,7 +82,7 @@ def read_inventory_manifest(store: ObjectStoreSettings, place: str) -> Inventory
             int(members["creationTimestamp"]),
             file_format,
             tuple(_CSV_NAMES.get(name, name) for name in columns),
-            tuple(each["key"] for each in members["files"]),
+            tuple(file["key"] for file in members["files"]),
             folder,
         )
     except (

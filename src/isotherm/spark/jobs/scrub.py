@@ -133,7 +133,7 @@ def scrub(
         for batch in batches:
             for row in batch.to_pylist():
                 previous = row["previous"] and segment_of_row(row["previous"])
-                overlapping = [segment_of_row(each) for each in row["overlapping"]]
+                overlapping = [segment_of_row(segment) for segment in row["overlapping"]]
                 result = scrubber.scrub(segment_of_row(row), previous, overlapping)
                 rows: list[dict[str, Any]] = [finding._asdict() for finding in result.findings]
                 rows.append({"bytes_read": result.bytes_read, "batches": result.batches})

@@ -103,7 +103,7 @@ def delete_below(
         else {}
     )
     by_name = {file.name: file for file in files}
-    removed = [each.name for each in plan.whole] + list(made)
+    removed = [file.name for file in plan.whole] + list(made)
     if not removed:
         return 0
     added = [file for put in made.values() for file in put]

@@ -75,7 +75,7 @@ def segment_of_row(row: dict[str, Any]) -> RemoteLogSegmentMetadata:
         event_timestamp_ms=row["event_timestamp_ms"],
         segment_size_in_bytes=row["size_in_bytes"],
         segment_leader_epochs={
-            each["epoch"]: each["start_offset"] for each in row["leader_epochs"]
+            entry["epoch"]: entry["start_offset"] for entry in row["leader_epochs"]
         },
         state=RemoteLogSegmentState[row["state"]],
         custom_metadata=row["custom_metadata"],

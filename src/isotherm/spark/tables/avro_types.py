@@ -404,10 +404,10 @@ def _column_count(schema: Any, names: Mapping[str, Any], counts: dict[str, int])
     if isinstance(schema, list):
         inside = schema
     elif "fields" in schema:
-        inside = [each["type"] for each in schema["fields"]]
+        inside = [field["type"] for field in schema["fields"]]
     else:
         inside = [schema[name] for name in ("items", "values") if name in schema]
-    count = 1 + sum(_column_count(each, names, counts) for each in inside)
+    count = 1 + sum(_column_count(part, names, counts) for part in inside)
     if isinstance(schema, dict) and "name" in schema:
         counts[schema["name"]] = count
     return count
@@ -421,7 +421,7 @@ def _type_of(schema: Any, names: dict[str, Any], inside: frozenset[str]) -> Avro
             raise AvroSchemaError(f"a type is a part of itself type={schema}")
         return _type_of(names[schema], names, inside)
     if isinstance(schema, list):
-        return _union([_type_of(each, names, inside) for each in schema])
+        return _union([_type_of(branch, names, inside) for branch in schema])
     if "name" in schema:
         names[schema["name"]] = schema
     return _leaf(schema) or _composed(schema, names, inside)
@@ -447,12 +447,15 @@ def _composed(schema: Mapping[str, Any], names: dict[str, Any], inside: frozense
     match schema["type"]:
         case "record" | "error":
             within = inside | {schema["name"]}
-            for each in schema["fields"]:
-                reason = name_reason(each["name"])
+            for field in schema["fields"]:
+                reason = name_reason(field["name"])
                 if reason is not None:
                     raise AvroSchemaError(reason)
             return Record(
-                {each["name"]: _type_of(each["type"], names, within) for each in schema["fields"]}
+                {
+                    field["name"]: _type_of(field["type"], names, within)
+                    for field in schema["fields"]
+                }
             )
         case "array":
             return Array(_type_of(schema["items"], names, inside))

@@ -41,7 +41,7 @@ def conflict(other: ValueType, column: ValueType, path: str = "") -> str | None:
 def struct_children(column: Any) -> dict[str, Any]:
     """The fields of a struct column as columns, null where the struct is null. `flatten` gives all
     at once. A look-up of each by name would take the square of their number in all."""
-    return dict(zip((each.name for each in column.type), column.flatten(), strict=True))
+    return dict(zip((field.name for field in column.type), column.flatten(), strict=True))
 
 
 def conformed(column: Any, kind: pa.DataType) -> Any:

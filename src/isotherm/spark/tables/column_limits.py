@@ -142,7 +142,7 @@ def _too_many_digits(stored: Any, precision: int) -> UnfitValueError:
     numbers = (
         int.from_bytes(digits, "big", signed=True) for digits in stored.drop_null().to_pylist()
     )
-    number = next(abs(each) for each in numbers if abs(each) >= 10**precision)
+    number = next(abs(value) for value in numbers if abs(value) >= 10**precision)
     # Python makes no text of very long numbers.
     is_short = number.bit_length() <= _SHORT_BITS_MAX
     digits = len(str(number)) if is_short else f"more than {len(str(2**_SHORT_BITS_MAX)) - 1}"
@@ -154,7 +154,7 @@ def _too_many_digits(stored: Any, precision: int) -> UnfitValueError:
 def doubles_of(numbers: Any) -> Any:
     """An int64 array as doubles. Raises UnfitValueError for a number that no double is."""
     doubles = numbers.cast(pa.float64(), safe=False)
-    before, after = (np.asarray(pc.fill_null(each, 0)) for each in (numbers, doubles))
+    before, after = (np.asarray(pc.fill_null(array, 0)) for array in (numbers, doubles))
     # The nearest double of the greatest numbers is 2^63, which no int64 is.
     is_whole = after < 2.0**63
     is_exact = is_whole & (np.where(is_whole, after, 0).astype(np.int64) == before)

@@ -370,7 +370,7 @@ class DeltaTopicTable:
             before = table.version()
             table.update_incremental()
             later = table.history(max(table.version() - before, 1))
-            return any(each.get(_COMMIT) == own for each in later)
+            return any(commit.get(_COMMIT) == own for commit in later)
         table.update_incremental()
         return True
 
@@ -385,7 +385,7 @@ class DeltaTopicTable:
                 )
             return {}
         later = table.history(table.version() - last) if table.version() > last else []
-        if any(each["operation"] == _RESTORE for each in later):
+        if any(commit["operation"] == _RESTORE for commit in later):
             return self._restored_offsets(table)
         count = table.transaction_version(_PARTITIONS) or 0
         versions = ((n, table.transaction_version(f"{_OFFSET_OF}{n}")) for n in range(count))
@@ -395,15 +395,15 @@ class DeltaTopicTable:
         """The offsets after a restore, which does not change transaction ids. They are in the text
         of our newest commit at or before the restored version."""
         at = table.version()
-        for each in table.history():
-            if each["version"] > at:
+        for commit in table.history():
+            if commit["version"] > at:
                 continue
-            if each["operation"] == _RESTORE:
-                at = int(each["operationParameters"].get("version", -1))
-            elif _OFFSETS in each:
-                offsets = json.loads(each[_OFFSETS])
+            if commit["operation"] == _RESTORE:
+                at = int(commit["operationParameters"].get("version", -1))
+            elif _OFFSETS in commit:
+                offsets = json.loads(commit[_OFFSETS])
                 return {int(partition): offset for partition, offset in offsets.items()}
-            elif each["version"] == 0:
+            elif commit["version"] == 0:
                 return {}
         raise ConfigError(
             "the table was restored, and the log no longer has the offsets that it covers"
@@ -412,9 +412,9 @@ class DeltaTopicTable:
 
     def _dead_letters_of(self, version: int) -> str:
         """The names of the files of dead letters, as JSON, in the text of this version's commit."""
-        for each in self._known.history(self._known.version() - version + 1):
-            if each["version"] == version:
-                return str(each[_DEAD_LETTERS])
+        for commit in self._known.history(self._known.version() - version + 1):
+            if commit["version"] == version:
+                return str(commit[_DEAD_LETTERS])
         raise ConfigError(
             "a run was killed before its dead letters were in their table, and the commit that"
             f" names them has expired table={self.name} version={version}"
@@ -483,7 +483,7 @@ class _DeltaErasure:
             if object_.key.endswith(".parquet")
             and not object_.key.startswith(f"{folder}_delta_log/")
         ]
-        return sorted(each for each in listed if each not in named)
+        return sorted(name for name in listed if name not in named)
 
 
 def storage_options(settings: ObjectStoreSettings) -> dict[str, str]:

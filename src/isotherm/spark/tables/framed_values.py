@@ -154,7 +154,7 @@ def _names(
     order = np.argsort(firsts)
     ranks = np.empty(len(names), np.int64)
     ranks[order] = np.arange(len(names))
-    return [names[each] for each in order], ranks[ends]
+    return [names[rank] for rank in order], ranks[ends]
 
 
 def _name(head: bytes) -> SchemaName:

@@ -58,7 +58,7 @@ class IcebergErasure:
 
     def unnamed(self) -> list[str]:
         named = self._named()
-        return [each for each in self._listed() if each not in named]
+        return [file for file in self._listed() if file not in named]
 
     def _named(self) -> set[str]:
         with translated("the table cannot be read"):

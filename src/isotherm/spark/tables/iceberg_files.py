@@ -86,7 +86,7 @@ def _small(kind: pa.DataType) -> pa.DataType:
         return pa.list_(kind.value_field.with_type(_small(kind.value_type)))
     if isinstance(kind, pa.MapType):
         inner = (kind.key_field, kind.item_field)
-        small: pa.DataType = _map(*(each.with_type(_small(each.type)) for each in inner))
+        small: pa.DataType = _map(*(field.with_type(_small(field.type)) for field in inner))
         return small
     if types.is_large_string(kind):
         return pa.string()

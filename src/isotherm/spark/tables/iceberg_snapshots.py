@@ -83,7 +83,7 @@ def _try_commit(
         # Another program has rewritten such a file. Its rows would be in the table twice.
         if not planned.keys() >= set(change.removed):
             raise lost
-        removed = [planned[each] for each in change.removed]
+        removed = [planned[name] for name in change.removed]
         # Another program has deleted rows of it. The files that are added still have them.
         if any(each.delete_files for each in removed):
             raise lost

@@ -123,8 +123,8 @@ class IcebergKept:
                     # names, and harms no reader.
                     left = named_files(self._known, self._known.snapshots())
                     unnamed = sorted(named - left)
-                    for each in unnamed:
-                        self._known.io.delete(each)
+                    for file in unnamed:
+                        self._known.io.delete(file)
                     return Expired(len(gone), len(unnamed))
                 self._known.refresh()
         raise self._lost()

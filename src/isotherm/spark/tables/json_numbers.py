@@ -138,9 +138,9 @@ def _are_shortest(texts: npt.NDArray[np.uint8], ends: npt.NDArray[np.int32]) -> 
     sent = _from_buffers(pa.string(), len(ends) - 1, [None, _buffer_of(ends), _buffer_of(texts)])
     printed = sent.cast(pa.float64()).cast(pa.string())
     read = []
-    for each in (sent, printed):
-        offsets, data = binary_buffers(each)
-        digits, powers = np.empty(len(each), np.int64), np.empty(len(each), np.int64)
+    for text in (sent, printed):
+        offsets, data = binary_buffers(text)
+        digits, powers = np.empty(len(text), np.int64), np.empty(len(text), np.int64)
         read_numbers(data, offsets, digits, powers)
         read.append((digits, powers))
     (digits, powers), (printed_digits, printed_powers) = read

@@ -242,7 +242,7 @@ class _FolderErasure:
         """The folder is listed each time."""
 
     def files(self) -> list[str]:
-        return [each for each in self._listed() if not each.startswith("_staged/")]
+        return [name for name in self._listed() if not name.startswith("_staged/")]
 
     def replace(self, added: Sequence[str], removed: Sequence[str]) -> None:
         """The files are written over themselves."""
@@ -252,7 +252,7 @@ class _FolderErasure:
 
     def unnamed(self) -> list[str]:
         """The files of runs that were killed before their commit."""
-        return [each for each in self._listed() if each.startswith("_staged/")]
+        return [name for name in self._listed() if name.startswith("_staged/")]
 
     def _listed(self) -> list[str]:
         folder = f"{self.name}/"

@@ -36,8 +36,8 @@ def message_of(schema: RegisteredSchema, path: tuple[int, ...]) -> Descriptor:
         main = f"_{main}"
     files = _compiled({**references, main: schema.text}, main)
     pool = DescriptorPool()
-    for each in files.file:
-        pool.Add(each)
+    for file in files.file:
+        pool.Add(file)
     messages = list(files.file[-1].message_type)
     names = [files.file[-1].package] if files.file[-1].package else []
     for index in path:
@@ -53,7 +53,7 @@ def _nested(message: DescriptorProto) -> list[DescriptorProto]:
 
     The messages that protoc adds for maps are left out.
     """
-    return [each for each in message.nested_type if not each.options.map_entry]
+    return [nested for nested in message.nested_type if not nested.options.map_entry]
 
 
 def _compiled(texts: Mapping[str, str], main: str) -> FileDescriptorSet:

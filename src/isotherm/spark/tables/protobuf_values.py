@@ -260,7 +260,7 @@ class Timestamp(Message):
         return pa.timestamp("us", "UTC")
 
     def column_of(self, stored: Any) -> Any:
-        seconds, nanos = (pc.fill_null(each.cast(_WHOLE), 0) for each in stored.flatten())
+        seconds, nanos = (pc.fill_null(part.cast(_WHOLE), 0) for part in stored.flatten())
         # Before the multiplication, which would wrap around without an error.
         check_times(seconds, 1)
         self._check_nanos(np.asarray(nanos))
@@ -316,7 +316,7 @@ class Wire:
             fields = [self._field(field) for field in message.fields]
             self._open.pop()
             inside = (field.message_type for field in message.fields)
-            size = 1 + sum(self._sizes[each.full_name] if each else 1 for each in inside)
+            size = 1 + sum(self._sizes[field.full_name] if field else 1 for field in inside)
             if size > COLUMNS_MAX:
                 raise ProtobufSchemaError(f"a message has more than {COLUMNS_MAX} columns")
             self._sizes[name] = size

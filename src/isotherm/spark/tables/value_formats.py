@@ -151,13 +151,13 @@ def decoders_of(
 ) -> KeyValue[ValueDecoder]:
     """The decoders of keys and values. `fixed` has the types of the table's columns, which do not
     change. `types` also has fields that will be added."""
-    return KeyValue(*(_decoder_of(*each) for each in zip(formats, fixed, types, strict=True)))
+    return KeyValue(*(_decoder_of(*part) for part in zip(formats, fixed, types, strict=True)))
 
 
 def settled_decoders(formats: KeyValue[ValueFormat], types: DecodedTypes) -> KeyValue[ValueDecoder]:
     """Decoders to these types, which do not grow. Other fields are left out."""
     return KeyValue(
-        *(_decoder_of(*each, may_grow=False) for each in zip(formats, types, types, strict=True))
+        *(_decoder_of(*part, may_grow=False) for part in zip(formats, types, types, strict=True))
     )
 
 

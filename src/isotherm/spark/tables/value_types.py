@@ -162,7 +162,7 @@ def _merged_field(column: pa.Field[Any], other: pa.Field[Any], fixed: ValueType)
 
 def merged_types(types: DecodedTypes, other: DecodedTypes, fixed: DecodedTypes) -> DecodedTypes:
     """As `merged`, for both columns."""
-    return KeyValue(*(merged(*each) for each in zip(types, other, fixed, strict=True)))
+    return KeyValue(*(merged(*part) for part in zip(types, other, fixed, strict=True)))
 
 
 def twin(other: ValueType, column: ValueType, path: str = "") -> str | None:

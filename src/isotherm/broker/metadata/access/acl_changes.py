@@ -169,7 +169,7 @@ def plan_removals(filters: Sequence[AclFilter], existing: Acls) -> Removals:
         raise InvalidRequestError(
             f"Cannot remove more than {RECORDS_MAX} acls in a single delete operation."
         )
-    return Removals(matched, [RemoveAccessControlEntryRecord(id=each) for each in ids])
+    return Removals(matched, [RemoveAccessControlEntryRecord(id=acl_id) for acl_id in ids])
 
 
 # The legal numbers of each field. A client reads 0 (UNKNOWN) for a number that it does not know.

@@ -97,7 +97,7 @@ class SegmentFold(ColumnarFold):
             tables.append(_table(cache.partition, rows, own, offsets))
             keys += others
         under_way = [deletion for _, deletion in folded.partitions if deletion is not None]
-        deletions = [encode_event_without_key(each) for each in (*under_way, *folded.deleted)]
+        deletions = [encode_event_without_key(segment) for segment in (*under_way, *folded.deleted)]
         return FoldState(pa.concat_tables(tables), keys, deletions)
 
     def restore(self, state: FoldState) -> None:

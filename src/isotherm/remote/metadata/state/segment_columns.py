@@ -175,7 +175,7 @@ def _slices(data: bytes, ends: Sequence[int]) -> Iterator[bytes]:
 def id_texts(ids: Sequence[bytes]) -> list[str]:
     """Kafka's text form of 16-byte ids: base64url without padding."""
     encode = base64.urlsafe_b64encode
-    return [encode(each)[:-2].decode() for each in ids]
+    return [encode(id_)[:-2].decode() for id_ in ids]
 
 
 def id_bytes(texts: Sequence[str]) -> list[bytes]:
