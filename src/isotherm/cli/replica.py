@@ -30,7 +30,7 @@ from isotherm.config.server_properties import parse_broker_config
 # Above the ids that operators give to brokers, and that Kafka generates.
 NODE_ID = 1_000_000
 LISTENER = "PLAINTEXT://localhost:9192"
-# A quarter of a broker's: 32 consumers of eight partitions then take some 410 MB in all.
+# A quarter of a broker's: 32 consumers of eight partitions then take 370 to 410 MB in all.
 READ_AHEAD_BYTES_MAX = 64 * 1024 * 1024
 ARENAS_MAX = 2
 # Of glibc's malloc.h.
