@@ -95,6 +95,13 @@ def scan_headers(
         position += header.size_in_bytes
 
 
+def begins_with_batch(data: Buffer, base_offset: Offset) -> bool:
+    """Whether a whole batch of this base offset is at the start of `data`, which has at least
+    HEADER_SIZE bytes."""
+    first_offset, length, _ = _SPAN.unpack_from(data)
+    return bool(first_offset == base_offset and HEADER_SIZE <= length + LOG_OVERHEAD <= len(data))
+
+
 def whole_batches_size(data: Buffer, start: int) -> int:
     """Size of `data` without a trailing partial batch. A batch starts at byte `start`."""
     while start + LOG_OVERHEAD <= len(data):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,66 @@ def test_read_returns_whole_batches_within_the_size(tmp_path: Path) -> None:
                     break
                 expected += data
             assert read.records == expected
+
+
+def test_batches_appended_last_are_read_as_any_other(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path)
+    offset = 0
+    for count in (1, 3, 2):
+        first = offset
+        batches = [batch(offset + 2 * index, count=2, size=100) for index in range(count)]
+        offset += 2 * count
+        positions = append(segment, *batches, interval=200)
+        ends = [*positions[1:], segment.size_in_bytes]
+        sizes = (1, len(batches[0]) - 1, len(batches[0]), 10**6)
+        for end, max_bytes in product(ends, sizes):
+            # An offset inside of the first batch is looked up, and has the same result.
+            expected = segment.read(first + 1, max_bytes, end, min_one_message=True)
+            assert segment.read(first, max_bytes, end, min_one_message=True) == expected
+            read = segment.read(
+                first, max_bytes, end, min_one_message=True, needs_upper_bound=False
+            )
+            assert expected is not None
+            assert read == expected._replace(upper_bound_offset=None)
+            assert read.records
+
+
+def test_batch_appended_last_is_read_at_once(tmp_path: Path) -> None:
+    fs = FaultyFileSystem()
+    segment = LogSegment(FileCache(fs), tmp_path, 0, now_ms=T0)
+    segment.activate(INDEX_SIZE_MAX)
+    append(segment, batch(0, size=5000))
+    append(segment, batch(1, size=5000))
+    size = segment.size_in_bytes
+    read = segment.read(1, size, size, min_one_message=True, needs_upper_bound=False)
+    assert read is not None
+    assert fs.read_sizes[segment.log_path] == len(read.records) == len(batch(1, size=5000))
+
+
+def test_batch_appended_last_and_truncated_is_not_read(tmp_path: Path) -> None:
+    segment = segment_at(tmp_path)
+    append(segment, batch(0))
+    (position,) = append(segment, batch(1, size=20))
+    segment.truncate_to(1, T0)
+    append(segment, batch(1, count=2), batch(3))
+    size = segment.size_in_bytes
+    read = segment.read(1, 10**6, size, min_one_message=True, needs_upper_bound=False)
+    assert read is not None
+    assert (read.position, read.records) == (position, batch(1, count=2) + batch(3))
+    segment.truncate_to(1, T0)
+    assert segment.read(1, 10**6, position, min_one_message=True, needs_upper_bound=False) is None
+
+
+@pytest.mark.parametrize("length", [-1, 0, 48])
+def test_impossible_length_of_the_batch_appended_last_is_found(tmp_path: Path, length: int) -> None:
+    segment = segment_at(tmp_path)
+    append(segment, batch(0))
+    with segment.log_path.open("r+b") as file:
+        file.seek(8)
+        file.write(length.to_bytes(4, "big", signed=True))
+    size = segment.size_in_bytes
+    with pytest.raises(CorruptRecordError):
+        segment.read(0, 10**6, size, min_one_message=True, needs_upper_bound=False)
 
 
 def test_first_batch_larger_than_the_size_is_returned_only_when_one_is_asked_for(

@@ -53,7 +53,7 @@ IDEMPOTENT_CALLS_MAX = {1: 59, 2: 89}
 CUT_CALLS_MAX = {4: 55, 17: 58}
 """Calls of a fetch that ends at its max bytes, not at the log end."""
 
-SESSION_CALLS_MAX = 56
+SESSION_CALLS_MAX = 54
 """Calls of a fetch in a session of SESSION_SIZE partitions, of which one has changed."""
 SESSION_SIZE = 200
 
