@@ -256,7 +256,7 @@ def test_after_a_driver_is_killed_the_next_run_copies_what_is_missing(
         def finish(count: int, *, recovers: bool) -> None:
             if recovers:
                 refused = CliRunner().invoke(app, ["pipeline", *command])
-                assert "an earlier run is not over" in str(refused.exception)
+                assert "an earlier run is unfinished" in str(refused.exception)
                 undone = run("load", "new", *place, "--recover", "--run")
                 assert "left to the broker" not in undone
             run(*command)
