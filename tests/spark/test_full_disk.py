@@ -84,7 +84,7 @@ def test_a_load_whose_disk_is_full_is_repeated(
 
         if is_staging:
             refused = CliRunner().invoke(app, command)
-            assert "earlier run is not over" in str(refused.exception)
+            assert "earlier run is unfinished" in str(refused.exception)
             recover = ["pipeline", "load", "loaded", *place, "--recover", "--run"]
             assert CliRunner().invoke(app, recover).exit_code == 0
         done = CliRunner().invoke(app, command)

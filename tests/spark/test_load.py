@@ -259,14 +259,14 @@ def test_a_bucket_of_another_cluster_is_loaded_as_it_is(
     spark: SparkSession, broker: EmbeddedBroker, flights: Tier
 ) -> None:
     """A topic's bucket is an input, too: Spark's source reads it without its cluster."""
-    create(broker, "flights", 2)
+    create(broker, "loaded-flights", 2)
     reads = ("--read-option", "subscribe=flights", "--read-option", "includeHeaders=true")
     place = ("-b", broker.bootstrap_servers, "--path", str(broker.directory / "bucket"))
-    run("flights", flights.folder.as_uri(), "--from", "isotherm", *reads, *place, "--run")
+    run("loaded-flights", flights.folder.as_uri(), "--from", "isotherm", *reads, *place, "--run")
     old = spark.read.format("isotherm").load(
         flights.folder.as_uri(), subscribe="flights", includeHeaders=True
     )
-    loaded = consume_all(broker.bootstrap_servers, "flights")
+    loaded = consume_all(broker.bootstrap_servers, "loaded-flights")
     assert sorted(map(content_of, loaded)) == sorted(map(content_of, records_of_frame(old)))
 
 
@@ -284,7 +284,7 @@ def test_an_interrupted_load_is_undone(
         isotherm.spark.write_history(spark.sql("SELECT 'v' AS value"), "cut", options_of(broker))
     bucket = broker.directory / "bucket"
     assert list(bucket.glob("isotherm-rewrites/cut-*/**/*.staging"))
-    with pytest.raises(PolicyViolationError, match="earlier run is not over"):
+    with pytest.raises(PolicyViolationError, match="earlier run is unfinished"):
         isotherm.spark.write_history(spark.sql("SELECT 'v' AS value"), "cut", options_of(broker))
     undone = run("cut", "-b", broker.bootstrap_servers, "--path", str(bucket), "--recover", "--run")
     assert "undo" in undone

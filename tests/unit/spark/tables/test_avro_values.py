@@ -13,7 +13,7 @@ from unittest import mock
 import fastavro
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from isotherm.spark.tables import avro_values
@@ -323,10 +323,11 @@ def damaged(draw: st.DrawFn, payload: bytes) -> bytes:
     return payload[:at] + draw(st.binary(min_size=1, max_size=1)) + payload[at + 1 :]
 
 
-# derandomize, because random damage now and then meets negative branches of unions and indexes of
-# enums, which Polars and fastavro each read differently (decision 144).
+# The seed is fixed, because random damage now and then meets negative branches of unions and
+# negative indexes of enums, which Polars and fastavro each read differently (decision 144).
 @pytest.mark.slow
-@settings(deadline=None, derandomize=True)
+@seed(0)
+@settings(deadline=None, database=None)
 @given(typed_values(), st.data())
 def test_values_that_are_not_avro_are_dead_and_others_are_not(
     made: tuple[Schema, list[Any]], data: st.DataObject
