@@ -23,7 +23,7 @@ from isotherm.record.batch import CompressionType, build_batch
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs import erase_selection, rewrite_run
-from isotherm.types import TopicIdPartition
+from isotherm.types import TopicIdPartition, uuid_to_text
 from tests.support.record_segments import RecordSegmentMaker
 from tests.support.table_histories import serve_schemas
 
@@ -158,6 +158,13 @@ def test_tombstones_keep_keys_and_redaction_keeps_the_rest(
     assert sum(each["left"] for each in certificate["partitions"]) == 0
     copy = ["--path", str(second), "-o", "subscribe=users", "--verify", certificate["run"]]
     assert erase(*copy, *redacting)["partitions"][0]["left"] == 0
+    # An upload that no broker has finished is found, though no reader gets it.
+    log = min(second.rglob("users-*/0/*.log"))
+    unfinished = log.with_name(f"{log.name[:21]}{uuid_to_text(uuid.uuid4())}.log")
+    unfinished.write_bytes(log.read_bytes())
+    first = erase(*copy, *redacting, code=3)["partitions"][0]
+    assert (first["left"], first["unreadSegments"]) == (0, [unfinished.name[21:-4]])
+    unfinished.unlink()
     # What was put back by hand is found.
     for old in bucket.rglob("*"):
         if old.is_file():

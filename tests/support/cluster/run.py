@@ -214,6 +214,7 @@ def run_round(
             erased = Erased() if eraser is None else eraser.erased
             layout = LOCAL_TIERED_STORAGE if eraser is None else AIVEN
             report.add_tiers(check_tier(cluster.members, cluster.bucket, layout, erased.places))
+            unfinished = frozenset() if eraser is None else eraser.unfinished_uploads()
             nemesis.check_all_run()
             for member in cluster.members.values():
                 member.stop()
@@ -230,7 +231,7 @@ def run_round(
     final_process = workload.history.new_process() - 1
     report.anomalies += vanished_reads(operations, final_process, erased.places)
     folders = [member.data_dir for member in cluster.members.values()]
-    report.anomalies += unerased(erased, [*folders, cluster.bucket])
+    report.anomalies += unerased(erased, [*folders, cluster.bucket], unfinished)
     return nemesis.faults
 
 

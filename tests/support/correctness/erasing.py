@@ -12,7 +12,7 @@ import re
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from isotherm.spark.jobs.rewrite_tasks import open_journals, open_storage
 from isotherm.spark.plan.planning import lineage_pieces
 from isotherm.spark.reading.committed_history import CommittedHistory
 from isotherm.testing.bucket_files import files_below
-from isotherm.types import Offset, TopicIdPartition, TopicPartition
+from isotherm.types import Offset, TopicIdPartition, TopicPartition, uuid_to_text
 from tests.support.correctness.checker import Anomaly
 from tests.support.correctness.history import Value
 from tests.support.correctness.settled_tier import read_live_segments
@@ -125,15 +125,27 @@ class Eraser:
                 self.erased.add(partition.topic_partition, records)
                 self.erased.runs += 1
 
-    def _histories(self) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
+    def unfinished_uploads(self) -> frozenset[uuid.UUID]:
+        """The segments whose copies a broker began, and no broker will end. A certificate names
+        them (`unreadSegments`), since they may hold erased records: only the broker that began one
+        deletes it, when it leads again, or `isotherm pipeline sweep` does."""
+        return frozenset(
+            segment.segment_id.id
+            for segment in self._segments()
+            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+        )
+
+    def _segments(self) -> Collection[RemoteLogSegmentMetadata]:
         servers = self._workload.bootstrap_servers
         topic = KafkaMetadataTopic({"bootstrap.servers": servers, "log_level": 0})
         try:
-            segments = read_live_segments(topic).values()
+            return read_live_segments(topic).values()
         finally:
             topic.close()
+
+    def _histories(self) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
         histories: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = {}
-        for segment in segments:
+        for segment in self._segments():
             is_finished = segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
             if is_finished and segment.topic_id_partition.topic == FORGETTING:
                 histories.setdefault(segment.topic_id_partition, []).append(segment)
@@ -203,12 +215,18 @@ def records_in(log: bytes) -> Iterator[tuple[Offset, Value]]:
                 yield record.offset, decode_value(record.value)
 
 
-def unerased(erased: Erased, folders: Iterable[Path]) -> list[Anomaly]:
+def unerased(
+    erased: Erased, folders: Iterable[Path], unfinished: Collection[uuid.UUID] = ()
+) -> list[Anomaly]:
     """The erased values that any file below the folders still holds: as raw bytes, and in files of
-    batches decompressed. No other topic has values of this one."""
+    batches decompressed. No other topic has values of this one. Files of `unfinished` uploads may
+    hold some."""
     values = erased.values
+    names = {uuid_to_text(segment) for segment in unfinished}
     found = []
     for path in sorted(path for folder in folders for path in files_below(folder)):
+        if any(name in path.name for name in names):
+            continue
         content = path.read_bytes()
         held = {int(number) for number in _VALUE.findall(content)}
         if ".log" in path.name:

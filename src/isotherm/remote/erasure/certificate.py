@@ -54,7 +54,9 @@ class ErasedPartition:
     """`matched` counts the records that the run acted on, in offsets [start_offset, end_offset).
     `undecoded` counts those whose value could not be decoded, and that therefore did not match.
     `left` is how many matched when all of that was read again; None until it was read.
-    `local_copies_gone` names the brokers that have dropped their local copies."""
+    `local_copies_gone` names the brokers that have dropped their local copies. `unread_segments`
+    are the ids (as text) of segments in the bucket that no reader gets and that may hold matching
+    records below the end: uploads that no broker has finished, and unfinished deletions."""
 
     partition: TopicIdPartition
     start_offset: Offset
@@ -65,6 +67,7 @@ class ErasedPartition:
     unreachable: tuple[Unreachable, ...] = ()
     left: int | None = None
     local_copies_gone: tuple[int, ...] = ()
+    unread_segments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,10 @@ class ErasureCertificate:
     def rows_left(self) -> int:
         """The rows of erased records that were found in tables."""
         return sum(table.left or 0 for table in self.tables)
+
+    @property
+    def unread_segments(self) -> int:
+        return sum(len(partition.unread_segments) for partition in self.partitions)
 
 
 def encode_certificate(certificate: ErasureCertificate) -> bytes:
@@ -151,6 +158,7 @@ def _partition_members(erased: ErasedPartition) -> dict[str, Any]:
         "undecoded": erased.undecoded,
         "left": erased.left,
         "localCopiesGone": list(erased.local_copies_gone),
+        "unreadSegments": list(erased.unread_segments),
         "segments": [
             {
                 "startOffset": segment.start_offset,
@@ -226,6 +234,7 @@ def _partition(members: Mapping[str, Any]) -> ErasedPartition:
         undecoded=int(members["undecoded"]),
         left=_optional(members["left"]),
         local_copies_gone=tuple(map(int, members["localCopiesGone"])),
+        unread_segments=tuple(map(_text, members["unreadSegments"])),
         segments=tuple(
             ErasedSegment(
                 start_offset=int(segment["startOffset"]),

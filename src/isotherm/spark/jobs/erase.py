@@ -35,7 +35,8 @@ from isotherm.remote.rewriting.journal import RewriteJournal, RunKind
 from isotherm.remote.rewriting.run_recovery import place_of_segment
 from isotherm.remote.segment_metadata import RemoteLogSegmentId
 from isotherm.remote.storage.bucket_protection import read_protection
-from isotherm.remote.storage.inventory import open_for_reading
+from isotherm.remote.storage.inventory import list_segment_objects, open_for_reading
+from isotherm.remote.storage.layout.segment_layout import LOG_SUFFIX
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.spark.jobs.cost import Cost, parallel_tasks
 from isotherm.spark.jobs.erase_plan import ErasurePlan, read_erasure_plan
@@ -477,11 +478,39 @@ def prove(
         )
         for partition in ends
     }
+    unread = _unread_segments(settings, certificate, plan)
     partitions = tuple(
-        replace(erased, left=left[erased.partition]) for erased in certificate.partitions
+        replace(
+            erased,
+            left=left[erased.partition],
+            unread_segments=tuple(unread.get(erased.partition, ())),
+        )
+        for erased in certificate.partitions
     )
     protection = read_protection(settings.written, now_ms)
     return replace(certificate, partitions=partitions, proved_ms=now_ms, protection=protection)
+
+
+def _unread_segments(
+    settings: ErasureSettings, certificate: ErasureCertificate, plan: ErasurePlan
+) -> dict[TopicIdPartition, list[str]]:
+    """The segments that have a log in the bucket, begin below the end of the run, and are visible
+    to no reader. A broker that lost its leadership or its life may have left an upload. Old
+    segments of the run are left out: their end is awaited.
+    """
+    ends = covering(certificate.partitions)
+    known = set(plan.visible)
+    for erased in certificate.partitions:
+        known.update(uuid_from_text(segment.old) for segment in erased.segments)
+    topics = {partition.topic for partition in ends}
+    unread: dict[TopicIdPartition, list[str]] = {}
+    client, layout = open_for_reading(settings.written), settings.written.create_layout()
+    for listed in list_segment_objects(client, layout, topics.__contains__):
+        partition = listed.segment_id.topic_id_partition
+        is_below = listed.start_offset < ends.get(partition, 0)
+        if is_below and LOG_SUFFIX in listed.objects and listed.segment_id.id not in known:
+            unread.setdefault(partition, []).append(uuid_to_text(listed.segment_id.id))
+    return unread
 
 
 def as_before(selector: Selector, certificate: ErasureCertificate) -> Selector:

@@ -12,6 +12,7 @@ offsets, markers and producers stay (docs/decisions/0262). Not reached are
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -45,12 +46,14 @@ class ErasurePlan:
     """`pieces` are numbered by their index. Those of a partition are adjacent and ascending, and
     those that a run may replace are `is_cleaned`. `unreachable` has all partitions, also those of
     which the bucket has nothing. As far as there are brokers to ask, `compacted` are the topics
-    that are compacted, and `log_ends` is where each partition ends on them."""
+    that are compacted, and `log_ends` is where each partition ends on them. `visible` has the ids
+    of all segments that readers may get, also of those that are not in the log."""
 
     pieces: Sequence[Piece]
     unreachable: Mapping[TopicIdPartition, Sequence[Unreachable]]
     compacted: frozenset[str] = frozenset()
     log_ends: Mapping[TopicIdPartition, Offset] = field(default_factory=dict)
+    visible: frozenset[uuid.UUID] = frozenset()
 
     @property
     def partitions(self) -> list[TopicIdPartition]:
@@ -122,7 +125,10 @@ def read_erasure_plan(
         else min(of_brokers.end, selector.end_offset)
         for owner, of_brokers in bounds.items()
     }
-    return ErasurePlan(planned, unreachable, _compacted(options, planned), log_ends)
+    visible = frozenset(
+        segment.segment_id.id for segments in histories.segments.values() for segment in segments
+    )
+    return ErasurePlan(planned, unreachable, _compacted(options, planned), log_ends, visible)
 
 
 def _compacted(options: SourceOptions, pieces: Sequence[Piece]) -> frozenset[str]:

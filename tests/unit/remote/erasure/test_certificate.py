@@ -33,6 +33,7 @@ PARTITION = ErasedPartition(
     matched=7,
     left=1,
     local_copies_gone=(1, 2),
+    unread_segments=("u",),
     segments=(
         ErasedSegment(
             start_offset=2, end_offset_inclusive=40, old="o", new="n", old_size=5, new_size=4,
