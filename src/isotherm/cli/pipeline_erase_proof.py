@@ -50,6 +50,7 @@ def verify_again(
     as_json: bool,
 ) -> None:
     from isotherm.spark.jobs import erase as job
+    from isotherm.spark.jobs import erase_leftovers as leftovers
     from isotherm.spark.jobs.erase_tables import open_tables
 
     certificate = _read_certificate(settings, request.certificate)
@@ -60,8 +61,8 @@ def verify_again(
         seen = job.see_tables(
             spark, settings, seen, tables, erases=request.erases, progress=show_step
         )
-    seen = job.see_old_objects(settings, seen, clock.now_ms())
-    seen = job.see_local_copies(options, settings, seen)
+    seen = leftovers.see_old_objects(settings, seen, clock.now_ms())
+    seen = leftovers.see_local_copies(options, settings, seen)
     job.put_certificate(settings, seen)
     print_certificate(seen, as_json=as_json)
     exit_if_left(seen)
@@ -78,6 +79,7 @@ def prove_run(
 ) -> ErasureCertificate:
     """Prove the erasure, wait for the brokers, and store the certificate after each step."""
     from isotherm.spark.jobs import erase as job
+    from isotherm.spark.jobs import erase_leftovers as leftovers
 
     with progress("reading everything again") as show_step:
         certificate = job.prove(
@@ -89,9 +91,11 @@ def prove_run(
     job.put_certificate(settings, certificate)
     with progress("waiting until the old segments are deleted"):
         while True:
-            certificate = job.see_old_objects(settings, certificate, waiting.clock.now_ms())
-            certificate = job.see_local_copies(options, settings, certificate)
-            if not job.old_objects_left(certificate) and not job.local_copies_left(certificate):
+            certificate = leftovers.see_old_objects(settings, certificate, waiting.clock.now_ms())
+            certificate = leftovers.see_local_copies(options, settings, certificate)
+            if not leftovers.old_objects_left(certificate) and not leftovers.local_copies_left(
+                certificate
+            ):
                 break
             waiting.once("deleted the old segments and local copies")
     job.put_certificate(settings, certificate)
@@ -125,10 +129,11 @@ def print_certificate(certificate: ErasureCertificate, *, as_json: bool) -> None
 
 def exit_if_left(certificate: ErasureCertificate) -> None:
     """Exit with 3 if a matching record is left, or may be."""
-    from isotherm.spark.jobs.erase import old_objects_left
+    from isotherm.spark.jobs.erase_leftovers import old_objects_left
 
     objects = old_objects_left(certificate)
-    if certificate.left or objects or certificate.rows_left:
+    is_left = bool(certificate.left or objects or certificate.rows_left)
+    if is_left:
         error_console().print(
             f"matching records are left records={certificate.left} old_segments={objects}"
             f" rows_of_tables={certificate.rows_left}"
@@ -139,5 +144,5 @@ def exit_if_left(certificate: ErasureCertificate) -> None:
             f" segments={certificate.unread_segments} hint='isotherm pipeline sweep deletes"
             " uploads that no broker has finished; --verify looks again'"
         )
-    if certificate.left or objects or certificate.rows_left or certificate.unread_segments:
+    if is_left or certificate.unread_segments:
         raise typer.Exit(EXIT_FOUND)

@@ -32,13 +32,10 @@ from isotherm.remote.erasure.certificate import (
 from isotherm.remote.erasure.erased_piece import EraseAction, ErasureRules, erase_piece
 from isotherm.remote.erasure.redaction import FieldPath
 from isotherm.remote.rewriting.journal import RewriteJournal, RunKind
-from isotherm.remote.rewriting.run_recovery import place_of_segment
-from isotherm.remote.segment_metadata import RemoteLogSegmentId
 from isotherm.remote.storage.bucket_protection import read_protection
-from isotherm.remote.storage.inventory import list_segment_objects, open_for_reading
-from isotherm.remote.storage.layout.segment_layout import LOG_SUFFIX
 from isotherm.remote.storage.object_client import ObjectClient, open_object_store
 from isotherm.spark.jobs.cost import Cost, parallel_tasks
+from isotherm.spark.jobs.erase_leftovers import unread_segments
 from isotherm.spark.jobs.erase_plan import ErasurePlan, read_erasure_plan
 from isotherm.spark.jobs.erase_selection import (
     ScanSettings,
@@ -66,7 +63,6 @@ from isotherm.spark.jobs.rewrite_run import (
     end_staging,
     new_run,
     source_and_target,
-    unfinished_runs,
 )
 from isotherm.spark.jobs.rewrite_tasks import (
     STAGED_COLUMNS,
@@ -81,8 +77,7 @@ from isotherm.spark.jobs.rewrite_tasks import (
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.tables.value_types import ValueType
 from isotherm.spark.task_folder import task_folder
-from isotherm.spark.tier.open_log import open_brokers
-from isotherm.types import TimestampMs, TopicIdPartition, uuid_from_text, uuid_to_text
+from isotherm.types import TimestampMs, TopicIdPartition, uuid_to_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -478,7 +473,7 @@ def prove(
         )
         for partition in ends
     }
-    unread = _unread_segments(settings, certificate, plan)
+    unread = unread_segments(settings, certificate, plan)
     partitions = tuple(
         replace(
             erased,
@@ -489,28 +484,6 @@ def prove(
     )
     protection = read_protection(settings.written, now_ms)
     return replace(certificate, partitions=partitions, proved_ms=now_ms, protection=protection)
-
-
-def _unread_segments(
-    settings: ErasureSettings, certificate: ErasureCertificate, plan: ErasurePlan
-) -> dict[TopicIdPartition, list[str]]:
-    """The segments that have a log in the bucket, begin below the end of the run, and are visible
-    to no reader. A broker that lost its leadership or its life may have left an upload. Old
-    segments of the run are left out: their end is awaited.
-    """
-    ends = covering(certificate.partitions)
-    known = set(plan.visible)
-    for erased in certificate.partitions:
-        known.update(uuid_from_text(segment.old) for segment in erased.segments)
-    topics = {partition.topic for partition in ends}
-    unread: dict[TopicIdPartition, list[str]] = {}
-    client, layout = open_for_reading(settings.written), settings.written.create_layout()
-    for listed in list_segment_objects(client, layout, topics.__contains__):
-        partition = listed.segment_id.topic_id_partition
-        is_below = listed.start_offset < ends.get(partition, 0)
-        if is_below and LOG_SUFFIX in listed.objects and listed.segment_id.id not in known:
-            unread.setdefault(partition, []).append(uuid_to_text(listed.segment_id.id))
-    return unread
 
 
 def as_before(selector: Selector, certificate: ErasureCertificate) -> Selector:
@@ -533,75 +506,6 @@ def _check_same(
             f"the certificate is of another action run={certificate.run}"
             f" action={certificate.action} fields={','.join(certificate.fields)}"
         )
-
-
-def see_old_objects(
-    settings: ErasureSettings, certificate: ErasureCertificate, now_ms: TimestampMs
-) -> ErasureCertificate:
-    """Look for the objects of the old segments that were not seen to be gone, by HEAD requests. The
-    old segments of a copy are the source's, and stay."""
-    if not certificate.in_place:
-        return certificate
-    client, layout = open_for_reading(settings.written), settings.written.create_layout()
-
-    def seen(partition: TopicIdPartition, segment: ErasedSegment) -> ErasedSegment:
-        if segment.old_gone_ms is not None:
-            return segment
-        segment_id = RemoteLogSegmentId(partition, uuid_from_text(segment.old))
-        keys = layout.object_keys(place_of_segment(segment_id, segment.start_offset))
-        return segment if any(map(client.exists, keys)) else replace(segment, old_gone_ms=now_ms)
-
-    partitions = tuple(
-        replace(
-            erased, segments=tuple(seen(erased.partition, segment) for segment in erased.segments)
-        )
-        for erased in certificate.partitions
-    )
-    return replace(certificate, partitions=partitions)
-
-
-def see_local_copies(
-    options: SourceOptions, settings: ErasureSettings, certificate: ErasureCertificate
-) -> ErasureCertificate:
-    """Look whether every broker has dropped its local copies. The leader removes the journal of a
-    published run only after that, so the replicas of a partition whose journal is gone have."""
-    brokers = open_brokers(options)
-    if not certificate.in_place or brokers is None:
-        return certificate
-    unfinished = {
-        run.partition
-        for run in unfinished_runs(settings, lambda _: True)
-        if run.run == certificate.run
-    }
-    replicas = brokers.replicas({partition.partition.topic for partition in certificate.partitions})
-    partitions = tuple(
-        replace(partition, local_copies_gone=replicas.get(partition.partition, ()))
-        if partition.segments and partition.partition not in unfinished
-        else partition
-        for partition in certificate.partitions
-    )
-    return replace(certificate, partitions=partitions)
-
-
-def local_copies_left(certificate: ErasureCertificate) -> int:
-    """The partitions of a run in place whose local copies were not seen to be gone."""
-    if not certificate.in_place:
-        return 0
-    return sum(
-        bool(partition.segments) and not partition.local_copies_gone
-        for partition in certificate.partitions
-    )
-
-
-def old_objects_left(certificate: ErasureCertificate) -> int:
-    """The old segments whose objects were not seen to be gone."""
-    if not certificate.in_place:
-        return 0
-    return sum(
-        segment.old_gone_ms is None
-        for erased in certificate.partitions
-        for segment in erased.segments
-    )
 
 
 def see_tables(
