@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,10 @@ from tests.support.extreme_requests import FRAME_SIZE_MAX
 from tests.support.hostile_crowd import Planner, read_plans
 
 # In CPU time of the loop, not by the clock. The goal is 50 ms; a processor that is shared takes
-# several times as long for the same work.
+# several times as long for the same work, and for a moment far longer. What a request costs recurs
+# each time, so the least of a few attempts counts.
 LOOP_MS_MAX = 500
+ATTEMPTS = 3
 SMALL_BOUNDS = {
     "socket.request.max.bytes": str(2 * FRAME_SIZE_MAX),
     "queued.max.request.bytes": str(16 * 2**20),
@@ -37,15 +40,35 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 def test_healthy_client_is_served_whatever_others_send(
     target: Target, tmp_path: Path, frames: int, connections: int
 ) -> None:
-    search = Search(target, tmp_path, "kept")
+    search = Search(target, tmp_path / "kept", "kept")
     search.search(Planner(5, target.topic_id, LISTENERS), frames, connections)
     figures = search.end()
     assert not has_failed(figures), figures
     assert figures["frames"] >= frames
     assert figures["requests_answered"] > 0
-    assert figures["longest_wait_loop_ms"] < LOOP_MS_MAX, figures
-    assert figures["longest_login_loop_ms"] < LOOP_MS_MAX, figures
-    assert max(step["ms"] for step in figures["loop_steps_cpu_ms"]) < LOOP_MS_MAX, figures
+    for name, longest_ms in loop_times_ms(figures).items():
+        if longest_ms >= LOOP_MS_MAX:
+            kept = tmp_path / "kept" / f"kept-{name}.json"
+            recurred = [sent_again(kept, tmp_path / name / str(n))[name] for n in range(ATTEMPTS)]
+            assert min(recurred) < LOOP_MS_MAX, (name, longest_ms, recurred, figures)
+
+
+def loop_times_ms(figures: Mapping[str, Any]) -> dict[str, float]:
+    """By the name of the file that keeps the plans that were carried out at that moment."""
+    return {
+        "wait_loop": figures["longest_wait_loop_ms"],
+        "login_loop": figures["longest_login_loop_ms"],
+        "step": max((step["ms"] for step in figures["loop_steps_cpu_ms"]), default=0.0),
+    }
+
+
+def sent_again(kept: Path, folder: Path) -> dict[str, float]:
+    """What the kept plans cost a broker of their own."""
+    folder.mkdir(parents=True)
+    with attacked_broker(folder / "broker", SMALL_BOUNDS) as target:
+        search = Search(target, folder, "again")
+        search.replay(read_plans(kept, target.topic_id))
+        return loop_times_ms(search.end())
 
 
 def test_kept_plans_are_sent_again(tmp_path: Path) -> None:
