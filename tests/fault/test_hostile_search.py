@@ -49,8 +49,9 @@ def test_healthy_client_is_served_whatever_others_send(
     for name, longest_ms in loop_times_ms(figures).items():
         if longest_ms >= LOOP_MS_MAX:
             kept = tmp_path / "kept" / f"kept-{name}.json"
-            recurred = [sent_again(kept, tmp_path / name / str(n))[name] for n in range(ATTEMPTS)]
-            assert min(recurred) < LOOP_MS_MAX, (name, longest_ms, recurred, figures)
+            attempts = (tmp_path / name / str(attempt) for attempt in range(ATTEMPTS))
+            has_passed = any(sent_again(kept, folder)[name] < LOOP_MS_MAX for folder in attempts)
+            assert has_passed, (name, longest_ms, figures)
 
 
 def loop_times_ms(figures: Mapping[str, Any]) -> dict[str, float]:
