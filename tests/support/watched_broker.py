@@ -73,9 +73,9 @@ def _watch(steps: LongestSteps) -> None:
         LoopWatch.start,
     )
 
-    def timed_proceed(self: Connection, frame: memoryview, step: Any) -> None:
+    def timed_proceed(self: Connection, frame: memoryview) -> None:
         began_s = time.thread_time()
-        proceed(self, frame, step)
+        proceed(self, frame)
         duration_s = time.thread_time() - began_s
         if duration_s * 1000 > STEP_MS_MIN:
             key, version = (int.from_bytes(frame[at : at + 2], "big") for at in (0, 2))

@@ -34,7 +34,6 @@ import logging
 import mmap
 import struct
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -320,9 +319,10 @@ class Connection(asyncio.BufferedProtocol):
             # All connections share the scratch buffer. That is safe because the loop calls
             # get_buffer, reads, and calls buffer_updated without another callback in between.
             # `_leftover` keeps the bytes of an incomplete size field.
-            scratch = self._owner.scratch
-            scratch[: len(self._leftover)] = self._leftover
-            room = scratch[len(self._leftover) :]
+            room = self._owner.scratch
+            if self._leftover:
+                room[: len(self._leftover)] = self._leftover
+                room = room[len(self._leftover) :]
             if self.request_memory.is_exhausted:
                 # A new connection is read once before it can be paused.
                 room = room[:READ_SIZE_WITHOUT_MEMORY]
@@ -506,25 +506,25 @@ class Connection(asyncio.BufferedProtocol):
             frame_end = position + size
             self._begin_frame(size, received[position : min(frame_end, end)])
             position = min(frame_end, end)
-        self._leftover = bytes(received[position:end])
+        self._leftover = bytes(received[position:end]) if position < end else b""
 
     def _begin_frame(self, size: int, head: memoryview) -> None:
-        is_whole = len(head) == size
-        room = size if is_whole else size + SIZE_FIELD.size
+        # Copied, since the next read of any connection fills the scratch buffer.
+        if len(head) == size:
+            self._waiting.append(memoryview(bytearray(head)))
+            self._count(size)
+            return
+        room = size + SIZE_FIELD.size
         # Neither touches the pages behind the head, so an announced size whose bytes never come
         # costs no memory.
         if room < POOLED_SIZE_MIN:
-            frame = memoryview(np.empty(room, np.uint8).data)
+            frame = np.empty(room, np.uint8).data
         elif room <= ALLOCATED_FRAME_SIZE_MAX:
             frame = self._owner.frames.take(room)
         else:
             frame = memoryview(mmap.mmap(-1, room))
-        # Copied, since the next read of any connection fills the scratch buffer.
         frame[: len(head)] = head
-        if is_whole:
-            self._waiting.append(frame)
-        else:
-            self._frame, self._frame_size, self._frame_filled = frame, size, len(head)
+        self._frame, self._frame_size, self._frame_filled = frame, size, len(head)
         self._count(len(head))
 
     def _count(self, size: int) -> None:
@@ -569,7 +569,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             frame = self._waiting.pop(0)
             began_s = turns.now_s()
-            self._proceed(frame, partial(self._requests.handle_frame, frame, self))
+            self._proceed(frame)
             duration_s = turns.now_s() - began_s
             turns.left_s -= duration_s
             if duration_s >= SLOW_STEP_S:
@@ -587,13 +587,13 @@ class Connection(asyncio.BufferedProtocol):
     def _may_overtake_answers(self) -> bool:
         return len(self._unanswered) < UNANSWERED_MAX and self._unanswered[-1].lets_next_begin
 
-    def _proceed(self, frame: memoryview, step: Callable[[], Answer | PendingAnswer]) -> None:
-        """Run `step` and send its answer, after the answers of earlier requests. Closes the
-        connection if `step` raises IsothermError."""
+    def _proceed(self, frame: memoryview) -> None:
+        """Handle a frame and send its answer, after the answers of earlier requests. Closes the
+        connection if the handler raises IsothermError."""
         answer: Answer = ()
         pending, failure = None, None
         try:
-            result = step()
+            result = self._requests.handle_frame(frame, self)
         except IsothermError as error:
             failure = str(error)
         else:
