@@ -29,7 +29,7 @@ HAS_INSTRUCTION = "+sse4.2" in cpu_target.target_context.codegen().magic_tuple()
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reversed
 _WORD_SIZE = 8
 _LANE_SIZE = 512  # a power of two: `_lane_tables` doubles up to it
-_CRC_START = 21  # the CRC covers a batch from its attributes on
+CRC_START = 21  # the CRC covers a batch from its attributes on
 
 
 def _after_zeros(tables, sums):
@@ -91,7 +91,8 @@ def _joined(tables, total, lane):
 
 
 @register_jitable(forceinline=True)
-def _crc(data, position, end):
+def crc32c(data, position, end):
+    """The CRC-32C of `data[position:end]`. Only for processors with the instruction."""
     total = np.uint64(0xFFFFFFFF)
     while end - position >= 3 * _LANE_SIZE:
         # CRCs are linear: the later lanes start at 0, and the first lane carries the initial value.
@@ -116,7 +117,7 @@ def _first_wrong(data, batches):
     """Index of the first batch whose CRC is wrong; -1 if all are right."""
     for index in range(len(batches)):
         row = batches[index]
-        if np.int64(_crc(data, row.position + _CRC_START, row.position + row.size)) != row.crc:
+        if np.int64(crc32c(data, row.position + CRC_START, row.position + row.size)) != row.crc:
             return index
     return -1
 

@@ -9,8 +9,11 @@ See `isotherm.kernels` for the rules of kernels, and tables.py for the tables.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import types
+from numba.extending import register_jitable
 
 from isotherm.kernels.batch_fields import (
     CODEC_MASK,
@@ -20,6 +23,7 @@ from isotherm.kernels.batch_fields import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_FLAG,
 )
+from isotherm.kernels.crc import CRC_START, HAS_INSTRUCTION, crc32c
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.raw_memory import copy
 from isotherm.kernels.record_writer import varint_size, write_int, write_varint, zigzag
@@ -46,7 +50,7 @@ OUTCOME = np.dtype(
         ("base_timestamp", np.int64),
         # 1 if the base timestamp is a delete horizon.
         ("has_horizon", np.int64),
-        # Position of the new records in `payloads`.
+        # Position in `payloads` of the new records of a batch with a codec.
         ("payload_start", np.int64),
         ("payload_end", np.int64),
     ]
@@ -100,56 +104,69 @@ def summarize_kept(batches, places, outcomes):
         outcome.max_timestamp = max_timestamp
 
 
+@register_jitable(forceinline=True)
+def _write_records(source, row, places, outcome, out, position):
+    """Write the kept records of a rebuilt batch, not compressed; returns their end in `out`."""
+    base_offset = row.base_offset
+    base_timestamp = outcome.base_timestamp
+    first = outcome.first_place
+    for place_index in range(first, first + outcome.places_count):
+        place = places[place_index]
+        if not place.is_kept:
+            continue
+        timestamp_delta = zigzag(place.timestamp - base_timestamp)
+        offset_delta = zigzag(place.offset - base_offset)
+        key_size = zigzag(np.int64(place.key_size))
+        # The bytes of key, value and headers are copied at once. Only the fields before them
+        # change, as the timestamp delta depends on the new base timestamp.
+        rest_start = place.key_start
+        rest_size = place.end - rest_start
+        size = (
+            1
+            + varint_size(timestamp_delta)
+            + varint_size(offset_delta)
+            + varint_size(key_size)
+            + rest_size
+        )
+        position = write_varint(out, position, zigzag(np.int64(size)))
+        out[position] = 0
+        position = write_varint(out, position + 1, timestamp_delta)
+        position = write_varint(out, position, offset_delta)
+        position = write_varint(out, position, key_size)
+        copy(source, rest_start, rest_size, out, position)
+        position += rest_size
+    return position
+
+
 @kernel(types.int64(BYTES, BYTES, BATCHES, PLACES, _OUTCOMES, BYTES_OUT))
 def write_payloads(data, unpacked, batches, places, outcomes, payloads):
-    """Write the kept records of every rebuilt batch, not compressed; returns the bytes written.
+    """Write the kept records of every rebuilt batch with a codec, not compressed; returns the bytes
+    written.
 
     `payloads` has room for the size of the old records, plus RECORD_GROWTH_MAX for each.
     """
     position = 0
     for row_index in range(len(batches)):
         outcome = outcomes[row_index]
-        if outcome.kind != REBUILT:
-            continue
         row = batches[row_index]
+        if outcome.kind != REBUILT or row.attributes & CODEC_MASK == 0:
+            continue
         source = unpacked if row.is_unpacked else data
-        base_offset = row.base_offset
-        base_timestamp = outcome.base_timestamp
         outcome.payload_start = position
-        first = outcome.first_place
-        for place_index in range(first, first + outcome.places_count):
-            place = places[place_index]
-            if not place.is_kept:
-                continue
-            timestamp_delta = zigzag(place.timestamp - base_timestamp)
-            offset_delta = zigzag(place.offset - base_offset)
-            key_size = zigzag(np.int64(place.key_size))
-            # The bytes of key, value and headers are copied at once. Only the fields before them
-            # change, as the timestamp delta depends on the new base timestamp.
-            rest_start = place.key_start
-            rest_size = place.end - rest_start
-            size = (
-                1
-                + varint_size(timestamp_delta)
-                + varint_size(offset_delta)
-                + varint_size(key_size)
-                + rest_size
-            )
-            position = write_varint(payloads, position, zigzag(np.int64(size)))
-            payloads[position] = 0
-            position = write_varint(payloads, position + 1, timestamp_delta)
-            position = write_varint(payloads, position, offset_delta)
-            position = write_varint(payloads, position, key_size)
-            copy(source, rest_start, rest_size, payloads, position)
-            position += rest_size
+        position = _write_records(source, row, places, outcome, payloads, position)
         outcome.payload_end = position
     return position
 
 
-@kernel(types.UniTuple(types.int64, 2)(BYTES, BYTES, BATCHES, _OUTCOMES, BYTES_OUT, _WRITTEN))
-def write_batches(data, payloads, batches, outcomes, out, written):
-    """Write the remaining batches. The CRC of new ones is not set: their records are compressed
-    again first.
+@kernel(
+    types.UniTuple(types.int64, 2)(
+        *(BYTES, BYTES, BATCHES, PLACES, _OUTCOMES),
+        *(BYTES_OUT, _WRITTEN),
+    )
+)
+def write_batches(data, payloads, batches, places, outcomes, out, written):
+    """Write the remaining batches. Those rebuilt with a codec have their records in `payloads`. The
+    CRC of new ones is not set.
 
     Returns the number of batches in `out`, and its size in bytes.
     """
@@ -168,8 +185,15 @@ def write_batches(data, payloads, batches, outcomes, out, written):
             attributes = row.attributes
             base_timestamp = NO_TIMESTAMP
             payload_size = 0
+            payload = position + HEADER_SIZE
             if outcome.kind == REBUILT:
-                payload_size = outcome.payload_end - outcome.payload_start
+                if attributes & CODEC_MASK:
+                    payload_size = outcome.payload_end - outcome.payload_start
+                    copy(payloads, outcome.payload_start, payload_size, out, payload)
+                else:
+                    payload_size = (
+                        _write_records(data, row, places, outcome, out, payload) - payload
+                    )
                 base_timestamp = outcome.base_timestamp
                 if outcome.has_horizon:
                     attributes |= DELETE_HORIZON_FLAG
@@ -189,7 +213,6 @@ def write_batches(data, payloads, batches, outcomes, out, written):
             write_int(out, position + 35, max_timestamp, 8)
             # An emptied batch has a payload of 0 bytes; its old payload is not copied.
             write_int(out, position + 57, outcome.kept_count if payload_size else 0, 4)
-            copy(payloads, outcome.payload_start, payload_size, out, position + HEADER_SIZE)
         done = written[count]
         done.position = position
         done.size = size
@@ -200,3 +223,16 @@ def write_batches(data, payloads, batches, outcomes, out, written):
         count += 1
         position += size
     return count, position
+
+
+def _set_crcs(out, written):
+    """Set the CRCs of the new batches in `out`."""
+    for index in range(len(written)):
+        row = written[index]
+        if row.is_new:
+            crc = crc32c(out, row.position + CRC_START, row.position + row.size)
+            write_int(out, row.position + CRC_START - 4, np.int64(crc), 4)
+
+
+# None on a processor without the instruction.
+set_crcs: Any = kernel(types.void(BYTES_OUT, _WRITTEN))(_set_crcs) if HAS_INSTRUCTION else None

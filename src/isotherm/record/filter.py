@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     PlaceTable: TypeAlias = npt.NDArray[np.void]
     OutcomeTable: TypeAlias = npt.NDArray[np.void]
     WrittenTable: TypeAlias = npt.NDArray[np.void]
+    IndexArray: TypeAlias = npt.NDArray[np.intp]
 
 _CRC = struct.Struct(">I")
 _CRC_POSITION = 17
@@ -138,14 +139,17 @@ def write_filtered(
         return copy_batches(buffer, batches)
     rebuilt = outcomes["kind"] == kernels.REBUILT
     verify_crcs(buffer, batches[(outcomes["kind"] != kernels.COPIED) & ~is_verified])
-    payloads = _write_payloads(data, unpacked, batches, places, outcomes, rebuilt)
-    payload_sizes = outcomes["payload_end"] - outcomes["payload_start"]
+    has_codec = batches["attributes"] & CODEC_MASK != 0
+    payloads = _write_payloads(
+        data, unpacked, batches, places, outcomes, np.flatnonzero(rebuilt & has_codec)
+    )
     copied_size = batches["size"][outcomes["kind"] == kernels.COPIED].sum()
-    size_max = int(copied_size + payload_sizes.sum()) + HEADER_SIZE * len(batches)
+    plain_size = _rebuilt_size_max(batches, outcomes, rebuilt & ~has_codec)
+    size_max = int(copied_size) + plain_size + len(payloads) + HEADER_SIZE * len(batches)
     out = np.empty(size_max, dtype=np.uint8)
     written = np.empty(len(batches), dtype=kernels.WRITTEN)
-    count, size = kernels.write_batches(data, payloads, batches, outcomes, out, written)
-    _write_crcs(out, written[:count])
+    count, size = kernels.write_batches(data, payloads, batches, places, outcomes, out, written)
+    (kernels.set_crcs or set_crcs_by_library)(out, written[:count])
     return FilteredBatches(memoryview(out.data)[:size], written[:count])
 
 
@@ -160,30 +164,39 @@ def copy_batches(buffer: ReadBuffer, batches: BatchTable) -> FilteredBatches:
     return FilteredBatches(memoryview(buffer)[: int(batches["size"].sum())], written)
 
 
+def _rebuilt_size_max(
+    batches: BatchTable, outcomes: OutcomeTable, rows: BoolArray | IndexArray
+) -> int:
+    """The largest size of the records of rebuilt batches, not compressed."""
+    from isotherm.kernels import filter as kernels
+
+    old = batches["payload_end"][rows] - batches["payload_start"][rows]
+    # A horizon replaces the base timestamp: deltas become negative, and may take more bytes.
+    growth = outcomes["kept_count"][rows].sum() * kernels.RECORD_GROWTH_MAX
+    return int(old.sum() + growth)
+
+
 def _write_payloads(
     data: ByteArray,
     unpacked: ByteArray,
     batches: BatchTable,
     places: PlaceTable,
     outcomes: OutcomeTable,
-    rebuilt: BoolArray,
+    rows: IndexArray,
 ) -> ByteArray:
-    """The records of rebuilt batches, compressed if they were. Sets their places in `outcomes`."""
+    """The records of the rebuilt batches with a codec, compressed. Sets their places in
+    `outcomes`."""
     from isotherm.kernels import filter as kernels
 
-    rows = np.flatnonzero(rebuilt)
-    payload_sizes = batches["payload_end"][rows] - batches["payload_start"][rows]
-    # A horizon replaces the base timestamp: deltas become negative, and may take more bytes.
-    growth = outcomes["kept_count"][rows].sum() * kernels.RECORD_GROWTH_MAX
-    payloads = np.empty(int(payload_sizes.sum() + growth), dtype=np.uint8)
+    if not len(rows):
+        return byte_array(b"")
+    payloads = np.empty(_rebuilt_size_max(batches, outcomes, rows), dtype=np.uint8)
     kernels.write_payloads(data, unpacked, batches, places, outcomes, payloads)
-    codecs = batches["attributes"][rows] & CODEC_MASK
-    if not codecs.any():
-        return byte_array(payloads.data)
+    codecs = (batches["attributes"][rows] & CODEC_MASK).tolist()
     starts, ends = outcomes["payload_start"][rows].tolist(), outcomes["payload_end"][rows].tolist()
     parts = [
         compress(CODECS[codec], payloads.data[start:end])
-        for codec, start, end in zip(codecs.tolist(), starts, ends, strict=True)
+        for codec, start, end in zip(codecs, starts, ends, strict=True)
     ]
     payload_ends = np.cumsum([len(part) for part in parts])
     outcomes["payload_start"][rows] = np.concatenate(([0], payload_ends[:-1]))
@@ -191,8 +204,8 @@ def _write_payloads(
     return byte_array(b"".join(parts))
 
 
-def _write_crcs(out: ByteArray, written: WrittenTable) -> None:
-    # A call for each batch with a new CRC. Most batches are copied together with theirs.
+def set_crcs_by_library(out: ByteArray, written: WrittenTable) -> None:
+    """The same as the kernel `set_crcs`, for processors that it does not support."""
     new = written[written["is_new"] != 0]
     starts = new["position"].tolist()
     ends = (new["position"] + new["size"]).tolist()
