@@ -15,6 +15,7 @@ Source: Kafka MemoryRecords.filterTo, KIP-534.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -27,7 +28,7 @@ from isotherm.record.crc32c import crc32c_of_array
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from isotherm.record.batch_table import BatchTable, BoolArray, ByteArray
+    from isotherm.record.batch_table import BatchTable, BoolArray, ByteArray, Int64Array
     from isotherm.record.varint import ReadBuffer
     from isotherm.types import TimestampMs
 
@@ -53,8 +54,20 @@ class FilteredBatches(NamedTuple):
     def tail(self, count: int) -> FilteredBatches:
         return FilteredBatches(self.records[self._start_of(count) :], self.batches[count:])
 
+    @property
+    def spliced(self) -> SplicedBatches:
+        return SplicedBatches((self.records,), self.batches)
+
     def _start_of(self, index: int) -> int:
         return int(self.batches["size"][:index].sum())
+
+
+class SplicedBatches(NamedTuple):
+    """Same as `FilteredBatches`, with the records in parts: most of them are in the buffer that was
+    read, and are not copied."""
+
+    records: Sequence[memoryview]
+    batches: WrittenTable
 
 
 def locate_records(buffer: ReadBuffer, unpacked: ByteArray, batches: BatchTable) -> PlaceTable:
@@ -162,6 +175,36 @@ def copy_batches(buffer: ReadBuffer, batches: BatchTable) -> FilteredBatches:
         written[name] = batches[name]
     written["last_offset"] = batches["base_offset"] + batches["last_offset_delta"]
     return FilteredBatches(memoryview(buffer)[: int(batches["size"].sum())], written)
+
+
+def replace_batches(
+    buffer: ReadBuffer,
+    batches: BatchTable,
+    rows: Int64Array,
+    is_left: BoolArray,
+    new: FilteredBatches,
+) -> SplicedBatches:
+    """All batches of a buffer without other content: those of `rows`, which ascend, as `new` has
+    them, or left out where `is_left` is false, and the others unchanged. Python runs for each row
+    of `rows`."""
+    written = copy_batches(buffer, batches).batches
+    starts, ends = written["position"][rows], (written["position"] + written["size"])[rows]
+    new_sizes = np.zeros(len(rows), dtype=np.int64)
+    new_sizes[is_left] = new.batches["size"]
+    new_ends = np.cumsum(new_sizes)
+    old, copied_to = memoryview(buffer), 0
+    records: list[memoryview] = []
+    for start, end, new_start, new_end in zip(
+        starts.tolist(), ends.tolist(), (new_ends - new_sizes).tolist(), new_ends.tolist(),
+        strict=True,
+    ):  # fmt: skip
+        records += old[copied_to:start], new.records[new_start:new_end]
+        copied_to = end
+    records.append(old[copied_to : int(batches["size"].sum())])
+    written[rows[is_left]] = new.batches
+    written = np.delete(written, rows[~is_left])
+    written["position"] = np.cumsum(written["size"]) - written["size"]
+    return SplicedBatches(records, written)
 
 
 def _rebuilt_size_max(

@@ -101,7 +101,7 @@ class _PieceCleaner:
         )
         done = filter_chunk(chunk, batch_rules, self._transactions, self._choose)
         return RewrittenPart(
-            chunk, done.filtered, done.records_kept, self._transactions.take_retained()
+            chunk, done.filtered.spliced, done.records_kept, self._transactions.take_retained()
         )
 
     def _choose(self, chunk: Chunk, places: PlaceTable, expiry_ms: Int64Array) -> int:

@@ -23,13 +23,12 @@ import numpy as np
 from isotherm.errors import PolicyViolationError
 from isotherm.record.batch import read_batch_header
 from isotherm.record.batch_header import CONTROL_FLAG, DELETE_HORIZON_FLAG, encode_batch
-from isotherm.record.batch_table import verify_crcs
 from isotherm.record.compression import compress
 from isotherm.record.filter import (
     FilteredBatches,
-    copy_batches,
     decide_outcomes,
     locate_records,
+    replace_batches,
     write_filtered,
 )
 from isotherm.record.varint import read_varint, write_varint, write_varlong
@@ -39,13 +38,12 @@ from isotherm.remote.rewriting.segment_rewrite import (
     RewriteRules,
     RewrittenPart,
     RewrittenSegment,
-    aborted_of,
     kept_part,
     write_segment,
 )
 from isotherm.remote.segment_metadata import RemoteLogSegmentId
 from isotherm.remote.storage.api import RemoteStorageManager
-from isotherm.segment.cleaning.chunk import Chunk
+from isotherm.segment.cleaning.chunk import Chunk, read_packed_chunk
 from isotherm.segment.cleaning.filtering import has_last_data
 
 if TYPE_CHECKING:
@@ -90,46 +88,60 @@ def erase_piece(
 def _parts(
     storage: RemoteStorageManager, piece: Piece, selected: Int64Array, rules: ErasureRules
 ) -> Iterator[RewrittenPart]:
-    for chunk, is_last in read_chunks(storage, piece, rules.fetch_bytes):
+    # Most batches are copied: only those with a selected record are decompressed.
+    for chunk, is_last in read_chunks(storage, piece, rules.fetch_bytes, read_packed_chunk):
         with located(piece):
-            first, last = int(chunk.batches["base_offset"][0]), int(chunk.last_offsets[-1])
-            start, end = np.searchsorted(selected, (first, last + 1)).tolist()
-            if start == end:
-                part = kept_part(piece, chunk)
-            elif rules.action is EraseAction.DROP:
-                part = _dropped(piece, chunk, selected[start:end], is_last=is_last)
-            else:
-                part = _changed(piece, chunk, selected[start:end], rules)
+            # All batches, since one that is copied would not be checked.
+            part = kept_part(piece, chunk)
+            rows = _rows_with(chunk, selected)
+            if len(rows) and rules.action is EraseAction.DROP:
+                part = _dropped(piece, part, rows, selected, is_last=is_last)
+            elif len(rows):
+                part = _changed(piece, part, rows, selected, rules)
         yield part
 
 
-def _dropped(piece: Piece, chunk: Chunk, selected: Int64Array, *, is_last: bool) -> RewrittenPart:
-    batches = chunk.batches
-    # All of them, since a batch that is copied would not be checked.
-    verify_crcs(chunk.data, batches)
-    aborted = aborted_of(piece, chunk)
-    places, is_selected = _located_records(chunk, selected)
-    places["is_kept"] = ~is_selected
+def _rows_with(chunk: Chunk, selected: Int64Array) -> Int64Array:
+    """The rows of the batches among whose offsets are selected ones. A batch that an earlier round
+    has emptied is none of them: it loses nothing."""
+    starts = np.searchsorted(selected, chunk.batches["base_offset"])
+    ends = np.searchsorted(selected, chunk.last_offsets, side="right")
+    return np.flatnonzero((starts < ends) & (chunk.records_count > 0))
+
+
+def _dropped(
+    piece: Piece, part: RewrittenPart, rows: Int64Array, selected: Int64Array, *, is_last: bool
+) -> RewrittenPart:
+    """The chunk without its selected records, which are in the batches of `rows`."""
+    from isotherm.kernels.filter import COPIED, DROPPED
+
+    chunk = part.chunk
     kept_when_empty = has_last_data(chunk, piece.last_records or {})
     kept_when_empty[-1] |= is_last
-    never = np.zeros(len(batches), dtype=np.bool_)
-    outcomes = decide_outcomes(
-        batches,
-        places,
-        chunk.records_count,
-        kept_when_empty=kept_when_empty,
-        gets_horizon=never,
-        gets_horizon_with_tombstone=never,
-        new_horizon_ms=0,
-    )
-    from isotherm.kernels.filter import COPIED
-
-    # A batch that an earlier round has emptied loses nothing, and stays.
-    outcomes["kind"][chunk.records_count == 0] = COPIED
-    filtered = write_filtered(
-        chunk.data, chunk.unpacked, batches, places, outcomes, is_verified=~never
-    )
-    return RewrittenPart(chunk, filtered, int(outcomes["kept_count"].sum()), aborted)
+    new, lost = [], 0
+    for rows_at_once, unpacked in chunk.unpacked_rows(rows):
+        batches = unpacked.batches
+        places, is_selected = _located_records(unpacked, selected)
+        places["is_kept"] = ~is_selected
+        never = np.zeros(len(batches), dtype=np.bool_)
+        outcomes = decide_outcomes(
+            batches,
+            places,
+            unpacked.records_count,
+            kept_when_empty=kept_when_empty[rows_at_once],
+            gets_horizon=never,
+            gets_horizon_with_tombstone=never,
+            new_horizon_ms=0,
+        )
+        changes = outcomes["kind"] != COPIED
+        if not changes.any():
+            continue
+        filtered = write_filtered(
+            chunk.data, unpacked.unpacked, batches, places, outcomes, is_verified=~never
+        )
+        lost += int(is_selected.sum())
+        new.append(_NewBatches(rows_at_once, outcomes["kind"] != DROPPED, filtered))
+    return _with_new(part, new, lost)
 
 
 def _located_records(chunk: Chunk, selected: Int64Array) -> tuple[PlaceTable, BoolArray]:
@@ -141,25 +153,53 @@ def _located_records(chunk: Chunk, selected: Int64Array) -> tuple[PlaceTable, Bo
     return places, is_selected
 
 
-class _NewBatch(NamedTuple):
-    row: int
-    data: bytearray
+class _NewBatches(NamedTuple):
+    """What becomes of the batches of some rows of a chunk: those that are left are `filtered`."""
+
+    rows: Int64Array
+    is_left: BoolArray
+    filtered: FilteredBatches
 
 
 def _changed(
-    piece: Piece, chunk: Chunk, selected: Int64Array, rules: ErasureRules
+    piece: Piece, part: RewrittenPart, rows: Int64Array, selected: Int64Array, rules: ErasureRules
 ) -> RewrittenPart:
-    """The chunk with other values in the selected records. Python runs for each record of a batch
-    that holds one of them, and for no other batch."""
-    kept = kept_part(piece, chunk)
-    places, is_selected = _located_records(chunk, selected)
+    """The chunk with other values in the selected records, which are in the batches of `rows`.
+    Python runs for each record of these batches."""
     new = []
-    for row in np.unique(places["batch"][is_selected]).tolist():
-        ours = places["batch"] == row
-        data = _changed_batch(piece, chunk, row, places[ours], is_selected[ours], rules)
-        if data is not None:
-            new.append(_NewBatch(row, data))
-    return kept._replace(filtered=_with_new(chunk, new)) if new else kept
+    for rows_at_once, unpacked in part.chunk.unpacked_rows(rows):
+        places, is_selected = _located_records(unpacked, selected)
+        changed_rows, changed = [], []
+        for row in np.unique(places["batch"][is_selected]).tolist():
+            ours = places["batch"] == row
+            data = _changed_batch(piece, unpacked, row, places[ours], is_selected[ours], rules)
+            if data is not None:
+                changed_rows.append(int(rows_at_once[row]))
+                changed.append(data)
+        if changed:
+            written = part.spliced.batches[changed_rows]
+            written["size"] = [len(data) for data in changed]
+            written["is_new"] = 1
+            filtered = FilteredBatches(memoryview(b"".join(changed)), written)
+            is_left = np.ones(len(changed), dtype=np.bool_)
+            new.append(_NewBatches(np.array(changed_rows), is_left, filtered))
+    return _with_new(part, new, lost=0)
+
+
+def _with_new(part: RewrittenPart, new: list[_NewBatches], lost: int) -> RewrittenPart:
+    if not new:
+        return part
+    spliced = replace_batches(
+        part.chunk.data,
+        part.chunk.batches,
+        np.concatenate([batches.rows for batches in new]),
+        np.concatenate([batches.is_left for batches in new]),
+        FilteredBatches(
+            memoryview(b"".join([batches.filtered.records for batches in new])),
+            np.concatenate([batches.filtered.batches for batches in new]),
+        ),
+    )
+    return part._replace(spliced=spliced, records_kept=part.records_kept - lost)
 
 
 def _changed_batch(
@@ -224,21 +264,3 @@ def _changed_rest(piece: Piece, offset: int, rest: memoryview, rules: ErasureRul
     out = bytearray()
     write_varint(out, len(after))
     return bytes(out + after + bytes(rest[start + size :]))
-
-
-def _with_new(chunk: Chunk, new: list[_NewBatch]) -> FilteredBatches:
-    """The batches of the chunk, some of them replaced."""
-    kept = copy_batches(chunk.data, chunk.batches)
-    written = kept.batches
-    positions, sizes = written["position"].copy(), written["size"].copy()
-    out = bytearray()
-    copied_to = int(positions[0])
-    for row, data in new:
-        out += chunk.data[copied_to : int(positions[row])]
-        out += data
-        copied_to = int(positions[row] + sizes[row])
-        written["size"][row] = len(data)
-        written["is_new"][row] = 1
-    out += chunk.data[copied_to : int(positions[-1] + sizes[-1])]
-    written["position"] = np.cumsum(written["size"]) - written["size"]
-    return FilteredBatches(memoryview(out), written)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -29,6 +30,11 @@ from isotherm.segment.cleaning.chunk import Chunk, read_chunk
 from isotherm.segment.producer_snapshot import LastRecord
 from isotherm.segment.transaction_index import AbortedTransaction
 from isotherm.types import Offset, ProducerId
+
+if TYPE_CHECKING:
+    from isotherm.record.varint import ReadBuffer
+
+    ReadChunk: TypeAlias = Callable[[ReadBuffer], Chunk | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +66,13 @@ class Piece:
 
 
 def read_chunks(
-    storage: RemoteStorageManager, piece: Piece, fetch_bytes: int
+    storage: RemoteStorageManager,
+    piece: Piece,
+    fetch_bytes: int,
+    read: ReadChunk = read_chunk,
 ) -> Iterator[tuple[Chunk, bool]]:
     """Yield the batches of a piece in order, as chunks, each with whether it is the last one.
-    Fetches one range ahead.
+    Fetches one range ahead. `read_packed_chunk` decompresses nothing.
 
     Raises CorruptObjectError with the segment's name if the segment is missing or cut off, or if
     its batches are not in order or have other leader epochs. The caller checks the CRCs.
@@ -74,7 +83,7 @@ def read_chunks(
     waiting: Chunk | None = None
     with located(piece), ThreadPoolExecutor(1, "isotherm-rewrite-fetch") as pool:
         for block in segment_blocks_ahead(storage, piece.segment, fetch_bytes, pool):
-            for chunk in _chunks(joiner, block):
+            for chunk in _chunks(joiner, block, read):
                 chunk.check_order(next_offset)
                 _check_headers(chunk)
                 _check_epochs(chunk, epochs)
@@ -83,7 +92,7 @@ def read_chunks(
                     raise CorruptRecordError(
                         f"object holds the batches of other offsets next_offset={next_offset}"
                     )
-                part = _within(piece, chunk)
+                part = _within(piece, chunk, read)
                 if part is None:
                     continue
                 # One chunk is held back: only the next one, or the end, shows whether it is the
@@ -97,10 +106,10 @@ def read_chunks(
             yield waiting, True
 
 
-def _chunks(joiner: BatchJoiner, block: memoryview) -> Iterator[Chunk]:
+def _chunks(joiner: BatchJoiner, block: memoryview, read: ReadChunk) -> Iterator[Chunk]:
     for part in joiner.parts(block):
         rest = part
-        while (chunk := read_chunk(rest)) is not None:
+        while (chunk := read(rest)) is not None:
             rest = rest[chunk.size :]
             yield chunk
         joiner.took(part, len(part) - len(rest))
@@ -124,7 +133,7 @@ def _check_epochs(chunk: Chunk, expected: ExpectedEpochs) -> None:
         )
 
 
-def _within(piece: Piece, chunk: Chunk) -> Chunk | None:
+def _within(piece: Piece, chunk: Chunk, read: ReadChunk) -> Chunk | None:
     """The batches with offsets of the piece. Raises CorruptRecordError if one crosses its
     border."""
     first, last = chunk.batches["base_offset"], chunk.last_offsets
@@ -141,7 +150,7 @@ def _within(piece: Piece, chunk: Chunk) -> Chunk | None:
     batches = chunk.batches
     start = int(batches["position"][rows[0]])
     end = int(batches["position"][rows[-1]] + batches["size"][rows[-1]])
-    return read_chunk(memoryview(chunk.data)[start:end])
+    return read(memoryview(chunk.data)[start:end])
 
 
 @contextmanager

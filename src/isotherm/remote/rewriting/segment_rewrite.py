@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from isotherm.record.batch_table import verify_crcs
 from isotherm.record.crc32c import crc32c_extended
-from isotherm.record.filter import FilteredBatches, copy_batches
+from isotherm.record.filter import SplicedBatches, copy_batches
 from isotherm.remote.history.lineage import segment_epochs
 from isotherm.remote.rewriting.pieces import Piece, located
 from isotherm.remote.segment_metadata import (
@@ -77,7 +77,7 @@ class RewrittenPart(NamedTuple):
     keeps."""
 
     chunk: Chunk
-    filtered: FilteredBatches
+    spliced: SplicedBatches
     records_kept: int
     aborted: Sequence[AbortedTransaction]
 
@@ -87,7 +87,7 @@ def kept_part(piece: Piece, chunk: Chunk) -> RewrittenPart:
     verify_crcs(chunk.data, chunk.batches)
     return RewrittenPart(
         chunk,
-        copy_batches(chunk.data, chunk.batches),
+        copy_batches(chunk.data, chunk.batches).spliced,
         int(chunk.records_count.sum()),
         aborted_of(piece, chunk),
     )
@@ -120,14 +120,14 @@ def write_segment(
             counts.bytes_read += int(part.chunk.batches["size"].sum())
             counts.records_read += int(part.chunk.records_count.sum())
             counts.records_kept += part.records_kept
-            counts.bytes_written += len(part.filtered.records)
-            has_new_batches |= bool(part.filtered.batches["is_new"].any())
+            has_new_batches |= bool(part.spliced.batches["is_new"].any())
             with located(piece):
                 indexes.append_aborted(part.aborted)
-                indexes.append(part.filtered.batches)
-            log.write(part.filtered.records)
-            # Of the bytes as they are written: the read-back is compared with it.
-            crc = crc32c_extended(crc, part.filtered.records)
+                indexes.append(part.spliced.batches)
+            for records in part.spliced.records:
+                counts.bytes_written += log.write(records)
+                # Of the bytes as they are written: the read-back is compared with it.
+                crc = crc32c_extended(crc, records)
     with located(piece):
         data = _index_files(storage, piece, indexes, log_path)
     return RewrittenSegment(

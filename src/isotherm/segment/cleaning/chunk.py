@@ -25,6 +25,7 @@ DECODED_SIZE_MAX = 16 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Whole batches with decompressed records: rows of `batches` point into `data` or `unpacked`.
+    The records of `read_packed_chunk` are not decompressed.
 
     `records_count` keeps the original counts, since filtering sets some in `batches` to 0.
     """
@@ -58,6 +59,16 @@ class Chunk:
     def control_record(self, row: int, header: BatchHeader) -> ControlRecord | None:
         return read_control_record(self.data, int(self.batches["position"][row]), header)
 
+    def unpacked_rows(self, rows: Int64Array) -> Iterator[tuple[Int64Array, Chunk]]:
+        """Some of the batches with decompressed records, as many at once as may be in memory, and
+        their rows. Raises CorruptRecordError for a malformed batch."""
+        while len(rows):
+            batches = self.batches[rows]
+            unpacked, taken = unpack_records(self.data, batches, decoded_size_max=DECODED_SIZE_MAX)
+            counts = self.records_count[rows[:taken]]
+            yield rows[:taken], Chunk(self.data, unpacked, batches[:taken], counts, self.size)
+            rows = rows[taken:]
+
     def check_order(self, next_offset: Offset) -> None:
         """Raise CorruptRecordError unless the batches start at or above `next_offset`, in order.
 
@@ -83,3 +94,11 @@ def read_chunk(data: ReadBuffer) -> Chunk | None:
         size = int(batches["position"][taken])
         batches = batches[:taken]
     return Chunk(data, unpacked, batches, batches["records_count"].copy(), size)
+
+
+def read_packed_chunk(data: ReadBuffer) -> Chunk | None:
+    """Same as `read_chunk`, but all whole batches, and their records as they are stored."""
+    batches, size = read_batch_table(data)
+    if not len(batches):
+        return None
+    return Chunk(data, byte_array(b""), batches, batches["records_count"].copy(), size)

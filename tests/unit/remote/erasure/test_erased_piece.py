@@ -3,21 +3,26 @@ tests/property/spark/test_erasure.py seldom meet."""
 
 from __future__ import annotations
 
+import struct
 import uuid
 from dataclasses import replace
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 import pytest
 
 from isotherm.errors import CorruptObjectError, PolicyViolationError
-from isotherm.record.batch import build_batch, iterate_batches
+from isotherm.record.batch import build_batch, iterate_batches, read_batch_header, read_records
+from isotherm.record.batch_header import HEADER_SIZE
+from isotherm.record.compression import CompressionType
 from isotherm.remote.erasure.erased_piece import EraseAction, ErasureRules, erase_piece
 from isotherm.remote.rewriting.pieces import Piece
 from isotherm.remote.rewriting.segment_rewrite import RewrittenSegment
 from isotherm.remote.segment_metadata import RemoteLogSegmentId
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
+from isotherm.segment.cleaning import chunk
 from isotherm.segment.producer_snapshot import LastRecord
 from isotherm.types import TopicIdPartition
 from tests.support.record_segments import RecordSegmentMaker
@@ -109,3 +114,38 @@ def test_value_that_is_not_json_is_not_redacted(erasing: Erasing) -> None:
     rules = ErasureRules(now_ms=5, action=EraseAction.REDACT, fields=(("a",),))
     with pytest.raises(PolicyViolationError, match="is not JSON partition=t-0 offset=0"):
         erasing.erase(piece, 0, rules=rules)
+
+
+def test_only_batches_that_lose_records_are_decompressed(erasing: Erasing) -> None:
+    loser = lz4_batch(0, b"a", b"b")
+    other = bytearray(lz4_batch(2, b"c"))
+    # No LZ4 frame any more, under a right CRC: whoever decompresses it fails.
+    other[HEADER_SIZE:] = b"?" * (len(other) - HEADER_SIZE)
+    struct.pack_into(">I", other, 17, google_crc32c.value(bytes(other[21:])))
+    first, second = batches_of(erasing.erase(erasing.tier([loser, bytes(other)]), 0))
+    assert keys_of(first) == [b"b"]
+    assert second == other
+
+
+def test_batches_that_lose_records_are_decompressed_a_few_at_a_time(
+    erasing: Erasing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [lz4_batch(2 * number, b"a", b"%d" % number) for number in range(9)]
+    monkeypatch.setattr(chunk, "DECODED_SIZE_MAX", 300)  # two batches
+    erased = erasing.erase(erasing.tier(batches), 0, 4, 5, 6, 8, 10, 14)
+    keys = [(0, [b"0"]), (2, [b"a", b"1"]), (6, [b"3"]), (8, [b"4"]), (10, [b"5"])]
+    keys += [(12, [b"a", b"6"]), (14, [b"7"]), (16, [b"a", b"8"])]
+    left = batches_of(erased)
+    assert [(read_batch_header(batch).base_offset, keys_of(batch)) for batch in left] == keys
+    assert [left[1], left[5], left[7]] == [batches[1], batches[6], batches[8]]
+    assert erased.counts.records_kept == 11
+
+
+def lz4_batch(base_offset: int, *keys: bytes) -> bytes:
+    records = [(1, key, b"1" * 50, ()) for key in keys]
+    codec = CompressionType.LZ4
+    return bytes(build_batch(records, base_offset=base_offset, compression=codec))
+
+
+def keys_of(batch: bytes) -> list[bytes | None]:
+    return [record.key for record in read_records(batch, 0, read_batch_header(batch))]
