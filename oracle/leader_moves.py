@@ -17,6 +17,8 @@ from isotherm.protocol.entities import entity_of
 
 PREFERRED = 0
 ANSWER_BYTES_MAX = 1 << 20
+# A broker that is paused is passed over, and one that is slow is not.
+TIMEOUT_S = 60
 
 
 def elect_leader(servers: str, topic: str, partition: int, replicas: Sequence[int]) -> bool:
@@ -57,8 +59,8 @@ def _send(servers: str, key: ApiKey, version: int, fields: Mapping[str, Any]) ->
         connection = NodeConnection(
             NodeAddress(host, int(port)),
             client_id="leader-moves",
-            connect_timeout_s=5,
-            request_timeout_s=10,
+            connect_timeout_s=TIMEOUT_S,
+            request_timeout_s=TIMEOUT_S,
             response_bytes_max=ANSWER_BYTES_MAX,
         )
         try:

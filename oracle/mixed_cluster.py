@@ -142,11 +142,14 @@ class MixedCluster:
         """Make a replica the preferred leader and elect it. Return when it leads."""
         if self.leader(topic, partition) == node_id:
             return
-        others = sorted(set(self._partition(topic, partition).replicas) - {node_id})
-        # The replica may not be in sync yet.
-        wait_until(
-            lambda: elect_leader(self.servers, topic, partition, [node_id, *others]),
-            f"election of {node_id} for {topic}-{partition}",
-            TIMEOUT_S,
-        )
+
+        def is_elected() -> bool:
+            found = self._partition(topic, partition)
+            if found is None:
+                return False
+            others = sorted({*found.replicas} - {node_id})
+            # The replica may not be in sync yet.
+            return elect_leader(self.servers, topic, partition, [node_id, *others])
+
+        wait_until(is_elected, f"election of {node_id} for {topic}-{partition}", TIMEOUT_S)
         self.await_leader(topic, node_id, partition)

@@ -34,18 +34,24 @@ from isotherm.protocol.entities import entity_of
 from oracle.mixed_cluster import ISOTHERM, KAFKA, OTHER_ISOTHERM, MixedCluster
 from oracle.topics import wait_until
 
-pytestmark = [pytest.mark.oracle, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.oracle, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 PARTITIONS = 3  # of both, see CLUSTER_SETTINGS
-TIMEOUT_S = 120
+SESSION_MS = 300_000
+TIMEOUT_S = 300
 ALL = [[ISOTHERM, KAFKA, OTHER_ISOTHERM], [KAFKA, OTHER_ISOTHERM, ISOTHERM],
        [OTHER_ISOTHERM, ISOTHERM, KAFKA]]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def cluster(kafka_tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
-    with MixedCluster(tmp_path_factory.mktemp("coordinators")) as cluster:
+    settings = {
+        "group.consumer.max.session.timeout.ms": str(SESSION_MS),
+        "group.consumer.session.timeout.ms": str(SESSION_MS),
+    }
+    folder = tmp_path_factory.mktemp("coordinators")
+    with MixedCluster(folder, settings=settings) as cluster:
         yield cluster
 
 
@@ -62,6 +68,8 @@ class GroupMember:
                 "group.id": group_id,
                 "group.protocol": protocol,
                 "auto.offset.reset": "earliest",
+                # A member that is given no processor must not lose its membership.
+                **({"session.timeout.ms": SESSION_MS} if protocol == "classic" else {}),
                 "enable.auto.commit": False,
                 "log_level": 0,
             }
