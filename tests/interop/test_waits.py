@@ -19,7 +19,7 @@ from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from tests.support.conditions import wait_until
 from tests.support.s3_stub import S3Stub, WireFault
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 RECORDS = 2500
 FILE_SIZE_MAX = 200_000
 pytestmark = pytest.mark.slow
@@ -70,7 +70,9 @@ def test_consume_names_the_offset_that_the_bucket_does_not_give(
             stub.heal()
             reading.kill()
             reading.wait()
-        assert (reading.returncode, errors) == (0, "")
+        # On a slow machine it says again that it waits.
+        others = [line for line in errors.splitlines() if "still waiting" not in line]
+        assert (reading.returncode, others) == (0, [])
         assert len(printed.splitlines()) == RECORDS - 7
 
 

@@ -780,7 +780,7 @@ def test_idle_connection_is_closed_and_a_waiting_one_is_not(run: Run) -> None:
     async def scenario() -> None:
         echo = Echo()
         async with (
-            serving(echo, connections_max_idle_ms=50) as (_, port),
+            serving(echo, connections_max_idle_ms=500) as (_, port),
             connected(port) as (waiting_reader, waiting_writer),
             connected(port) as (idle_reader, _),
         ):
