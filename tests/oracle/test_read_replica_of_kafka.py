@@ -42,7 +42,7 @@ from tests.support.conditions import wait_until
 from tests.support.console_server import running_console
 from tests.support.embedded_replica import EmbeddedReplica
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 
 @pytest.fixture(params=[Tail.PROXY, Tail.LEADER])
@@ -280,33 +280,30 @@ def test_a_bucket_of_another_cluster_and_a_taken_id_are_refused(
 @pytest.mark.slow
 def test_history_is_served_while_the_cluster_is_away(kafka_tools: Path, tmp_path: Path) -> None:
     few = {"rlmm.config.remote.log.metadata.topic.num.partitions": "2"}
-    kafka = KafkaOracle(tmp_path / "kafka", {**EAGER_SETTINGS, **few})
-    kafka.start()
-    topic = make_tiered_topic(kafka, "away", partitions=1, records=2500)
-    with EmbeddedReplica(
-        tmp_path / "scratch", kafka.remote_dir, upstream=kafka.bootstrap_server
-    ) as replica:
-        kafka.kill()
-        consumer = Consumer({"bootstrap.servers": replica.bootstrap_servers, "group.id": "x"})
-        consumer.assign([TopicPartition("away", 0, 0)])
-        tiered = [each for each in topic.expected if each.offset < topic.local_start_offsets[0]]
-        got: list[int] = []
-        while len(got) < len(tiered):
-            message = consumer.poll(TIMEOUT_S)
-            assert message is not None
-            assert message.error() is None, message.error()
-            got.append(message.offset() or 0)
-        assert got == [each.offset for each in tiered]
-        # It heals by itself.
-        kafka.start()
-        while len(got) < len(topic.expected):
-            message = consumer.poll(TIMEOUT_S)
-            assert message is not None
-            if message.error() is None:
+    with running_kafka(tmp_path / "kafka", {**EAGER_SETTINGS, **few}) as kafka:
+        topic = make_tiered_topic(kafka, "away", partitions=1, records=2500)
+        server = kafka.bootstrap_server
+        with EmbeddedReplica(tmp_path / "scratch", kafka.remote_dir, upstream=server) as replica:
+            kafka.kill()
+            consumer = Consumer({"bootstrap.servers": replica.bootstrap_servers, "group.id": "x"})
+            consumer.assign([TopicPartition("away", 0, 0)])
+            tiered = [each for each in topic.expected if each.offset < topic.local_start_offsets[0]]
+            got: list[int] = []
+            while len(got) < len(tiered):
+                message = consumer.poll(TIMEOUT_S)
+                assert message is not None
+                assert message.error() is None, message.error()
                 got.append(message.offset() or 0)
-        assert got == [each.offset for each in topic.expected]
-        consumer.close()
-    kafka.kill()
+            assert got == [each.offset for each in tiered]
+            # It heals by itself.
+            kafka.start()
+            while len(got) < len(topic.expected):
+                message = consumer.poll(TIMEOUT_S)
+                assert message is not None
+                if message.error() is None:
+                    got.append(message.offset() or 0)
+            assert got == [each.offset for each in topic.expected]
+            consumer.close()
 
 
 @pytest.fixture
