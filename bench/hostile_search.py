@@ -305,6 +305,9 @@ class Search:
         self._connections_max = 0
         # With the time of their end.
         self._ended: deque[tuple[float, Plan]] = deque(maxlen=SUSPECTS_MAX)
+        # By the name of the figure: the figures of its worst moment, and the plans. They are
+        # written at the end, because a moment is often followed by a worse one.
+        self._worst_moments: dict[str, tuple[Mapping[str, Any], list[Plan]]] = {}
         self._looked_s = 0.0
 
     def search(self, planner: Planner, frames: int, connections: int) -> None:
@@ -334,6 +337,7 @@ class Search:
         # However long the client waited, what it shows is their doing.
         self._ended.extend((time.monotonic(), plan) for plan in plans)
         self._look()
+        self._write_worst_moments()
         is_served = self.healthy.asked.value > asked
         self.healthy.stop()
         lines = self._target.broker.log_text.splitlines()
@@ -389,15 +393,19 @@ class Search:
             # Not each megabyte is worth a file, and a wait by the clock may be the machine's load.
             is_worse = figure > self.worst[name] * KEPT_IF_WORSE
             if is_worse and (name not in WAITS or name.endswith("_loop")):
-                self._keep(name, figures | {"steps": list(steps)})
+                self._worst_moments[name] = (figures | {"steps": list(steps)}, self._suspects())
             self.worst[name] = max(self.worst[name], figure)
 
-    def _keep(self, name: str, found: Mapping[str, Any]) -> None:
-        self._kept_in.mkdir(parents=True, exist_ok=True)
+    def _suspects(self) -> list[Plan]:
         since_s = time.monotonic() - SUSPECT_S
-        suspects = [plan for ended_s, plan in self._ended if ended_s > since_s]
-        path = self._kept_in / f"{self._name}-{name}.json"
-        write_plans(path, [*suspects, *self.crowd.plans], self._target.topic_id, found)
+        ended = [plan for ended_s, plan in self._ended if ended_s > since_s]
+        return [*ended, *self.crowd.plans]
+
+    def _write_worst_moments(self) -> None:
+        self._kept_in.mkdir(parents=True, exist_ok=True)
+        for name, (figures, plans) in self._worst_moments.items():
+            path = self._kept_in / f"{self._name}-{name}.json"
+            write_plans(path, plans, self._target.topic_id, figures)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

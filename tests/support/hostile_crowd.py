@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
+import functools
 import json
 import random
 import select
@@ -46,7 +47,7 @@ SILENCE_S = 0.5
 # The others, such as those that send slowly, stay so long.
 STAY_S = 2.0
 TICK_S = 0.01
-CONNECT_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 300.0
 ANNOUNCED = (2**31 - 1, 100 * 2**20, 524_288, 1000, 0, -1)
 USERS = {"admin": "a", "trent": "t", "mallory": "m"}
 _SIZE = struct.Struct(">i")
@@ -107,7 +108,6 @@ class Planner:
         self._rng = random.Random(seed)
         self._listeners = listeners
         self.supply = FrameSupply(self._rng, topic_id, extremes=100)
-        self._hello = client_hello()
 
     def plan(self) -> Plan:
         rng = self._rng
@@ -119,7 +119,9 @@ class Planner:
         frames = self._frames() if user or not has_login else self._frames_before_login()
         way = rng.choice(WAYS)
         login = login_requests(user, USERS[user]) if user else b""
-        payload = login + b"".join(_framed(frame) for frame in frames)
+        # A connection repeats a few frames hundreds of times.
+        framed = {frame: _SIZE.pack(len(frame)) + frame for frame in set(frames)}
+        payload = login + b"".join([framed[frame] for frame in frames])
         count = len(frames) + (LOGIN_ANSWERS if user else 0)
         if rng.random() < 0.1:
             payload += _SIZE.pack(rng.choice(ANNOUNCED)) + rng.randbytes(rng.choice((0, 4, 5000)))
@@ -133,8 +135,7 @@ class Planner:
         kinds = self.supply.kinds(rng.choice((1, 3, 30)), 1 if rng.random() < 0.1 else 0)
         count = rng.choice((1, 5, 50, 500, 1000))
         # A frame that ends the connection hides those behind it.
-        frames = [self.supply.draw(kinds, damaged=0.0) for _ in range(count)]
-        frames.append(self.supply.draw(kinds, damaged=0.7))
+        frames = [*rng.choices(kinds, k=count), self.supply.draw(kinds, damaged=0.7)]
         # An extreme frame is large, so a connection has a few of them only.
         return _at_most(frames, 4 * 2**20)
 
@@ -152,7 +153,7 @@ class Planner:
     def _handshake(self, listener: str) -> Plan:
         """Bytes instead of a handshake: its beginning, damaged, in small records, and others. Or a
         flood of second handshakes and changes of keys after the first."""
-        rng, hello = self._rng, self._hello
+        rng, hello = self._rng, client_hello()
         if rng.random() < 0.15:
             version = rng.choice((ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3))
             payload = _RENEWALS.pack(version, rng.choice((1, 100, 4000)))
@@ -180,18 +181,14 @@ class Planner:
         return Plan(listener, "", way, has_tls=False, payload=payload, frames=0)
 
 
+@functools.cache
 def client_hello() -> bytes:
     """The first message of a TLS client."""
-    context = ssl.create_default_context()
     out = ssl.MemoryBIO()
-    client = context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost")
+    client = _TLS.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost")
     with contextlib.suppress(ssl.SSLWantReadError):
         client.do_handshake()
     return out.read()
-
-
-def _framed(frame: bytes) -> bytes:
-    return _SIZE.pack(len(frame)) + frame
 
 
 def _at_most(frames: list[bytes], size: int) -> list[bytes]:
@@ -239,11 +236,10 @@ class Renewals:
 class HostileClient:
     """One connection that carries out a plan."""
 
-    def __init__(self, plan: Plan, address: str, now_s: Callable[[], float]) -> None:
+    def __init__(self, plan: Plan, address: str, now_s: float) -> None:
         self.plan = plan
         self.answers = 0
-        self._now_s = now_s
-        self.began_s = self.active_s = now_s()
+        self.began_s = self.active_s = now_s
         self.has_sent_all = False
         self._left = memoryview(plan.payload)
         # Of the answer that has arrived in part.
@@ -264,7 +260,11 @@ class HostileClient:
         self.socket.setblocking(False)
         self.number = self.socket.fileno()
 
-    def shake_hands(self) -> None:
+    @property
+    def answered_frames(self) -> int:
+        return min(self.answers, self.plan.frames)
+
+    def shake_hands(self, now_s: float) -> None:
         """Raises OSError, of which an unfinished handshake is one."""
         if self._renewals is not None:
             self._left = memoryview(self._renewals.shake_hands(self.socket))
@@ -272,9 +272,9 @@ class HostileClient:
             assert isinstance(self.socket, ssl.SSLSocket)
             self.socket.do_handshake()
         self.is_shaking_hands = False
-        self.active_s = self._now_s()
+        self.active_s = now_s
 
-    def send(self) -> None:
+    def send(self, now_s: float) -> None:
         """Send what the socket takes. Raises OSError."""
         size = 7 if self.plan.way == SLOWLY else len(self._left)
         # A deaf client may not read between the pieces, so no more than OpenSSL takes at once.
@@ -286,17 +286,17 @@ class HostileClient:
                 sent = self.socket.send(self._left[:size])
                 self._left = self._left[sent:]
             if sent:
-                self.active_s = self._now_s()
+                self.active_s = now_s
         if not self._left and not self.has_sent_all:
             self.has_sent_all = True
             if self.plan.way == HALF_CLOSED:
                 self.socket.shutdown(socket.SHUT_WR)
 
-    def receive(self) -> bool:
+    def receive(self, now_s: float) -> bool:
         """Count the answers that have arrived. Returns False at the end. Raises OSError."""
         size = self.socket.recv_into(_RECEIVED)
         if size:
-            self.active_s = self._now_s()
+            self.active_s = now_s
             self._count(_RECEIVED, size)
         return size > 0
 
@@ -356,18 +356,12 @@ class Crowd:
         self, addresses: Mapping[str, str], now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self.connections = 0
-        self._ended_frames = 0
+        self.frames = 0
         self._addresses = addresses
         self._now_s = now_s
         self._clients: dict[int, HostileClient] = {}
         self._poll = select.epoll()
         self._looked_s = 0.0
-
-    @property
-    def frames(self) -> int:
-        return self._ended_frames + sum(
-            min(client.answers, client.plan.frames) for client in self._clients.values()
-        )
 
     def close(self) -> None:
         for client in tuple(self._clients.values()):
@@ -380,7 +374,7 @@ class Crowd:
         return [client.plan for client in self._clients.values()]
 
     def begin(self, plan: Plan) -> None:
-        client = HostileClient(plan, self._addresses[plan.listener], self._now_s)
+        client = HostileClient(plan, self._addresses[plan.listener], self._now_s())
         self.connections += 1
         self._clients[client.number] = client
         self._poll.register(client.number, select.EPOLLIN | select.EPOLLOUT)
@@ -391,11 +385,15 @@ class Crowd:
     def turn(self) -> list[Plan]:
         """Send and receive what is possible. Returns the plans that have ended."""
         ended = []
-        for number, events in self._poll.poll(TICK_S):
-            client = self._clients[number]
-            if not self._proceed(client, events):
-                ended.append(self._end(client))
+        ready = self._poll.poll(TICK_S)
         now_s = self._now_s()
+        for number, events in ready:
+            client = self._clients[number]
+            answered_before = client.answered_frames
+            is_open = self._proceed(client, events, now_s)
+            self.frames += client.answered_frames - answered_before
+            if not is_open:
+                ended.append(self._end(client))
         if now_s - self._looked_s > TICK_S:
             self._looked_s = now_s
             for client in tuple(self._clients.values()):
@@ -405,19 +403,19 @@ class Crowd:
                     self._poll.modify(client.number, select.EPOLLIN | select.EPOLLOUT)
         return ended
 
-    def _proceed(self, client: HostileClient, events: int) -> bool:
+    def _proceed(self, client: HostileClient, events: int, now_s: float) -> bool:
         """Returns False if the connection has ended."""
         has_failed = bool(events & (select.EPOLLHUP | select.EPOLLERR))
         try:
             if client.is_shaking_hands:
-                client.shake_hands()
+                client.shake_hands(now_s)
                 # The broker may be silent until it gets a request.
                 self._poll.modify(client.number, self._expected(client))
                 return True
             if events & select.EPOLLOUT:
-                client.send()
+                client.send(now_s)
             if client.plan.way != DEAF and (has_failed or events & select.EPOLLIN):
-                return client.receive()
+                return client.receive(now_s)
         except ssl.SSLWantReadError:
             self._poll.modify(client.number, select.EPOLLIN)
             return True
@@ -440,6 +438,5 @@ class Crowd:
         self._poll.unregister(client.number)
         client.close()
         plan = client.plan
-        has_one_more = client.answers < plan.frames and client.has_sent_all
-        self._ended_frames += min(client.answers, plan.frames) + has_one_more
+        self.frames += client.answers < plan.frames and client.has_sent_all
         return plan
