@@ -12,7 +12,7 @@ from isotherm.testing.local_servers import free_ports
 from oracle.http_server import http_server
 from oracle.jars import require_command, resolve_iceberg_catalog
 
-START_TIMEOUT_S = 180
+START_TIMEOUT_S = 300
 _SERVER = "org.apache.iceberg.rest.RESTCatalogServer"
 _JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from oracle.jars import CACHE_DIRECTORY, require_command, resolve
 from oracle.program import Program
 
-COMPILE_TIMEOUT_S = 120
+COMPILE_TIMEOUT_S = 300
 
 # Frameworks that serialize closures look into the collections of Java itself.
 OPTIONS = (

@@ -26,7 +26,7 @@ from oracle.jars import OracleUnavailableError, require_command, resolve_jars
 
 START_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 300
-TOOL_TIMEOUT_S = 120
+TOOL_TIMEOUT_S = 300
 LOG_LINES_SHOWN = 12
 
 CHEAP_COMPILER = "-XX:TieredStopAtLevel=1"

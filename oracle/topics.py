@@ -35,7 +35,7 @@ def has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
     if len(metadata) != partitions or any(p.leader < 0 for p in metadata.values()):
         return False
     request = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}  # type: ignore[no-untyped-call]
-    return all(f.exception(30) is None for f in admin.list_offsets(request).values())
+    return all(f.exception(300) is None for f in admin.list_offsets(request).values())
 
 
 def wait_until(

@@ -26,7 +26,7 @@ from suites.results import Outcomes, SuiteUnavailableError, of_librdkafka
 
 PACKAGE = "@confluentinc/kafka-javascript@1.10.1"
 VERSION = "2.15.1"
-TEST_TIMEOUT_S = 240
+TEST_TIMEOUT_S = 300
 AT_ONCE = 4
 
 SETTINGS = {

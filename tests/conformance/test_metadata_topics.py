@@ -21,7 +21,7 @@ from isotherm.testing.sim_clock import SimClock
 from isotherm.types import Offset
 from tests.support.hosted_metadata_topics import HostedMetadataTopics
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 _numbers = itertools.count(1)
 
 

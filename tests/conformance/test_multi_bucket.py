@@ -129,7 +129,7 @@ def test_broker_tiers_into_several_buckets_and_reads_back(
     consumer.subscribe(["spread"])
     found = []
     while len(found) < len(values):
-        message = consumer.poll(60)
+        message = consumer.poll(300)
         assert message is not None
         assert message.error() is None
         found.append(message.value())

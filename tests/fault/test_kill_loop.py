@@ -17,7 +17,7 @@ from tests.support.correctness.run import run
 FAULTS = 6
 # A broker with producing clients reaches each of these points, however slow the machine is.
 WRITES = segment_life(1)[:8]
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 # No pauses: one would take the place of a death, and chance would decide the number of deaths.
 # tests/interop/test_correctness_run.py has pauses.
 FAULT_WEIGHTS = {Fault.KILL: 1.0}

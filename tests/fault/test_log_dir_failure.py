@@ -25,7 +25,7 @@ from isotherm.testing.bucket_files import files_below
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from tests.support.faulty_fs import FaultyFileSystem
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 PARTITIONS = 6
 
 

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 # A stop that waits for the copy or the client never ends.
 STOP_TIMEOUT_S = 300

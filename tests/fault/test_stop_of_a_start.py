@@ -10,7 +10,7 @@ from pathlib import Path
 from isotherm.testing.local_servers import free_ports
 
 ISOTHERM = [sys.executable, "-m", "isotherm.cli.main"]
-WAIT_S = 120
+WAIT_S = 300
 
 
 def test_start_that_waits_for_controllers_is_given_up(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from isotherm.testing.bucket_files import files_below
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from tests.support.conditions import wait_until
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 TIERED = {
     "remote.storage.enable": "true",
     "segment.bytes": "1048576",

@@ -19,7 +19,7 @@ from isotherm.testing.local_servers import free_ports
 from tests.support.s3_server import BUCKET, S3Server, find_versitygw
 from tests.support.s3_stub import S3Stub, WireFault
 
-START_TIMEOUT_S = 120
+START_TIMEOUT_S = 300
 CREDENTIALS = ("aws.access.key.id", "aws.secret.access.key")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 TOOLS = Path(__file__).parents[2] / ".tools"
-INSTALL_TIMEOUT_S = 120
+INSTALL_TIMEOUT_S = 300
 RUN_TIMEOUT_S = 300
 
 

@@ -48,7 +48,7 @@ with warnings.catch_warnings():
 from isotherm.testing.bucket_files import files_below
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 _numbers = itertools.count()
 
 

@@ -36,7 +36,7 @@ TOPICS = "org.apache.kafka.tools.TopicCommand"
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
-TIMEOUT_S = 180
+TIMEOUT_S = 300
 VALUE = b"x" * 200
 
 

@@ -27,7 +27,7 @@ from isotherm.log.partition_log import PartitionLog
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from tests.support.conditions import wait_until
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 SETTINGS = {
     "log.cleaner.backoff.ms": "20",
     "log.cleaner.min.cleanable.ratio": "0.001",

@@ -31,7 +31,7 @@ from tests.unit.remote.compaction.conftest import LocalCompaction
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
-TIMEOUT_S = 180
+TIMEOUT_S = 300
 TOPIC = "compacted"
 KEYS = 50
 COUNT = 24_000

@@ -30,7 +30,7 @@ from isotherm.testing.bucket_files import files_below
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from tests.support.conditions import wait_until
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 _numbers = itertools.count()
 
 

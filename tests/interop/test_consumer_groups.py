@@ -38,7 +38,7 @@ from isotherm.testing.local_servers import free_ports
 
 PARTITIONS = 4
 RECORDS = 40
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "100",
     "group.min.session.timeout.ms": "500",

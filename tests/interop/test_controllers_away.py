@@ -23,7 +23,7 @@ from oracle.topics import wait_until
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1200)]
 
-WAIT_S = 120
+WAIT_S = 300
 TWO_REPLICAS = {
     key: "2" if key.endswith(".factor") else "1" if key.endswith(".isr") else text
     for key, text in TIER_SETTINGS.items()

@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[2]
 _DOCKERFILE = _ROOT / "packaging" / "Dockerfile"
 _VOLUME = "/var/lib/isotherm"
 # Kernels are compiled into the volume if the installation has none for this processor.
-_TIMEOUT_S = 280
+_TIMEOUT_S = 600
 
 _SCRIPT = """
 "$@" & broker=$!

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
     shutil.which("kcat") is None, reason="kcat is not installed: apt-get install kcat"
 )
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 _numbers = itertools.count()
 
 

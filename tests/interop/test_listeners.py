@@ -83,7 +83,7 @@ def consume_in_group(bootstrap_servers: str, topic: str) -> str:
     consumer = Consumer({**settings, "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe([topic])
-        message = consumer.poll(60)
+        message = consumer.poll(300)
         assert message is not None
         assert message.error() is None
         consumer.commit(message, asynchronous=False)

@@ -21,7 +21,7 @@ from tests.support.staged_history import stage_history
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
-TIMEOUT_S = 180
+TIMEOUT_S = 300
 TOPIC = "loaded"
 COUNT = 20_000
 

@@ -28,7 +28,7 @@ from isotherm.testing.local_servers import free_ports
 from oracle.raw_requests import receive_frame, request_frame
 from tests.support.certificates import issue
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 ROOT = Path(__file__).parents[2]
 # Names of Kafka's domains and of Isotherm's own; on docs/metrics.md also ends of names.
 METRIC_NAME = re.compile(

@@ -22,7 +22,7 @@ from oracle.raw_requests import CLIENT_ID, CLOSED, ask, read_answer, request_fra
 from tests.support.conditions import wait_until
 from tests.support.raw_client import RawClient
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 BROKER = ConfigResource(ResourceType.BROKER, "1")
 
 

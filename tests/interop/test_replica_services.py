@@ -26,7 +26,7 @@ from tests.support.s3_server import S3Server, find_versitygw
 PACKAGING = Path(__file__).parents[2] / "packaging"
 ISOTHERM = (sys.executable, "-m", "isotherm.cli.main")
 TOPIC, RECORDS = "history", 20
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from tests.support.share_runs.run import (
     run,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.oracle, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.oracle, pytest.mark.timeout(1800)]
 
 EVERY_ACKNOWLEDGEMENT = {"ACCEPT", "RELEASE", "REJECT"}
 IN_TURN = [

@@ -83,7 +83,7 @@ def test_share_groups_are_listed_and_described(broker: EmbeddedBroker) -> None:
     unknown = dict.fromkeys(NOTHING_DONE)
     first = {"topic": "t", "partition": 0, "start_offset": None, "lag": None, **unknown}
     wait_until(
-        lambda: shown(broker, "describe", "queue") == [first, second], "the states", timeout_s=60
+        lambda: shown(broker, "describe", "queue") == [first, second], "the states", timeout_s=300
     )
 
 

@@ -25,7 +25,7 @@ with warnings.catch_warnings():
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from isotherm.testing.local_servers import free_ports
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 _numbers = itertools.count()
 
 

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from oracle.topics import SEGMENT_BYTES_MIN, create_topic, delete_topic
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 RECORDS_PER_TRANSACTION = 40
 _CONFIG = {
     "remote.storage.enable": "true",

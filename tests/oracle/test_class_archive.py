@@ -17,7 +17,7 @@ TOOL = "kafka.tools.StorageTool"
 
 
 def ran(command: list[str]) -> tuple[int, str, str]:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     return done.returncode, done.stdout, done.stderr
 
 

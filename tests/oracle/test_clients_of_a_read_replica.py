@@ -39,7 +39,7 @@ with warnings.catch_warnings():
     from kafka import KafkaConsumer
 
 BEFORE, MEANWHILE = 60, 60
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 INTEROP = Path(__file__).parent.parent / "interop"
 
 Offsets = list[int]

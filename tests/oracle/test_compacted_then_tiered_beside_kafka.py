@@ -19,13 +19,13 @@ from oracle.kafka import EAGER_SETTINGS, running_kafka
 from oracle.topics import create_topic, wait_until
 
 # The unit tests have these values: tests/unit/remote/compaction/test_compacted_history.py.
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 TOPIC = "compacted-first"
 KEYS = ["a", "b", "b", "c", "c", "d", "d", "e", "e", "a", "z"]
 LEFT = [2, 4, 6, 8, 9, 10]
 """The offsets of the newest records of their keys, and the active segment."""
-WAIT_S = 120
+WAIT_S = 300
 SETTINGS = {
     **EAGER_SETTINGS,
     "offsets.topic.num.partitions": "1",

@@ -26,7 +26,7 @@ from tests.support.spark_driver import SparkDriver
 
 pytestmark = pytest.mark.spark
 
-TIMEOUT_S = 240
+TIMEOUT_S = 300
 OLD_PARTITIONS, NEW_PARTITIONS = 3, 8
 RECORDS = 12_000
 VALUE_SIZE = 2000

@@ -90,7 +90,7 @@ def create(server: str, name: str, *replicas: Sequence[int]) -> None:
                 return False
         return True
 
-    wait_until(is_created, f"topic {name}", 120)
+    wait_until(is_created, f"topic {name}", 300)
 
 
 def set_up(server: str) -> None:
@@ -116,7 +116,7 @@ def set_up(server: str) -> None:
             return False  # the coordinator's topic is being created
         return True
 
-    wait_until(is_committed, "the coordinator", 120)
+    wait_until(is_committed, "the coordinator", 300)
     consumer.close()
 
 

@@ -24,7 +24,7 @@ from oracle.tools import CONSOLE_CONSUMER
 from oracle.topics import SEGMENT_BYTES_MIN, create_topic
 from tests.support.conditions import wait_until
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 TOPIC = "read-under-kills"
 HISTORY_RECORDS, RECORDS_PER_KILL = 4000, 600
 RECORD_SIZE = 1000

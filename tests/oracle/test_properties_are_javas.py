@@ -18,7 +18,7 @@ from isotherm.config.layers import parse_properties
 from isotherm.errors import ConfigError
 
 PROGRAM = Path(__file__).parent / "LoadProperties.java"
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 TEXTS = 5_000
 # Characters with a meaning in the format, more often than others.
 _PARTS = (

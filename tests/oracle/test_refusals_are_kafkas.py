@@ -33,7 +33,7 @@ from oracle.raw_requests import (
 )
 from oracle.topics import wait_until
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 FIRST_FLEXIBLE_API_VERSIONS = 3
 SETTINGS = {"auto.create.topics.enable": "false", "transaction.state.log.num.partitions": "1"}
 # Kafka knows these keys, on its controllers.

@@ -23,7 +23,7 @@ from oracle.topics import create_topic, wait_until
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
-WAIT_S = 120
+WAIT_S = 300
 COUNT = 2000
 TOPIC = "moved"
 

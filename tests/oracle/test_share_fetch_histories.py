@@ -72,7 +72,7 @@ class Server:
         (topic,) = self.client("").ask(ApiKey.METADATA, 12, topics=[asked]).topics
         self.topic_id = str(topic.topic_id)
         wait_until(
-            lambda: not self._coordinator_codes() & NOT_YET, "the share coordinator", timeout_s=60
+            lambda: not self._coordinator_codes() & NOT_YET, "the share coordinator", timeout_s=300
         )
 
     def append(self, partition: int, size: int) -> None:

@@ -19,7 +19,7 @@ from tests.support.conditions import wait_until
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 TOPIC, GROUP = "shared", "workers"
 # The member, the group, its target, the member's target and assignment, initialized partitions.
 TYPES = {10, 11, 12, 13, 14, 15}

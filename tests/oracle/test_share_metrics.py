@@ -29,7 +29,7 @@ pytestmark = pytest.mark.oracle
 
 JMX_TOOL = "org.apache.kafka.tools.JmxTool"
 COUNT = 30
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 # Requests and topics have theirs whatever they are for.
 OF_SHARE_GROUPS = re.compile("share", re.IGNORECASE)
 OF_ALL = re.compile("topic=.?__share_group_state")

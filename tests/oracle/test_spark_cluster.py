@@ -34,7 +34,7 @@ from tests.support.spark_driver import SparkDriver
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 240
+TIMEOUT_S = 300
 RECORDS = 12_000
 # Thirty tasks: enough to notice that some are done and others are not.
 TASK_BYTES = 800_000

@@ -16,7 +16,7 @@ from oracle.dump_text import parse_dump
 from oracle.kafka import TOOL_OPTIONS, TOOL_TIMEOUT_S, dump_log_segments, run_tool
 
 CLIENT = Path(__file__).with_name("TransactionalClient.java")
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 
 @pytest.fixture

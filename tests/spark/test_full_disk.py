@@ -21,7 +21,7 @@ from isotherm.cli.main import app
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.consumed_records import consume_all
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 START_MS = 1_700_000_000_000
 FILES, RECORDS_PER_FILE, VALUE_SIZE = 3, 600, 1000
 SEGMENT_BYTES = 1536 * 1024

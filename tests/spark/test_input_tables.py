@@ -22,7 +22,7 @@ from isotherm.spark.tables.input_tables import delta_frame, iceberg_frame
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
 from oracle.consumed_records import consume_all
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 EPOCH = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
 
 

@@ -25,7 +25,7 @@ from tests.support.bucket_scrub import metadata_values_below, objects_below, scr
 from tests.support.conditions import wait_until
 from tests.support.recording_store import DELETE, FETCH, RecordingStore
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 SETTINGS = {
     "remote.log.storage.manager.class.name": "tests.support.recording_store.RecordingStore",
     "offsets.topic.num.partitions": "1",

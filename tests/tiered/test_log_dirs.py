@@ -15,7 +15,7 @@ from isotherm.testing.broker_process import BrokerProcess
 from oracle.topics import create_topic, wait_until
 
 TOPIC = "tiered"
-WAIT_S = 120
+WAIT_S = 300
 COUNT = 4000
 TIERED = {
     "remote.storage.enable": "true",

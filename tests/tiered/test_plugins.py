@@ -16,7 +16,7 @@ from isotherm.remote.remote_tier_metrics import READERS_IDLE
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from tests.support.recording_store import RecordingStore
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 RECORDS = [(b"k%d" % number, b"v%d" % number) for number in range(4)]
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 EXAMPLE = re.compile(r"<!-- example: (\w+)\.py -->\n```python\n(.*?)```", re.DOTALL)

@@ -40,7 +40,7 @@ from tests.support.conditions import wait_until
 from tests.support.embedded_replica import EmbeddedReplica
 from tests.support.s3_server import S3Server, find_versitygw
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 TOPIC = "history"
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 

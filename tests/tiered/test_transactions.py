@@ -16,7 +16,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from isotherm.testing.local_servers import free_ports
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 FENCED = {
     KafkaError._FENCED,
     KafkaError._STATE,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-STOP_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 300
 
 
 def by_key(records: dict[int, list[tuple[str, str]]]) -> dict[str, list[str]]:

@@ -82,7 +82,7 @@ GROUPS: Final = ("explicit", "implicit")
 """The groups are named by their mode."""
 ALL_GROUPS: Final = (*GROUPS, PINNED)
 COUNT_MAX: Final = 5
-TIMEOUT_S: Final = 120.0
+TIMEOUT_S: Final = 300.0
 PROGRESS: Final = dict.fromkeys(GROUPS, 20) | {PINNED: PINNED_MIN}
 """How many acknowledgements of each consumer of a group succeed after a fault."""
 BROKER_SETTINGS: Final[Mapping[str, str]] = {

@@ -77,7 +77,7 @@ def test_first_line_comes_before_pyspark_is_imported() -> None:
         "main()\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
     )
     assert ended.stderr == "loading PySpark False\n"
 

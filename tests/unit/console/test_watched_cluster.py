@@ -198,7 +198,7 @@ def test_details_do_not_wait_for_a_look_at_the_cluster() -> None:
     page = Thread(target=read_details)
     page.start()
     try:
-        found = [details.get(timeout=60) for _ in range(4)]
+        found = [details.get(timeout=300) for _ in range(4)]
     finally:
         cluster.go.set()
         look.join()

@@ -35,12 +35,12 @@ class Holders:
     def _hold(self, name: str, size: int) -> None:
         with self._memory.hold(size):
             self.begun.append(name)
-            assert self._ends[name].wait(60)
+            assert self._ends[name].wait(300)
 
     def end(self, *names: str) -> None:
         for name in names:
             self._ends[name].set()
-            self._futures[name].result(60)
+            self._futures[name].result(300)
 
 
 def test_shares_above_the_bound_wait_and_have_their_turns() -> None:

@@ -241,7 +241,7 @@ def seen_by_chromium(path: Path) -> dict[str, Any]:
         "--window-size=1400,1000", f"--user-data-dir={path.parent / 'profile'}",
         "--virtual-time-budget=10000", "--dump-dom", path.as_uri(),
     ]  # fmt: skip
-    dumped = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    dumped = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     found = re.search(r"<title>(.*?)</title>", dumped.stdout, re.DOTALL)
     assert found is not None
     seen: dict[str, Any] = json.loads(html.unescape(found[1]))

@@ -23,7 +23,7 @@ from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
 from isotherm.types import TopicIdPartition
 from tests.support.conditions import wait_until
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 PLACES = [TopicIdPartition(uuid.UUID(int=7), "t", number) for number in range(40)]
 
 

@@ -44,7 +44,7 @@ def test_requests_above_the_bound_wait_and_clients_are_used_again(
             at_once += 1
             most = max(most, at_once)
         # Two are asked at the same time, and no third one.
-        both.wait(60)
+        both.wait(300)
         with guard:
             at_once -= 1
         return client
