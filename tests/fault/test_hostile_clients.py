@@ -68,7 +68,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
     key = issue("localhost").write_pem(folder / "server.pem")
     settings = SETTINGS | {"ssl.keystore.location": str(key)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(acceptor, "HANDSHAKE_TIMEOUT_S", 1.0)
+        patch.setattr(acceptor, "HANDSHAKE_TIMEOUT_S", 3.0)
         with EmbeddedBroker(folder, settings) as running:
             admin = administrator(running)
             admin.create_topics([NewTopic("topic", 1, 1)])["topic"].result(TIMEOUT_S)

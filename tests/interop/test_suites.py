@@ -59,7 +59,7 @@ def missing(cases: list[str], outcomes: Outcomes) -> dict[str, str | None]:
 
 
 @pytest.mark.slow
-@pytest.mark.flaky(reruns=1)
+@pytest.mark.flaky(reruns=2)
 @pytest.mark.timeout(900)  # the first time it builds the suite
 @pytest.mark.parametrize(
     "name",
