@@ -53,7 +53,7 @@ def without_passwords(text: str) -> str:
 def _shown_parameter(found: re.Match[str]) -> str:
     start, name, _ = found.groups()
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    is_secret = plain in _SECRET_NAMES or any(each in plain for each in _SECRET_PARTS)
+    is_secret = plain in _SECRET_NAMES or any(part in plain for part in _SECRET_PARTS)
     return f"{start}{name}={HIDDEN}" if is_secret else found[0]
 
 
@@ -65,7 +65,9 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in text
+    )
 
 
 def printable_lines(text: str, indent: str = "") -> str:

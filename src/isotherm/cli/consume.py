@@ -124,11 +124,11 @@ def consume(
                     f"no partition {partition}: {topic} has 0 to {count - 1}",
                     param_hint="--partition",
                 )
-            check_led(reader, topic, [each.partition for each in starts])
+            check_led(reader, topic, [start.partition for start in starts])
             if is_time:
                 starts = reader.offsets_for_times(starts, timeout=REQUEST_TIMEOUT_S)
             elif start >= 0:
-                starts = [_within_log(reader, each) for each in starts]
+                starts = [_within_log(reader, start) for start in starts]
             reader.assign(starts)
             _print_records(reader, starts, max_records, follow, line_of, signals)
         except KeyboardInterrupt:

@@ -140,7 +140,7 @@ def doctor(
     for finding in _examine(config, override, data_dir, broker, clock):
         findings.append(finding)
         _print(finding, as_json=as_json)
-    if status := max(each.exit_code for each in findings):
+    if status := max(finding.exit_code for finding in findings):
         raise typer.Exit(status)
 
 

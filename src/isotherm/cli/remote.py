@@ -196,7 +196,7 @@ def _local_rows(
         try:
             rows = []
             partitions = partitions_of(reader, topic)
-            check_led(reader, topic, [each.partition for each in partitions])
+            check_led(reader, topic, [partition.partition for partition in partitions])
             for assigned in partitions:
                 low, high = reader.get_watermark_offsets(assigned, timeout=REQUEST_TIMEOUT_S)
                 start = max(low, copied_up_to.get(assigned.partition, -1) + 1)

@@ -78,7 +78,7 @@ def held_signals() -> Iterator[HeldSignals]:
 
 @contextmanager
 def _handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = {each: signal.signal(each, handle) for each in STOP_SIGNALS}
+    before = {signum: signal.signal(signum, handle) for signum in STOP_SIGNALS}
     try:
         yield
     finally:

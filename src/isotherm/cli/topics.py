@@ -209,7 +209,7 @@ def _partition_rows(
     try:
         rows = []
         partitions = partitions_of(reader, name)
-        check_led(reader, name, [each.partition for each in partitions])
+        check_led(reader, name, [partition.partition for partition in partitions])
         placed = reader.list_topics(name, timeout=REQUEST_TIMEOUT_S).topics[name].partitions
         for partition in partitions:
             low, high = reader.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT_S)

@@ -125,7 +125,7 @@ def _causes(
     is_noticed = notice_s == timeout_s
     end_s = start_s + timeout_s
     while len(causes) < len(set(addresses)):
-        is_refused = any(each.is_login for each in causes.values())
+        is_refused = any(cause.is_login for cause in causes.values())
         end_s = start_s + (timeout_s if is_noticed and not is_refused else notice_s)
         try:
             address, cause = answers.get(timeout=max(0.0, end_s - clock.monotonic_s()))

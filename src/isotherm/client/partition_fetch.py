@@ -319,7 +319,7 @@ class PartitionFetch:
             broker.node_id: NodeAddress(broker.host, broker.port) for broker in answer.brokers
         }
         (topic,) = answer.topics
-        partitions = {each.partition_index: each for each in topic.partitions}
+        partitions = {partition.partition_index: partition for partition in topic.partitions}
         partition = partitions.get(self._place.partition)
         code = topic.error_code if partition is None else partition.error_code
         reason = f"reason={code.name.upper()} peer={link.address}"

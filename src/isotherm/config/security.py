@@ -68,10 +68,10 @@ class SecurityConfig:
         if mechanism is not None:
             prefixes.append(f"{prefix}{mechanism.lower()}.")
         changed = {
-            field_name: declared.parse(texts[each + name])
-            for each in prefixes
+            field_name: declared.parse(texts[prefix + name])
+            for prefix in prefixes
             for name, (field_name, declared) in config_keys(SecurityConfig).items()
-            if each + name in texts
+            if prefix + name in texts
         }
         return dataclasses.replace(self, **changed)
 

@@ -167,7 +167,7 @@ def readers_of(topic: str, groups: Iterable[GroupState]) -> list[GroupState]:
         )
         for group in groups
     )
-    return [each for each in own if each.committed or each.share]
+    return [topic for topic in own if topic.committed or topic.share]
 
 
 def _of_topic(topic: str, by_partition: Mapping[TopicPartition, _T]) -> dict[TopicPartition, _T]:

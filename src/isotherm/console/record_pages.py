@@ -264,10 +264,10 @@ def _encoded(data: bytes | None) -> tuple[str | None, str | None]:
 
 def _ranges(request: Request, topic: TopicStorage) -> list[OffsetRange]:
     """The parameter `ranges`; all partitions without it, at most PARTITIONS_MAX."""
-    partitions = {each.state.partition.partition for each in topic.partitions}
+    partitions = {partition.state.partition.partition for partition in topic.partitions}
     ranges_text = text(request, "ranges")
     if not ranges_text:
-        return [OffsetRange(each) for each in sorted(partitions)[:PARTITIONS_MAX]]
+        return [OffsetRange(partition) for partition in sorted(partitions)[:PARTITIONS_MAX]]
     ranges = []
     for each in ranges_text.split(","):
         match = _RANGE.fullmatch(each)

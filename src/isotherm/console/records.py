@@ -135,7 +135,9 @@ class RecordBrowser:
         self, storage: ClusterStorage, topic: TopicStorage, search: TopicSearch, *, is_live: bool
     ) -> list[RangeStep]:
         limits, steps, found_count = StepLimits(), [], 0
-        partitions = {each.state.partition.partition: each for each in topic.partitions}
+        partitions = {
+            partition.state.partition.partition: partition for partition in topic.partitions
+        }
         for offset_range in search.ranges:
             partition = partitions.get(offset_range.partition)
             if partition is None:

@@ -105,7 +105,7 @@ class LeaderEpochCache:
     def truncate_from_end(self, end_offset: Offset) -> None:
         """Drop the entries that start at `end_offset` or above."""
         count = bisect_left(self.entries, end_offset, key=lambda entry: entry.start_offset)
-        below = tuple(each for each in self._cut if each.start_offset < end_offset)
+        below = tuple(entry for entry in self._cut if entry.start_offset < end_offset)
         entries = self.entries[:count]
         if (below, entries) != (self._cut, self.entries):
             # Stored before it takes effect: a crash must not restore epochs that were truncated.

@@ -103,7 +103,7 @@ class LogCopy:
         returns the number of bytes. 0 if everything is copied at the moment."""
         self._begin_anew_if_needed()
         view = self.log.view()
-        self._forget_segments_but({each.base_offset for each in view.segments})
+        self._forget_segments_but({segment.base_offset for segment in view.segments})
         for index, segment in enumerate(view.segments):
             base_offset = segment.base_offset
             if base_offset in self._whole:
@@ -120,12 +120,12 @@ class LogCopy:
         """Copy everything that is missing, from a log that is closed. Durable on return."""
         self._begin_anew_if_needed()
         with self.log.log_dir.errors_fail_it(f"list {self.log.topic_partition}"):
-            names = [each for each in self._fs.list_names(self.log.directory) if _is_kept(each)]
+            names = [name for name in self._fs.list_names(self.log.directory) if _is_kept(name)]
         self._forget_segments_but(
             {
                 parsed.base_offset
-                for each in names
-                if (parsed := parse_segment_file_name(each)) is not None
+                for name in names
+                if (parsed := parse_segment_file_name(name)) is not None
                 and parsed.suffix == LOG_SUFFIX
             }
         )
@@ -198,9 +198,9 @@ class LogCopy:
         prefix = segment_file_name(segment.base_offset, "")
         with self.log.log_dir.errors_fail_it(f"list {self.log.topic_partition}"):
             names = [
-                each
-                for each in self._fs.list_names(self.log.directory)
-                if each.startswith(prefix) and _is_kept(each)
+                name
+                for name in self._fs.list_names(self.log.directory)
+                if name.startswith(prefix) and _is_kept(name)
             ]
         if segment.log_path.name not in names:
             return  # deleted meanwhile

@@ -138,7 +138,11 @@ class ProducerSnapshots:
 
     def unsynced(self, from_offset: Offset) -> list[Offset]:
         """The snapshots at or above `from_offset` that may not be durable."""
-        return [each for each in self.offsets if each >= from_offset and each not in self._durable]
+        return [
+            offset
+            for offset in self.offsets
+            if offset >= from_offset and offset not in self._durable
+        ]
 
     def sync(self, from_offset: Offset) -> None:
         """Make the snapshots at or above `from_offset` durable."""

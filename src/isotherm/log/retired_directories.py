@@ -58,8 +58,8 @@ class RetiredDirectories:
         """Delete the directories whose delay has passed. One that fails takes its log directory
         offline, the others are deleted."""
         with self._lock:
-            due = [each for each in self._due if each.due_ms <= now_ms]
-            self._due = [each for each in self._due if each.due_ms > now_ms]
+            due = [retired for retired in self._due if retired.due_ms <= now_ms]
+            self._due = [retired for retired in self._due if retired.due_ms > now_ms]
         for _, (log_dir, path, _) in due:
             log_dir.try_to("delete a directory", partial(self._fs.remove_directory, path))
 

@@ -70,7 +70,7 @@ def _is_of_another_version(module_name: str, class_name: str, field_name: str) -
         return False
     own = _messages(module_name).keys() - {class_name}
     package = importlib.import_module(module["package"])
-    versions = (each.name for each in pkgutil.iter_modules(package.__path__))
+    versions = (module.name for module in pkgutil.iter_modules(package.__path__))
     for version in sorted(versions, key=lambda each: int(each[1:]), reverse=True):
         others = _messages(f"{module['package']}.{version}.{module['kind']}")
         if any(field_name in others[name] for name in others.keys() - own):

@@ -117,7 +117,7 @@ def map_groups(
     for index, key in enumerate(zip(*(table[name].to_pylist() for name in keys), strict=True)):
         rows.setdefault(key, []).append(index)
     made = [function(table.take(indexes)).cast(schema) for indexes in rows.values()]
-    batches = [batch for each in made for batch in each.to_batches()]
+    batches = [batch for table in made for batch in table.to_batches()]
     return local_frame(frame.sparkSession, batches, schema)
 
 

@@ -138,13 +138,13 @@ def read_cluster(client: ClusterClient, wants_topic: Callable[[str], bool]) -> C
     does not answer, it and its partitions have an error. Raises BrokerUnreachableError if none
     answers."""
     metadata = _metadata(client)
-    topics = sorted((each for each in metadata.topics if wants_topic(each.name)), key=_name)
-    settings = _topic_settings(client, [each.name for each in topics])
+    topics = sorted((topic for topic in metadata.topics if wants_topic(topic.name)), key=_name)
+    settings = _topic_settings(client, [topic.name for topic in topics])
     led: dict[BrokerId, list[TopicPartition]] = defaultdict(list)
     for topic in topics:
         for partition in topic.partitions:
             led[partition.leader_id].append(TopicPartition(topic.name, partition.partition_index))
-    names = {each.name for each in topics}
+    names = {topic.name for topic in topics}
 
     def ask(broker: Any) -> _Answers | IsothermError:
         address = NodeAddress(broker.host, broker.port)
@@ -156,7 +156,7 @@ def read_cluster(client: ClusterClient, wants_topic: Callable[[str], bool]) -> C
     with ThreadPoolExecutor(BROKERS_AT_ONCE, "isotherm-storage-view") as pool:
         answers = dict(
             zip(
-                [each.node_id for each in metadata.brokers],
+                [broker.node_id for broker in metadata.brokers],
                 pool.map(ask, metadata.brokers),
                 strict=True,
             )
@@ -164,8 +164,8 @@ def read_cluster(client: ClusterClient, wants_topic: Callable[[str], bool]) -> C
     return ClusterState(
         str(metadata.cluster_id),
         metadata.controller_id,
-        tuple(_broker_state(each, answers[each.node_id]) for each in metadata.brokers),
-        tuple(_topic_state(each, settings[each.name], answers) for each in topics),
+        tuple(_broker_state(broker, answers[broker.node_id]) for broker in metadata.brokers),
+        tuple(_topic_state(topic, settings[topic.name], answers) for topic in topics),
     )
 
 
@@ -264,10 +264,10 @@ def list_offsets(
             oldest=_LIST_OFFSETS_VERSION_OF_TIERS if timestamp == _EARLIEST_LOCAL else 1,
         )
         offsets |= {
-            TopicPartition(named.name, each.partition_index): each.offset
+            TopicPartition(named.name, partition.partition_index): partition.offset
             for named in answer.topics
-            for each in named.partitions
-            if each.error_code is ErrorCode.none
+            for partition in named.partitions
+            if partition.error_code is ErrorCode.none
         }
     return offsets
 
@@ -382,7 +382,7 @@ def _no_leader(
     if not offline:
         return "no leader"
     numbers = ", ".join(map(str, offline))
-    failed = any(isinstance(answers_by_broker.get(each), _Answers) for each in offline)
+    failed = any(isinstance(answers_by_broker.get(broker_id), _Answers) for broker_id in offline)
     where = "in a log directory that cannot be used" if failed else "as the broker is down"
     return f"no leader: the replica of broker {numbers} is offline, {where}"
 

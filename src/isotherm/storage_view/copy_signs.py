@@ -69,14 +69,14 @@ def read_copy_gauges(text: bytes) -> CopyGauges:
     ]
     return CopyGauges(
         {
-            (_GAUGES[each.name], each.labels["topic"]): int(each.value)
-            for each in samples
-            if each.name in _GAUGES
+            (_GAUGES[sample.name], sample.labels["topic"]): int(sample.value)
+            for sample in samples
+            if sample.name in _GAUGES
         },
         {
-            (each.labels["topic"], each.labels["reason"]): int(each.value)
-            for each in samples
-            if each.name == _BLOCKED
+            (sample.labels["topic"], sample.labels["reason"]): int(sample.value)
+            for sample in samples
+            if sample.name == _BLOCKED
         },
     )
 

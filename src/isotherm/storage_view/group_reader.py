@@ -54,9 +54,9 @@ def _groups_of(client: ClusterClient, address: NodeAddress) -> list[GroupState]:
         raise CoordinatorNotAvailableError(
             f"a broker does not list its groups peer={address} reason={_reason(answer.error_code)}"
         )
-    share = [each for each in answer.groups if _kind(each).lower() == SHARE]
+    share = [group for group in answer.groups if _kind(group).lower() == SHARE]
     groups = _with_share_offsets(client, address, share) if share else []
-    listed = [each for each in answer.groups if _kind(each).lower() != SHARE]
+    listed = [group for group in answer.groups if _kind(group).lower() != SHARE]
     for first in range(0, len(listed), GROUPS_PER_REQUEST):
         some = listed[first : first + GROUPS_PER_REQUEST]
         groups += _with_offsets(client, address, some)
@@ -66,22 +66,22 @@ def _groups_of(client: ClusterClient, address: NodeAddress) -> list[GroupState]:
 def _with_share_offsets(
     client: ClusterClient, address: NodeAddress, listed: Sequence[Any]
 ) -> list[GroupState]:
-    offsets = read_share_offsets(client, address, [each.group_id for each in listed])
+    offsets = read_share_offsets(client, address, [group.group_id for group in listed])
     return [
         GroupState(
-            each.group_id,
-            each.group_state,
-            _kind(each),
+            group.group_id,
+            group.group_state,
+            _kind(group),
             {
                 place: offset.start_offset
-                for place, offset in offsets[each.group_id].by_partition.items()
+                for place, offset in offsets[group.group_id].by_partition.items()
                 if offset.start_offset is not None
             },
-            offsets[each.group_id].error,
+            offsets[group.group_id].error,
             address,
-            offsets[each.group_id].by_partition,
+            offsets[group.group_id].by_partition,
         )
-        for each in listed
+        for group in listed
     ]
 
 
@@ -95,21 +95,21 @@ def _with_offsets(
     answer = client.ask(
         address,
         ApiKey.OFFSET_FETCH,
-        {"groups": [{"group_id": each.group_id, "topics": None} for each in listed]},
+        {"groups": [{"group_id": group.group_id, "topics": None} for group in listed]},
         newest=_OFFSET_FETCH_VERSION,
         oldest=_OFFSET_FETCH_VERSION,
     )
     offsets = {group.group_id: group for group in answer.groups}
     return [
         GroupState(
-            each.group_id,
-            getattr(each, "group_state", ""),
-            _kind(each),
-            _committed(offsets[each.group_id]),
-            _reason(offsets[each.group_id].error_code),
+            group.group_id,
+            getattr(group, "group_state", ""),
+            _kind(group),
+            _committed(offsets[group.group_id]),
+            _reason(offsets[group.group_id].error_code),
             address,
         )
-        for each in listed
+        for group in listed
     ]
 
 

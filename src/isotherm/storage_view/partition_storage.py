@@ -195,7 +195,7 @@ def added(sums: Iterable[StorageSums]) -> StorageSums:
 
 def _added(name: str, column: list[Any]) -> Any:
     if name.endswith("_s"):
-        return max((each for each in column if each is not None), default=None)
+        return max((value for value in column if value is not None), default=None)
     return None if None in column else sum(column)
 
 

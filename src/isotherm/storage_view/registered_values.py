@@ -306,7 +306,7 @@ def _is_empty(schema: Any, named: dict[str, Any], within: set[str]) -> bool:
     kind = schema["type"]
     if kind in ("record", "error"):
         inside = {*within, schema["name"]}
-        return all(_is_empty(each["type"], named, inside) for each in schema["fields"])
+        return all(_is_empty(field["type"], named, inside) for field in schema["fields"])
     if kind == "fixed":
         return bool(schema["size"] == 0)
     if isinstance(kind, dict | list):

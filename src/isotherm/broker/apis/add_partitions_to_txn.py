@@ -59,7 +59,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     answers = [(transaction, _codes(context, transaction)) for transaction in transactions]
     committed = [await _committed(context, *answer) for answer in answers]
     made = _Results(context)
-    results = [await made.of_transaction(*each) for each in committed]
+    results = [await made.of_transaction(*addition) for addition in committed]
     return _response(context, results)
 
 

@@ -73,12 +73,12 @@ def handle_visible(
         return refused
 
     def visible(response: Any) -> Any:
-        assigned = {each: _assigned_topics(each) for each in response.groups}
+        assigned = {group: _assigned_topics(group) for group in response.groups}
         allowed = authorizer.allowed(
             context, topics.operation, ResourceType.TOPIC, set[str]().union(*assigned.values())
         )
         shown = tuple(
-            each if assigned[each] <= allowed else hidden(each) for each in response.groups
+            group if assigned[group] <= allowed else hidden(group) for group in response.groups
         )
         return dataclasses.replace(response, groups=shown)
 

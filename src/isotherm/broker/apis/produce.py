@@ -421,8 +421,8 @@ def _guard(
     refusal_of = refusals_of_items(authorizer, context, request, _TOPICS, request.topics)
     if refusal_of is not None:
         return handle_allowed(api, context, request, refusal_of)
-    named = [each for each in request.topics if topic_name(context, each) is not None]
-    authorizer.grant(granted, [each.topic_id or each.name for each in named])
+    named = [topic for topic in request.topics if topic_name(context, topic) is not None]
+    authorizer.grant(granted, [topic.topic_id or topic.name for topic in named])
     return api.handle(context, request)
 
 

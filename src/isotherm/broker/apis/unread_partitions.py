@@ -85,7 +85,7 @@ class UnreadPartitions:
         self, partitions: Collection[TopicIdPartition], timeout_s: float
     ) -> None:
         """Return when one of these unread partitions is read, at most after `timeout_s`."""
-        futures = {asyncio.wrap_future(self._reads[each]) for each in partitions}
+        futures = {asyncio.wrap_future(self._reads[partition]) for partition in partitions}
         await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
 

@@ -155,7 +155,7 @@ class UpstreamGroups:
         names = dict.fromkeys(map(several.name_of, getattr(request, several.in_request)))
         joined = tuple(found[name] for name in names if name in found)
         if getattr(request, "include_authorized_operations", False):
-            joined = tuple(_with_operations(context, each) for each in joined)
+            joined = tuple(_with_operations(context, group) for group in joined)
         return dataclasses.replace(answers[0], **{several.in_response: joined})
 
     async def _coordinator(self, group: str) -> NodeAddress:

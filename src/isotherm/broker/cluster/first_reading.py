@@ -85,9 +85,9 @@ class FirstReading:
         """Read these partitions before those that nobody has asked for."""
         with self._changed:
             new = [partition for partition in partitions if partition in self._waiting]
-            for each in new:
-                del self._waiting[each]
-                self._asked[each] = None
+            for partition in new:
+                del self._waiting[partition]
+                self._asked[partition] = None
             for partition in partitions:
                 if partition in self._paces:
                     self._paces[partition].pending_max = ASKED_MANIFESTS_MAX

@@ -244,7 +244,7 @@ class UpstreamCluster(ReplicaCluster):
 
     def look(self) -> None:
         self._state = state = self._read_state()
-        names = [each.name for each in state.topics]
+        names = [topic.name for topic in state.topics]
         if self._passes % PASSES_PER_CONFIGS:
             self._tiered |= read_tiered(self.client, [n for n in names if n not in self._tiered])
         else:
@@ -370,7 +370,7 @@ class UpstreamCluster(ReplicaCluster):
             return 0
         ends = self._metadata_ends
         behind = (ends.get(n, 0) - read for n, read in self._metadata.positions().items())
-        return sum(max(0, each) for each in behind)
+        return sum(max(0, lag) for lag in behind)
 
     # ---- what clients see. Control thread.
 

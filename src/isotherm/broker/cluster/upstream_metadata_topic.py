@@ -218,9 +218,9 @@ class UpstreamMetadataTopic:
                 for broker in answer.brokers
             }
             self._leaders = {
-                int(each.partition_index): nodes[int(each.leader_id)]
-                for each in topic.partitions
-                if int(each.leader_id) in nodes
+                int(partition.partition_index): nodes[int(partition.leader_id)]
+                for partition in topic.partitions
+                if int(partition.leader_id) in nodes
             }
             self._partition_count = len(topic.partitions)
 

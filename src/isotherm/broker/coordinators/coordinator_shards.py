@@ -202,7 +202,7 @@ class CoordinatorShards(Generic[Shard]):
     def counts(self) -> dict[str, int]:
         """The partitions that this broker leads, by their state. Any thread."""
         elections = tuple(self._elections.values())
-        failed, active = sum(each.has_failed for each in elections), len(self._active)
+        failed, active = sum(election.has_failed for election in elections), len(self._active)
         return {
             "loading": max(0, len(elections) - failed - active),
             "active": active,

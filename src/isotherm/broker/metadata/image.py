@@ -83,7 +83,10 @@ class BrokerImage(NamedTuple):
     cordoned_log_dirs: tuple[uuid.UUID, ...] | None = None
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
-        return next((each for each in self.endpoints if each.listener_name == listener_name), None)
+        return next(
+            (endpoint for endpoint in self.endpoints if endpoint.listener_name == listener_name),
+            None,
+        )
 
 
 class ControllerImage(NamedTuple):

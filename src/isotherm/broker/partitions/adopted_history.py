@@ -78,5 +78,7 @@ def is_replicated(partition: Partition, end_offset: Offset) -> bool:
     followers = partition.follower_states()
     partition.check_is_leader()
     return all(
-        followers[each].log_end_offset >= end_offset for each in partition.isr if each in followers
+        followers[replica].log_end_offset >= end_offset
+        for replica in partition.isr
+        if replica in followers
     )

@@ -485,7 +485,7 @@ class ReplicaManager:
     def _leave_remote(self, partitions: Sequence[Partition]) -> None:
         if self._remote_log_manager is None or not partitions:
             return
-        led = [each for each in partitions if each.is_leader]
+        led = [partition for partition in partitions if partition.is_leader]
         for group, is_led in ((led, True), ([p for p in partitions if not p.is_leader], False)):
             places = [partition.topic_id_partition for partition in group]
             self._remote_log_manager.stop_partitions(places, delete_remote=is_led)

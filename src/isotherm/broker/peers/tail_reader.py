@@ -97,7 +97,7 @@ class TailReader:
     ) -> dict[TopicPartition, FetchPartitionResponse]:
         address = self._upstream.addresses.get(leader)
         if address is None:
-            return {each.place: _unanswered(each) for each in requests}
+            return {request.place: _unanswered(request) for request in requests}
         by_topic: dict[str, list[dict[str, int]]] = defaultdict(list)
         for request in requests:
             by_topic[request.place.topic].append(
@@ -126,7 +126,7 @@ class TailReader:
             answer = await self._pool.run(ask)
         except IsothermError as error:
             self._outages.failed(leader, error)
-            return {each.place: _unanswered(each) for each in requests}
+            return {request.place: _unanswered(request) for request in requests}
         self._outages.worked(leader)
         return {
             TopicPartition(str(topic.topic), int(partition.partition_index)): _passed_on(partition)

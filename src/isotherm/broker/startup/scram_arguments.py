@@ -26,7 +26,7 @@ from isotherm.broker.metadata.access.scram_credential import (
 from isotherm.broker.metadata.metadata_records import UserScramCredentialRecord
 from isotherm.errors import ConfigError
 
-_BY_NAME = {each.sasl_name: each for each in ScramMechanism}
+_BY_NAME = {mechanism.sasl_name: mechanism for mechanism in ScramMechanism}
 _OPTIONS = ("name", "salt", "iterations", "password", "saltedpassword")
 SALT_SIZE = 32
 """Bytes of a salt that the user does not give."""

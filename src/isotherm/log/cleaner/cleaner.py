@@ -187,9 +187,9 @@ def _fits(
 ) -> bool:
     together = [*group, segment]
     return (
-        sum(each.size_in_bytes for each in together) <= segment_size_max
-        and sum(each.offset_index_size for each in together) <= index_size_max
-        and sum(each.time_index_size for each in together) <= index_size_max
+        sum(segment.size_in_bytes for segment in together) <= segment_size_max
+        and sum(segment.offset_index_size for segment in together) <= index_size_max
+        and sum(segment.time_index_size for segment in together) <= index_size_max
         and (
             # As in Kafka: an empty segment adds no offset to the new one.
             segment.size_in_bytes == 0

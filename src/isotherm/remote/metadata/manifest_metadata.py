@@ -122,9 +122,9 @@ class ManifestMetadataManager(CachedReads):
             if owner not in self._caches:
                 self._caches[owner] = RemoteLogMetadataCache(owner)
             _add(self._caches[owner], new)
-            self._owners.update((each.segment_id.id, owner) for each in new)
+            self._owners.update((event.segment_id.id, owner) for event in new)
             topic = (owner.topic, owner.topic_id)
-            newest_ms = max(each.event_timestamp_ms for each in new)
+            newest_ms = max(event.event_timestamp_ms for event in new)
             self._newest_ms[topic] = max(newest_ms, self._newest_ms.get(topic, newest_ms))
         return set(added)
 

@@ -158,9 +158,9 @@ class RemoteLogReader:
             aborted = self._aborted_transactions(request, end_offset)
             # Without aborted transactions only a marker can contradict the indexes, and most reads
             # have neither.
-            if aborted or any(each.run.may_have_markers for each in taken):
+            if aborted or any(read.run.may_have_markers for read in taken):
                 aborted = self._proven_by_markers(request, taken, aborted)
-        size = sum(each.run.size for each in taken)
+        size = sum(read.run.size for read in taken)
         if size > 0:
             self._note_stop(partition, last)
         if size > 0 and continues:
@@ -171,7 +171,7 @@ class RemoteLogReader:
                 lambda segment: self._following_segment(request, segment),
             )
         return RemoteRead(
-            tuple(piece for each in taken for piece in each.run.records),
+            tuple(piece for read in taken for piece in read.run.records),
             size,
             taken[0].metadata.start_offset,
             taken[0].position,

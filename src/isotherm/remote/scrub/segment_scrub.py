@@ -229,7 +229,7 @@ class SegmentScrubber:
         problems = self._log_problems(segment, batches)
         for problem in (*problems, *self._conflicts(batches, overlapping)):
             notes.add(problem, log_key)
-        if not problems or _CAUSES_NO_OTHER.issuperset(each.kind for each in problems):
+        if not problems or _CAUSES_NO_OTHER.issuperset(problem.kind for problem in problems):
             transactions = Transactions(batches, self._producers_before(segment, previous))
             for problem in check_producer_batches(batches, transactions):
                 notes.add(problem, log_key)

@@ -156,7 +156,7 @@ def _listing(
     first: list[StoredObject],
     others: Sequence[list[StoredObject]],
 ) -> PartitionListing:
-    are_equal = all(each == first for each in others)
+    are_equal = all(other == first for other in others)
     segments = _group_by_segment(set(first).union(*others), layout)
     return PartitionListing(partition, segments, _hash(first) if are_equal else None)
 
@@ -164,8 +164,8 @@ def _listing(
 def _hash(objects: Iterable[StoredObject]) -> int:
     """Of a listing in its order: names, sizes and times."""
     listed = 0
-    for each in objects:
-        listed = hash((listed, each))
+    for object_ in objects:
+        listed = hash((listed, object_))
     return listed
 
 

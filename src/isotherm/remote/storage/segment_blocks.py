@@ -68,8 +68,8 @@ def fetch_ahead(
     the fetches that have not begun."""
     under_way: deque[tuple[_Wanted, Future[_Fetched]]] = deque()
     try:
-        for each in ranges:
-            under_way.append((each, fetching.submit(fetch, each)))
+        for range_ in ranges:
+            under_way.append((range_, fetching.submit(fetch, range_)))
             if len(under_way) > ahead:
                 yield under_way.popleft()
         while under_way:

@@ -45,4 +45,4 @@ class CopiesInProgress:
             yield watched
         finally:
             with self._lock:
-                self._watches = [each for each in self._watches if each is not watched]
+                self._watches = [watch for watch in self._watches if watch is not watched]

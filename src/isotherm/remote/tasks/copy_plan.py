@@ -72,7 +72,7 @@ def plan_copies(
     )
     waiting = segments[first:]
     # The active segment counts, as in Kafka.
-    bytes_after = sum(each.size_in_bytes for each in waiting)
+    bytes_after = sum(candidate.size_in_bytes for candidate in waiting)
     candidates = []
     for segment, following in pairwise(waiting):
         bytes_after -= segment.size_in_bytes

@@ -123,7 +123,7 @@ def delete_below(
     except TableOvertakenError:
         place.delete([file.name for file in added])
         raise
-    return sum(by_name[each].rows for each in removed) - sum(file.rows for file in added)
+    return sum(by_name[path].rows for path in removed) - sum(file.rows for file in added)
 
 
 def _without_rows_below(

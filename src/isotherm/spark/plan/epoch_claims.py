@@ -51,7 +51,7 @@ def contested_epochs(segments: Iterable[RemoteLogSegmentMetadata]) -> list[Epoch
         if superseding is None or first.start_offset < superseding.offset:
             superseding = EpochClaim(first.segment, first.start_offset, epoch)
     # The epochs of an unreadable segment are those of its batches.
-    return [each for each in claims.values() if each.segment.segment_id.id not in unreadable]
+    return [claim for claim in claims.values() if claim.segment.segment_id.id not in unreadable]
 
 
 def _left_out(

@@ -89,7 +89,7 @@ def check_unused(settings: ObjectStoreSettings, folder: str, own: Collection[str
     if not is_made(settings):
         return
     folders, objects = store_client(settings).list_level(f"{folder}/")
-    names = {each.rstrip("/") for each in folders} | {object_.key for object_ in objects}
+    names = {folder.rstrip("/") for folder in folders} | {object_.key for object_ in objects}
     others = sorted({name.rpartition("/")[2] for name in names} - set(own))
     if others:
         raise ConfigError(

@@ -32,7 +32,7 @@ def list_topic_tables(catalog: Catalog) -> list[ListedTable]:
     their names. Raises RemoteStorageError if the catalog or the store fails."""
     with translated("the tables cannot be listed"):
         identifiers = sorted(itertools.islice(_identifiers(catalog), TABLES_MAX))
-        loaded = {each: _loaded(catalog, each) for each in identifiers}
+        loaded = {identifier: _loaded(catalog, identifier) for identifier in identifiers}
     listed = []
     for identifier, table in loaded.items():
         if table is None:

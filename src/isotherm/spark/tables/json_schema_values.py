@@ -162,7 +162,7 @@ class _Declaration:
         if target is not None:
             return below(target)
         kinds = schema.get("type")
-        several = [each for each in kinds if each != "null"] if isinstance(kinds, list) else [kinds]
+        several = [kind for kind in kinds if kind != "null"] if isinstance(kinds, list) else [kinds]
         options = schema.get("oneOf", schema.get("anyOf"))
         if isinstance(options, list):
             choices = [option for option in options if option != {"type": "null"}]

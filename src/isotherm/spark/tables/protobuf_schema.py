@@ -69,7 +69,7 @@ def _compiled(texts: Mapping[str, str], main: str) -> FileDescriptorSet:
         made = Path(folder, "isotherm.descriptors")
         # grpc_tools itself adds the folder with google/protobuf.
         folders = [folder, *_common_folders()]
-        options = [f"--proto_path={each}" for each in folders]
+        options = [f"--proto_path={folder}" for folder in folders]
         command = [sys.executable, "-m", "grpc_tools.protoc", *options]
         command += ["--include_imports", f"--descriptor_set_out={made}", main]
         done = subprocess.run(  # noqa: S603 - this interpreter

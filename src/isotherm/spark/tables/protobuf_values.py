@@ -175,7 +175,7 @@ class Message:
         field.type_name = self.wire_name
 
     def column_of(self, stored: Any) -> Any:
-        arrays = [stored.field(each.wire_name) for each in self.fields]
+        arrays = [stored.field(field.wire_name) for field in self.fields]
         is_set = stored.is_valid()
         self._check_required(arrays, is_set)
         self._check_choices(arrays, is_set)
@@ -290,7 +290,7 @@ class Wrapper(Message):
         return pc.if_else(stored.is_valid(), column, _scalar(None, self.column))
 
 
-_WRAPPER_NAMES = frozenset(f"google.protobuf.{each}Value" for each in _WRAPPERS)
+_WRAPPER_NAMES = frozenset(f"google.protobuf.{type_name}Value" for type_name in _WRAPPERS)
 
 
 class Wire:

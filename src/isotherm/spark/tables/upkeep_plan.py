@@ -72,4 +72,4 @@ def plan_compaction(files: Iterable[DataFile]) -> list[list[DataFile]]:
                 group = []
             group.append(data_file)
         planned.append(group)
-    return [each for each in planned if len(each) > 1]
+    return [group for group in planned if len(group) > 1]

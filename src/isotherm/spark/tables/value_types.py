@@ -241,7 +241,7 @@ def _merged_fields(column: StructType, other: StructType, fixed: ValueType) -> p
             names.add(field.name.lower())
             kind = _without_twins(field.type)
             fields[field.name] = marked(field.name, kind, mark_of(field))
-    return pa.struct([marked(each.name, each.type, mark_of(each)) for each in fields.values()])
+    return pa.struct([marked(field.name, field.type, mark_of(field)) for field in fields.values()])
 
 
 def _item(kind: pa.ListType[Any]) -> pa.Field[Any]:

@@ -243,10 +243,10 @@ class RemoteLogMetadataManagerConformance:
         self, manager: RemoteLogMetadataManager, settle: Callable[[], None]
     ) -> None:
         rng = random.Random(0)  # noqa: S311 - test data
-        partitions = [TopicIdPartition(uuid.UUID(int=9), "many", each) for each in range(8)]
+        partitions = [TopicIdPartition(uuid.UUID(int=9), "many", number) for number in range(8)]
         manager.on_partition_leadership_changes(partitions[:4], partitions[4:])
         settle()
-        expected: dict[TopicIdPartition, list[int]] = {each: [] for each in partitions}
+        expected: dict[TopicIdPartition, list[int]] = {partition: [] for partition in partitions}
         for number in range(80):
             partition = rng.choice(partitions)
             start = 10 * len(expected[partition])

@@ -118,7 +118,7 @@ def reconcile(
     missing = target - member.assigned
     # The member still owns the partitions that it has just revoked, so it may get them back.
     held = member.held
-    got = frozenset(each for each in missing if each in held or is_free(each))
+    got = frozenset(partition for partition in missing if partition in held or is_free(partition))
     is_complete = got == missing
     return replace(
         member,
@@ -133,7 +133,7 @@ def reconcile(
 
 def _without_others(member: ConsumerMember, topic_ids: Collection[uuid.UUID]) -> ConsumerMember:
     """The member that revokes all partitions of other topics, too."""
-    dropped = frozenset(each for each in member.assigned if each[0] not in topic_ids)
+    dropped = frozenset(partition for partition in member.assigned if partition[0] not in topic_ids)
     return replace(
         member,
         assigned=member.assigned - dropped,

@@ -78,7 +78,7 @@ class ClassicState(NamedTuple):
     def size_in_bytes(self) -> int:
         """The bytes that an upgrade decodes, at most."""
         metadata = (protocol.metadata for member in self.members for protocol in member.protocols)
-        return sum(map(len, metadata)) + sum(len(each.assignment) for each in self.members)
+        return sum(map(len, metadata)) + sum(len(member.assignment) for member in self.members)
 
 
 def can_upgrade(

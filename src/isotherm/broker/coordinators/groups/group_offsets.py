@@ -45,7 +45,7 @@ class GroupOffsets:
 
     def partitions(self) -> list[TopicPartition]:
         """Every partition with an offset, committed or pending."""
-        pending = {partition for each in self._pending.values() for partition in each}
+        pending = {partition for partitions in self._pending.values() for partition in partitions}
         return [*self._committed, *(pending - self._committed.keys())]
 
     def of_deleted(self, ids_by_name: Mapping[str, Collection[uuid.UUID]]) -> list[TopicPartition]:

@@ -186,7 +186,7 @@ def _asked_for(questions: Sequence[Question]) -> dict[str, Question]:
 
 
 def add_partitions_request(merged: dict[str, Question], questions: Sequence[Question]) -> Any:
-    topics: dict[str, dict[str, list[int]]] = {each: {} for each in merged}
+    topics: dict[str, dict[str, list[int]]] = {transactional_id: {} for transactional_id in merged}
     for question in dict.fromkeys(questions):
         newest = merged[question.transactional_id]
         # An entry has one `verify_only` for all of its partitions.

@@ -62,7 +62,7 @@ def plan_credentials(
     existing: Mapping[ScramUser, UserScramCredentialRecord],
 ) -> PlannedCredentials:
     changes: list[ScramDeletion | ScramUpsertion] = [*deletions, *upsertions]
-    counts = Counter(each.name for each in changes)
+    counts = Counter(change.name for change in changes)
     planned = PlannedCredentials({}, [])
     for change in changes:
         if change.name in planned.results:

@@ -263,7 +263,11 @@ class InSyncReplicas:
             state = self._followers.get(member)
             return state is None or not state.is_caught_up(log_end_offset, now_ms, lag_time_max_ms)
 
-        late = {each for each in self._committed if each != self._broker_id and is_late(each)}
+        late = {
+            replica
+            for replica in self._committed
+            if replica != self._broker_id and is_late(replica)
+        }
         if not late:
             return None
         kept = tuple(member for member in self._committed if member not in late)
@@ -281,7 +285,7 @@ class InSyncReplicas:
         epochs[self._broker_id] = broker_epoch
         self._pending = IsrChange(
             isr,
-            tuple(epochs.get(each, ANY_BROKER_EPOCH) for each in isr),
+            tuple(epochs.get(replica, ANY_BROKER_EPOCH) for replica in isr),
             joins,
             self.leader_epoch,
             self.partition_epoch,

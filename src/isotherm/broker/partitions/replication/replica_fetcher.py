@@ -275,9 +275,9 @@ class ReplicaFetcher:
         removed = set(partitions)
         with self._lock:
             self._failed -= removed
-            for each in self._followed.values():
-                if each.place.topic_partition in removed:
-                    self._partition_outages.forget(each.place)
+            for followed in self._followed.values():
+                if followed.place.topic_partition in removed:
+                    self._partition_outages.forget(followed.place)
             self._followed = {
                 key: each
                 for key, each in self._followed.items()
@@ -287,7 +287,7 @@ class ReplicaFetcher:
     @property
     def followed(self) -> list[FollowedPartition]:
         with self._lock:
-            return [each.partition for each in self._followed.values()]
+            return [followed.partition for followed in self._followed.values()]
 
     @property
     def failed_partitions(self) -> frozenset[TopicPartition]:
@@ -299,9 +299,9 @@ class ReplicaFetcher:
         """The lag of each partition in offsets. Partitions with an unknown lag are left out."""
         with self._lock:
             return {
-                each.place.topic_partition: each.state.lag
-                for each in self._followed.values()
-                if each.state is not None and each.state.lag is not None
+                followed.place.topic_partition: followed.state.lag
+                for followed in self._followed.values()
+                if followed.state is not None and followed.state.lag is not None
             }
 
     # ---- the thread: requests

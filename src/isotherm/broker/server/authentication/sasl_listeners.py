@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from isotherm.broker.server.authentication.oauth_listeners import TokenListener
 
 PLAIN = "PLAIN"
-_SCRAM = {each.sasl_name: each for each in ScramMechanism}
+_SCRAM = {mechanism.sasl_name: mechanism for mechanism in ScramMechanism}
 SERVED_MECHANISMS = (PLAIN, *_SCRAM, OAUTHBEARER, GSSAPI)
 
 # In place of the cluster's secret of `unknown_users`, before it is recorded.

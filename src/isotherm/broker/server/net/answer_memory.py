@@ -90,7 +90,9 @@ class AnswerMemory(Generic[R]):
         if now_s - self._checked_s < CHECK_INTERVAL_S:
             return
         self._checked_s = now_s
-        sizes = {each: size for each in self._connections if (size := each.answer_size)}
+        sizes = {
+            connection: size for connection in self._connections if (size := connection.answer_size)
+        }
         self.used = sum(sizes.values())
         before, self._taken = self._taken, {}
         for connection, size in sizes.items():

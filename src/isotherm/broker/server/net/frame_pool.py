@@ -33,9 +33,9 @@ class FramePool:
 
     def take(self, size: int) -> memoryview:
         """A buffer of `size` bytes, which are of an earlier frame. `size` is at most `size_max`."""
-        for each in self._buffers:
-            if sys.getrefcount(each) == _REFERENCES_OF_A_FREE_ONE:
-                return each.data[:size]
+        for buffer in self._buffers:
+            if sys.getrefcount(buffer) == _REFERENCES_OF_A_FREE_ONE:
+                return buffer.data[:size]
         if len(self._buffers) >= BUFFERS_MAX:
             return np.empty(size, np.uint8).data
         buffer = np.empty(self.size_max, np.uint8)

@@ -91,9 +91,9 @@ class MemoryRelief(Generic[S]):
     def _let_finish(self, memory: RequestMemory) -> None:
         """Choose the frames that are read on although `memory` is used up."""
         unfinished = [
-            (each, each.missing_size)
-            for each in self._connections
-            if each.request_memory is memory and each.missing_size
+            (connection, connection.missing_size)
+            for connection in self._connections
+            if connection.request_memory is memory and connection.missing_size
         ]
         chosen = frames_to_finish(unfinished, memory.overrun_max)
         for connection, _ in unfinished:

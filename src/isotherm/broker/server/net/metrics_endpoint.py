@@ -218,7 +218,7 @@ def _host_names(config: BrokerConfig, address: _Address) -> frozenset[str]:
         "localhost",
         address.host,
         socket.gethostname(),
-        *(each.host for each in advertised if each is not None),
+        *(address.host for address in advertised if address is not None),
         *config.prometheus_allowed_hosts,
     ]
     return frozenset(name.lower().removesuffix(".") for name in names if name)

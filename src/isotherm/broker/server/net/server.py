@@ -193,7 +193,7 @@ class Server:
                 start_serving=False,
             )
             context = None if tls is None else tls.context
-            acceptors = [self._acceptor(each, listener, context) for each in server.sockets]
+            acceptors = [self._acceptor(socket_, listener, context) for socket_ in server.sockets]
         except OSError as error:
             raise ConfigError(
                 f"cannot listen key=listeners listener={listener} reason={error.strerror or error}"
@@ -420,8 +420,8 @@ class Server:
         self._waiting[listener] = _WaitingEntry(accepted, address)
         self._begin_wait(listener, turn_in_ms)
         # As in Kafka, the listener accepts nothing more until this connection has been admitted.
-        for each in self._acceptors[listener]:
-            each.pause()
+        for paused in self._acceptors[listener]:
+            paused.pause()
 
     def _enter(self, accepted: socket.socket, acceptor: Acceptor, address: str) -> None:
         if self._limits.has_too_many(address):

@@ -184,10 +184,10 @@ def refusals_of_items(
             return ResourceType.CLUSTER, CLUSTER_NAME
         return resource
 
-    resources = [resource for each in items if (resource := resource_of(each)) is not None]
+    resources = [resource for item in items if (resource := resource_of(item)) is not None]
     if check.judged is not None:
         judged = check.judged([name for _, name in resources])
-        resources = [each for each in resources if each[1] in judged]
+        resources = [resource for resource in resources if resource[1] in judged]
     denied = _denied(authorizer, context, check, resources)
     if not denied:
         return None

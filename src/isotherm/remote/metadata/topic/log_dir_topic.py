@@ -44,8 +44,8 @@ class LogDirMetadataTopic:
         partition."""
         directories = list(log_dirs)
         self._stores = [
-            open_for_reading(ObjectStoreSettings(url=each.absolute().as_uri()))
-            for each in directories
+            open_for_reading(ObjectStoreSettings(url=directory.absolute().as_uri()))
+            for directory in directories
         ]
         self._files: dict[int, list[LogFile]] = {}
         for store, log_dir in enumerate(directories):

@@ -35,7 +35,9 @@ def assign(
     if not subscribed:
         return {}
     kept = {
-        member_id: {each for each in members[member_id].assigned if each[0] in subscribed}
+        member_id: {
+            partition for partition in members[member_id].assigned if partition[0] in subscribed
+        }
         for member_id in order
     }
     if all(member.topics == subscribed for member in members.values()):
@@ -50,9 +52,11 @@ def assign(
         for member_id in order:
             kept[member_id] = set(members[member_id].assigned)
         for topic_id in sorted(subscribed, key=topic_order):
-            subscribers = [each for each in order if topic_id in members[each].topics]
+            subscribers = [
+                member_id for member_id in order if topic_id in members[member_id].topics
+            ]
             of_topic = {
-                member_id: {each for each in kept[member_id] if each[0] == topic_id}
+                member_id: {partition for partition in kept[member_id] if partition[0] == topic_id}
                 for member_id in order
             }
             for member_id in order:

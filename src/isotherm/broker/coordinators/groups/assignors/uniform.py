@@ -46,7 +46,10 @@ def _partition_counts(
 ) -> dict[uuid.UUID, int]:
     """Of all subscribed topics that exist, in the order of their ids."""
     subscribed = frozenset().union(*(member.topics for member in members.values()))
-    return {each: topics[each] for each in sorted(subscribed & topics.keys(), key=topic_order)}
+    return {
+        topic_id: topics[topic_id]
+        for topic_id in sorted(subscribed & topics.keys(), key=topic_order)
+    }
 
 
 def _even_shares(members: Mapping[str, MemberSubscription], partition_count: int) -> dict[str, int]:
