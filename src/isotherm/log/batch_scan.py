@@ -34,7 +34,6 @@ RECOVERY_READ_SIZE = 1024 * 1024
 
 # base offset (0), length (8), last offset delta (23)
 _SPAN = struct.Struct(">qi11xi")
-_SIZE = struct.Struct(">8xi")
 
 
 class BatchSpan(NamedTuple):
@@ -46,6 +45,13 @@ class BatchSpan(NamedTuple):
     @property
     def end_position(self) -> Position:
         return self.position + self.size
+
+
+def impossible_length(length: int, position: Position) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"batch length cannot be position={position} length={length}"
+        f" length_min={HEADER_SIZE - LOG_OVERHEAD}"
+    )
 
 
 def find_batch(
@@ -67,7 +73,7 @@ def find_batch(
         base_offset, length, delta = _SPAN.unpack_from(window, position - window_position)
         size = length + LOG_OVERHEAD
         if size < HEADER_SIZE:
-            raise _impossible_length(length, position)
+            raise impossible_length(length, position)
         if position + size > end_position:
             break
         if base_offset + delta >= offset:
@@ -100,19 +106,6 @@ def begins_with_batch(data: Buffer, base_offset: Offset) -> bool:
     HEADER_SIZE bytes."""
     first_offset, length, _ = _SPAN.unpack_from(data)
     return bool(first_offset == base_offset and HEADER_SIZE <= length + LOG_OVERHEAD <= len(data))
-
-
-def whole_batches_size(data: Buffer, start: int) -> int:
-    """Size of `data` without a trailing partial batch. A batch starts at byte `start`."""
-    while start + LOG_OVERHEAD <= len(data):
-        (length,) = _SIZE.unpack_from(data, start)
-        size = length + LOG_OVERHEAD
-        if size < HEADER_SIZE:
-            raise _impossible_length(length, start)
-        if start + size > len(data):
-            break
-        start += size
-    return start
 
 
 class SoundBatches(NamedTuple):
@@ -195,10 +188,3 @@ def scan_sound_batches(file: File, size: int, *, verify_crc: bool = True) -> Ite
         if fault is not None:
             raise CorruptRecordError(f"{fault} file_position={position + end}") from fault
         position += end
-
-
-def _impossible_length(length: int, position: Position) -> CorruptRecordError:
-    return CorruptRecordError(
-        f"batch length cannot be position={position} length={length}"
-        f" length_min={HEADER_SIZE - LOG_OVERHEAD}"
-    )

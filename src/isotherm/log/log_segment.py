@@ -8,6 +8,7 @@ time from any thread. Source: Kafka LogSegment.java.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,11 +22,11 @@ from isotherm.log.batch_scan import (
     find_batch,
     scan_headers,
     scan_sound_batches,
-    whole_batches_size,
 )
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import File
 from isotherm.log.index_file import IndexFile
+from isotherm.log.read_ends import ReadEnds
 from isotherm.log.roll import (
     IncomingBatches,
     RollReason,
@@ -53,6 +54,7 @@ from isotherm.segment.offset_index import (
     lookup_offset,
     lookup_range,
     offset_index_entry_count,
+    position_before,
     truncated_offset_index_size,
 )
 from isotherm.segment.time_index import (
@@ -76,6 +78,8 @@ from isotherm.types import LeaderEpoch, Offset, Position, TimestampMs
 if TYPE_CHECKING:
     from isotherm.config.topic import TopicConfig
     from isotherm.record.filter import WrittenTable
+
+_NOT_NOTED = (0, sys.maxsize)
 
 
 class SegmentRead(NamedTuple):
@@ -116,6 +120,8 @@ class LogSegment:
         # Base offset and position of the batches that were appended last: most readers of the tail
         # ask for them.
         self._newest: tuple[Offset, Position] | None = None
+        # Replaced when the log is truncated: a read under way adds to one that nobody uses then.
+        self._read_ends = ReadEnds()
         # Whether anything was written since the last sync.
         self._is_dirty = False
         self._largest: TimestampOffset | None = None
@@ -367,19 +373,27 @@ class LogSegment:
         # Both fields are read once: a roll in another thread may set them to None at any time.
         file, active_index = self._file or self._files.open_log(), self._offset_index
         index = self._offset_index_bytes() if active_index is None else active_index.entries
-        newest = self._newest
+        newest, read_ends = self._newest, self._read_ends
         if newest is not None and newest[0] == start_offset:
-            size = end_position - newest[1]
-            if HEADER_SIZE <= size <= max_bytes:
-                # One read instead of three, and no look-up. What is not sound is left to those.
-                data = file.read_at(newest[1], size)
-                if len(data) == size and begins_with_batch(data, start_offset):
-                    upper_bound_offset = (
-                        self._upper_bound_offset(index, OffsetPosition(*newest), size)
-                        if needs_upper_bound
-                        else None
-                    )
-                    return SegmentRead(memoryview(data), newest[1], upper_bound_offset)
+            position = newest[1]
+            size_min = end_position - position
+        else:
+            position, size_min = read_ends.batches.get(start_offset, _NOT_NOTED)
+        size_left = end_position - position
+        size = min(size_left, max_bytes)
+        if size >= size_min and size >= HEADER_SIZE:
+            # One read instead of three, and no look-up. What is not sound is left to those.
+            data = file.read_at(position, size)
+            if len(data) == size and begins_with_batch(data, start_offset):
+                if size < size_left:
+                    indexed = max(0, position_before(index, position + size) - position)
+                    size = read_ends.whole_size(data, indexed, position)
+                upper_bound_offset = (
+                    self._upper_bound_offset(index, OffsetPosition(start_offset, position), size)
+                    if needs_upper_bound
+                    else None
+                )
+                return SegmentRead(memoryview(data)[:size], position, upper_bound_offset)
         start, near_end = lookup_range(index, self.base_offset, start_offset, max_bytes)
         first = find_batch(file, start, end_position, start_offset)
         if first is None:
@@ -395,7 +409,8 @@ class LogSegment:
             # The read may end inside of a batch. Only the batches after the last index entry in it
             # are walked; all, if the log was truncated meanwhile.
             indexed = near_end - first.position
-            size = whole_batches_size(data, indexed if 0 < indexed <= len(data) else 0)
+            start = indexed if 0 < indexed <= len(data) else 0
+            size = read_ends.whole_size(data, start, first.position)
         upper_bound_offset = None
         if needs_upper_bound:
             start_position = OffsetPosition(first.base_offset, first.position)
@@ -512,6 +527,8 @@ class LogSegment:
         self._truncate_transaction_index(offset)
         self._newest = None
         self._file.truncate(span.position)
+        # After the file: whoever reads into the new one reads what is left.
+        self._read_ends = ReadEnds()
         self._is_dirty = True
         self.size_in_bytes = span.position
         self._bytes_since_index_entry = 0

@@ -497,6 +497,16 @@ class PartitionLog:
             raise out_of_range(view, start_offset)
         return read
 
+    def ends_for_consumers(self, offset: Offset) -> bool:
+        """Whether consumers of either isolation would read nothing from `offset` on, because
+        all that they may read ends there. False if that is not sure without a read."""
+        return (
+            offset == self._high_watermark
+            and self.producers.first_unstable_offset is None
+            and not self._is_closed
+            and self.log_dir.failure is None
+        )
+
     def offset_for_timestamp(self, timestamp_ms: TimestampMs) -> TimestampAndOffset | None:
         """See `log_read.offset_for_timestamp`."""
         with self._errors_fail_dir("look up a timestamp"):

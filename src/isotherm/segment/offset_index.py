@@ -125,6 +125,13 @@ def lookup_range(
     return start, last
 
 
+def position_before(buffer: Buffer, position: Position) -> Position:
+    """The position of the last entry at or below `position`; 0 if there is none."""
+    places = _places(buffer)
+    index = bisect_right(places, (position,), key=partial(_POSITION.unpack_from, buffer))
+    return _position_at(buffer, index - 1) if index else 0
+
+
 def fetch_upper_bound(
     buffer: Buffer, base_offset: Offset, start: OffsetPosition, size: int
 ) -> OffsetPosition | None:

@@ -10,10 +10,12 @@ import pytest
 
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import CorruptRecordError
-from isotherm.log.batch_scan import find_batch, whole_batches_size
+from isotherm.log import read_ends
+from isotherm.log.batch_scan import find_batch
 from isotherm.log.file_cache import FileCache
 from isotherm.log.fs import OsFileSystem
-from isotherm.log.log_segment import LogSegment
+from isotherm.log.log_segment import LogSegment, SegmentRead
+from isotherm.log.read_ends import ReadEnds
 from isotherm.log.roll import RollReason
 from isotherm.record.batch import build_batch, read_batch_header
 from isotherm.record.validation import ValidatedRecords
@@ -262,6 +264,89 @@ def test_batch_appended_last_and_truncated_is_not_read(tmp_path: Path) -> None:
     assert segment.read(1, 10**6, position, min_one_message=True, needs_upper_bound=False) is None
 
 
+def read_from(segment: LogSegment, offset: int, max_bytes: int, **more: bool) -> SegmentRead:
+    read = segment.read(offset, max_bytes, segment.size_in_bytes, min_one_message=True, **more)
+    assert read is not None
+    return read
+
+
+def batches_count(records: memoryview) -> int:
+    count = position = 0
+    while position < len(records):
+        position += read_batch_header(records, position).size_in_bytes
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("needs_upper_bound", [False, True])
+@pytest.mark.parametrize("interval", [100, 10**6])
+@pytest.mark.parametrize("max_bytes", [1, 300, 1000, 5000])
+def test_batches_behind_a_read_are_read_as_by_a_reader_without_one_before(
+    tmp_path: Path, max_bytes: int, interval: int, needs_upper_bound: bool
+) -> None:
+    sizes = [20, 400, 90, 5000, 20, 20, 20, 900, 300, 40]
+    segment = segment_at(tmp_path)
+    append(segment, *(batch(at, size=size) for at, size in enumerate(sizes)), interval=interval)
+    append(segment, batch(len(sizes)))
+    segment.deactivate()
+    offset = 0
+    while offset <= len(sizes):
+        other = LogSegment(FileCache(OsFileSystem()), tmp_path, 0, now_ms=T0)
+        expected = read_from(other, offset, max_bytes, needs_upper_bound=needs_upper_bound)
+        read = read_from(segment, offset, max_bytes, needs_upper_bound=needs_upper_bound)
+        assert read == expected
+        offset += batches_count(read.records)
+
+
+def test_reader_that_goes_on_reads_at_once(tmp_path: Path) -> None:
+    fs = FaultyFileSystem()
+    segment = LogSegment(FileCache(fs), tmp_path, 0, now_ms=T0)
+    segment.activate(INDEX_SIZE_MAX)
+    append(segment, *(batch(offset, size=5000) for offset in range(8)))
+    max_bytes = 2 * len(batch(0, size=5000)) + 100
+    read_from(segment, 0, max_bytes)
+    before = fs.read_sizes[segment.log_path]
+    for offset in (2, 4, 2):
+        assert len(read_from(segment, offset, max_bytes).records) > 10_000
+    assert fs.read_sizes[segment.log_path] - before == 3 * max_bytes
+
+
+def test_batch_behind_a_read_that_is_too_large_is_not_read_twice(tmp_path: Path) -> None:
+    fs = FaultyFileSystem()
+    segment = LogSegment(FileCache(fs), tmp_path, 0, now_ms=T0)
+    segment.activate(INDEX_SIZE_MAX)
+    append(segment, batch(0), batch(1, size=50_000), batch(2))
+    read_from(segment, 0, 1000)
+    before = fs.read_sizes[segment.log_path]
+    size = len(read_from(segment, 1, 1000).records)
+    assert size == len(batch(1, size=50_000))
+    assert fs.read_sizes[segment.log_path] - before < size + 5000
+
+
+def test_places_behind_reads_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_ends, "READ_ENDS_MAX", 2)
+    segment = segment_at(tmp_path)
+    append(segment, *(batch(offset, size=100) for offset in range(10)))
+    for offset in range(9):
+        read_from(segment, offset, len(batch(0, size=100)) + 20)
+        assert 0 < len(segment._read_ends.batches) <= 2
+
+
+def test_batch_behind_a_read_and_truncated_is_not_read(tmp_path: Path) -> None:
+    """Not even where the record of another batch looks like it."""
+    segment = segment_at(tmp_path)
+    append(segment, batch(0), batch(1, size=20), batch(2))
+    read_from(segment, 0, len(batch(0)) + 50)
+    segment.truncate_to(0, T0)
+    forged = bytes(batch(1))
+    # The forged batch is as far from the start as batch 1 was.
+    filler = len(batch(0)) - build_batch([(T0, None, forged, ())]).index(forged)
+    whole = build_batch([(T0, None, b"x" * filler + forged, ())])
+    assert whole.index(forged) == len(batch(0))
+    append(segment, whole, batch(1, size=30), batch(2))
+    assert read_from(segment, 1, 10**6).records == batch(1, size=30) + batch(2)
+
+
 @pytest.mark.parametrize("length", [-1, 0, 48])
 def test_impossible_length_of_the_batch_appended_last_is_found(tmp_path: Path, length: int) -> None:
     segment = segment_at(tmp_path)
@@ -371,11 +456,11 @@ def test_scan_of_a_batch_whose_length_cannot_be_is_refused(tmp_path: Path) -> No
         find_batch(file, 0, file.size(), 1)
 
 
-def test_whole_batches_size_leaves_a_partial_batch_out() -> None:
+def test_whole_size_leaves_a_partial_batch_out() -> None:
     data = bytes(batch(0) + batch(1))
     half = len(data) // 2
     for size in range(len(data) + 1):
-        assert whole_batches_size(data[:size], 0) == size // half * half
+        assert ReadEnds().whole_size(data[:size], 0, 0) == size // half * half
 
 
 @pytest.mark.parametrize(("offset", "kept"), [(7, 2), (6, 1), (4, 1), (3, 0)])
