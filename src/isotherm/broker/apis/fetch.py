@@ -100,13 +100,14 @@ def handle(
     # The comparison saves the call: a request has a budget of them (docs/decisions/0136).
     if services.answers.used + max_bytes > services.answers.plenty:
         max_bytes = services.answers.room(max_bytes)
-    reads = _read(context, fetch, reader, max_bytes, is_first=True)
     # At least one, if the client asks for any: otherwise clients at the log end would ask without a
     # rest while answers use up the memory. No more than one answer may have of the local log.
     min_bytes = min(request.min_bytes, max(max_bytes, 1), LOCAL_READ_SIZE_MAX)
+    may_wait = min_bytes > 0 and request.max_wait_ms > 0 and not fetch.is_empty
+    reads = _read(context, fetch, reader, max_bytes, is_first=True, may_wait=may_wait)
     if reads.needs_remote or reads.needs_tail:
         return _respond_once_read(context, fetch, reader, reads, request)
-    if reads.size >= min_bytes or request.max_wait_ms <= 0 or reads.is_decided or fetch.is_empty:
+    if not may_wait or reads.size >= min_bytes or reads.is_decided:
         return _respond(context, fetch, reader, reads)
     delayed = DelayedFetch(fetch, reader, min_bytes, asyncio.get_running_loop())
     services.replica_manager.purgatory.watch(delayed, fetch.wait_keys, request.max_wait_ms / 1000)
@@ -172,9 +173,11 @@ def _read(
     max_bytes: int,
     *,
     is_first: bool,
+    may_wait: bool = False,
 ) -> FetchReads:
     """The results of all partitions, with the bytes of both tiers that are there. If others have to
-    be waited for, `needs_remote` is set."""
+    be waited for, `needs_remote` is set. With `may_wait` nothing is read where nothing would be
+    found; then there are no results."""
     services, targets = context.services, fetch.targets()
     for target in targets:
         # A partition that is lost while its request waits keeps its target, and answers with its
@@ -188,6 +191,8 @@ def _read(
                 target.find(partition, services.traffic.topics[partition.topic_partition.topic])
     if services.authorizer is not None:
         _refuse_denied(services.authorizer, context, targets, reader)
+    if may_wait and reader.awaits_appends(targets):
+        return FetchReads(targets, [])
     reads = reader.read_partitions(targets, max_bytes, is_first=is_first)
     if reads.needs_remote and services.remote_log_manager is not None:
         reads.read_from_memory(services.remote_log_manager.readers)

@@ -260,6 +260,31 @@ class FetchReader(NamedTuple):
                 reads.needs_tail = reads.needs_tail or read.is_tail
         return reads
 
+    def awaits_appends(self, targets: Sequence[FetchTarget]) -> bool:
+        """Whether all targets are at the end of what a consumer may read, so that `read_partitions`
+        would find nothing, and nothing that must be answered at once. Then they are as after it.
+
+        Most readers that keep up come back before the next append. False if that is not sure.
+        """
+        if self.follower is not None or self.rack is not None:
+            return False
+        for target in targets:
+            request, partition = target.request, target.partition
+            if partition is None:
+                return False
+            # Noted first, as in `read_partitions`. A partition that is gone is not led.
+            target.leader_epoch, target.size_before = partition.leader_epoch, partition.visible_size
+            if (
+                not partition.is_leader
+                or partition.goes_on_at is not None
+                or request.current_leader_epoch not in (NO_LEADER_EPOCH, target.leader_epoch)
+                or request.last_fetched_epoch != NO_LEADER_EPOCH
+                or not partition.log.ends_for_consumers(request.fetch_offset)
+            ):
+                return False
+            target.read_size, target.hidden_from = 0, None
+        return True
+
     def _read(
         self,
         partition: Partition,
