@@ -40,11 +40,12 @@ from isotherm.protocol.primitives import (
     read_topic_id,
     read_unsigned_varint,
     spend_elements,
+    topic_id_of,
     write_tagged_field,
     write_unsigned_varint,
     write_uuid,
 )
-from isotherm.types import BrokerId, LeaderEpoch, Offset, ProducerId
+from isotherm.types import BrokerId, LeaderEpoch, Offset, ProducerId, make_tuple
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -236,6 +237,61 @@ def _read_replica_state(buffer: Buffer, position: int) -> tuple[BrokerId, int, i
     return replica_id, replica_epoch, position
 
 
+def _plain_request_reader(
+    nothing_more: bytes,
+) -> tuple[int, Callable[[Buffer, int], FetchRequest | None]]:
+    """The size of a consumer's request for one partition and nothing else, from version 15 on, and
+    a reader of requests of that size: most of one that keeps up. None for any other request.
+    """
+    # One item, as a compact count, and the absent tags of partition and topic.
+    one, no_tags = 2, b"\0\0"
+    layout = struct.Struct(f">iiibiiB16sBiiqiqi{len(no_tags) + len(nothing_more)}s")
+    expected = no_tags + nothing_more
+
+    def read(buffer: Buffer, position: int) -> FetchRequest | None:
+        (
+            max_wait_ms,
+            min_bytes,
+            max_bytes,
+            isolation_level,
+            session_id,
+            session_epoch,
+            topic_count,
+            topic_id,
+            partition_count,
+            partition,
+            leader_epoch,
+            offset,
+            last_fetched_epoch,
+            log_start_offset,
+            size,
+            rest,
+        ) = layout.unpack_from(buffer, position)
+        if topic_count != one or partition_count != one or rest != expected:
+            return None
+        fetched = FetchPartition(
+            partition, offset, size, leader_epoch, last_fetched_epoch, log_start_offset
+        )
+        return make_tuple(
+            FetchRequest,
+            (
+                CONSUMER_REPLICA_ID,
+                max_wait_ms,
+                min_bytes,
+                max_bytes,
+                isolation_level,
+                session_id,
+                session_epoch,
+                [make_tuple(FetchTopic, (None, topic_id_of(topic_id), [fetched]))],
+                [],
+                "",
+                -1,
+            ),
+        )
+
+    return layout.size, read
+
+
 def request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest, int]]:
     """A function that reads a request, and returns it with the position after it.
 
@@ -258,8 +314,13 @@ def request_reader(version: int) -> Callable[[Buffer, int], tuple[FetchRequest, 
     if version >= 11:
         nothing_more += dialect.empty_string
     nothing_more += dialect.no_tags
+    plain_size, read_plain = _plain_request_reader(nothing_more)
 
     def read(buffer: Buffer, position: int) -> tuple[FetchRequest, int]:
+        if has_replica_state and len(buffer) - position == plain_size:
+            plain = read_plain(buffer, position)
+            if plain is not None:
+                return plain, len(buffer)
         values = list(layout.unpack_from(buffer, position))
         replica_id = CONSUMER_REPLICA_ID if has_replica_state else values.pop(0)
         max_wait_ms, min_bytes, max_bytes, isolation_level, *session = values

@@ -344,7 +344,8 @@ def read_uuid(buffer: Buffer, position: int) -> tuple[uuid.UUID | None, int]:
 
 
 @functools.lru_cache(_TOPIC_ID_CACHE_SIZE)
-def _topic_id(raw: bytes) -> uuid.UUID | None:
+def topic_id_of(raw: bytes) -> uuid.UUID | None:
+    """The id of 16 bytes; None if it is zero. The latest are cached, since ids recur."""
     return None if raw == ZERO_UUID_BYTES else uuid.UUID(bytes=raw)
 
 
@@ -353,7 +354,7 @@ def read_topic_id(buffer: Buffer, position: int) -> tuple[uuid.UUID | None, int]
     raw = bytes(buffer[position : position + 16])
     if len(raw) < 16:
         raise ProtocolError(f"the bytes end within a topic id position={position}")
-    return _topic_id(raw), position + 16
+    return topic_id_of(raw), position + 16
 
 
 def write_uuid(value: uuid.UUID | None, out: bytearray) -> None:
