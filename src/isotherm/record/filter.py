@@ -96,6 +96,7 @@ def decide_outcomes(
     records_count: npt.NDArray[np.int64],
     *,
     kept_when_empty: BoolArray,
+    keeps_all: BoolArray | None = None,
     gets_horizon: BoolArray,
     gets_horizon_with_tombstone: BoolArray,
     new_horizon_ms: TimestampMs,
@@ -103,7 +104,8 @@ def decide_outcomes(
     """Decide for each batch whether it is dropped, copied, emptied or rebuilt.
 
     `is_kept` must be set in `places`. `records_count` is the original count of each batch (rows
-    skipped by `locate_records` have 0). The delete horizon `new_horizon_ms` is set on batches that
+    skipped by `locate_records` have 0). Those of `keeps_all` keep their records, though none was
+    located. The delete horizon `new_horizon_ms` is set on batches that
     have none and keep a record, if `gets_horizon`, or if `gets_horizon_with_tombstone` and a kept
     record has no value.
     """
@@ -113,6 +115,8 @@ def decide_outcomes(
     outcomes = np.zeros(len(batches), dtype=kernels.OUTCOME)
     kernels.summarize_kept(batches, places, outcomes)
     kept_count = outcomes["kept_count"]
+    if keeps_all is not None:
+        kept_count[keeps_all] = records_count[keeps_all]
     is_empty = kept_count == 0
     has_horizon = batches["attributes"] & DELETE_HORIZON_FLAG != 0
     gets_horizon = gets_horizon | (gets_horizon_with_tombstone & (outcomes["keeps_tombstone"] != 0))

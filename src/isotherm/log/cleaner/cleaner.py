@@ -6,8 +6,9 @@ replaces its segments before the next one starts, so an interrupted round leaves
 log.
 
 Memory: the offset map (log.cleaner.dedupe.buffer.size over all threads, allocated only during a
-round), and a few times the read size (log.cleaner.io.buffer.size over all threads, or the size of
-a larger batch, or of its decompressed records).
+round, and at most an eighth of it again for its bits), and a few times the read size
+(log.cleaner.io.buffer.size over all threads, or the size of a larger batch, or of its decompressed
+records).
 """
 
 from __future__ import annotations
@@ -75,14 +76,13 @@ class Cleaner:
             self._map_size,
             self._map_load_factor,
             self._rng,
-            # Offsets are unique, so the dirty section has at most this many records.
-            records_max=to_clean.first_uncleanable_offset - to_clean.first_dirty_offset,
+            first_offset=to_clean.first_dirty_offset,
+            end_offset=to_clean.first_uncleanable_offset,
         )
         cleaning = Round(
             offset_map,
             self._clock.now_ms(),
             log.config.delete_retention_ms,
-            to_clean.first_dirty_offset,
             to_clean.first_uncleanable_offset,
         )
         # Rewriting may remove the last batch of a leader epoch. The flush stores the epochs first.
@@ -91,7 +91,6 @@ class Cleaner:
             build_offset_map(
                 offset_map,
                 log.segments(),
-                to_clean.first_dirty_offset,
                 to_clean.first_uncleanable_offset,
                 reader,
                 stats,

@@ -24,18 +24,19 @@ from isotherm.types import Offset
 def build_offset_map(
     offset_map: OffsetMap,
     segments: Sequence[LogSegment],
-    start_offset: Offset,
     end_offset: Offset,
     reader: ChunkReader,
     stats: CleanerStats,
 ) -> None:
-    """Add the keys of [start_offset, end_offset), to a segment's base, until the map is full.
+    """Add the keys from the map's first offset to `end_offset`, a segment's base, or until the map
+    is full.
 
     `latest_offset` is then the last offset that was added, which may be within a batch.
     `segments` are the log's, including the one at `end_offset`. Control batches, aborted
     transactions and records without a key are skipped. Raises CorruptRecordError for a batch that
     fails its CRC: a damaged key would delete records elsewhere.
     """
+    start_offset = offset_map.first_offset
     first = max(0, floor_index(segments, start_offset))
     dirty = [segment for segment in segments[first:] if segment.base_offset < end_offset]
     transactions = CleanedTransactions()
@@ -47,7 +48,7 @@ def build_offset_map(
         first_batch = segment.find_batch(start_offset)
         position = segment.size_in_bytes if first_batch is None else first_batch.position
         for chunk in reader.chunks(segment, position):
-            if not _add_chunk(offset_map, chunk, start_offset, transactions, stats):
+            if not _add_chunk(offset_map, chunk, transactions, stats):
                 return
         following = index + 1
         next_base = dirty[following].base_offset if following < len(dirty) else end_offset
@@ -58,7 +59,6 @@ def build_offset_map(
 def _add_chunk(
     offset_map: OffsetMap,
     chunk: Chunk,
-    start_offset: Offset,
     transactions: CleanedTransactions,
     stats: CleanerStats,
 ) -> bool:
@@ -75,25 +75,26 @@ def _add_chunk(
     batches["records_count"][is_skipped] = 0
     places = locate_records(chunk.data, chunk.unpacked, batches)
     hashes = offset_map.hash_keys(chunk.array, chunk.unpacked, batches, places)
-    rejected = offset_map.put(places, hashes, start_offset)
+    rejected = offset_map.put(places, hashes)
     last_offsets = chunk.last_offsets
     # The map is full within this chunk. Only the records before the rejected one are in it.
     if rejected >= 0:
         row = int(places["batch"][rejected])
         own = places[:rejected][places["batch"][:rejected] == row]
-        taken = own["offset"][(own["key_size"] >= 0) & (own["offset"] >= start_offset)]
+        is_taken = (own["key_size"] >= 0) & (own["offset"] >= offset_map.first_offset)
+        taken = own["offset"][is_taken]
         stats.map_messages_read += int(chunk.records_count[:row].sum()) + len(own)
-        _raise_latest_offset(offset_map, np.append(last_offsets[:row], taken), start_offset)
+        _raise_latest_offset(offset_map, np.append(last_offsets[:row], taken))
         return False
     stats.map_messages_read += int(chunk.records_count.sum())
     stats.map_bytes_read += chunk.size
-    _raise_latest_offset(offset_map, last_offsets, start_offset)
+    _raise_latest_offset(offset_map, last_offsets)
     return True
 
 
 def _raise_latest_offset(
-    offset_map: OffsetMap, offsets: np.ndarray[tuple[int], np.dtype[np.int64]], start: Offset
+    offset_map: OffsetMap, offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
 ) -> None:
     """Set it to the last of these ascending offsets, unless that is below the dirty section."""
-    if len(offsets) and offsets[-1] >= start:
+    if len(offsets) and offsets[-1] >= offset_map.first_offset:
         offset_map.latest_offset = int(offsets[-1])

@@ -33,13 +33,12 @@ if TYPE_CHECKING:
 class Round:
     """The parameters of a round of cleaning. `upper_bound_offset` is the first uncleanable offset.
 
-    The first pass has verified the batches from `first_dirty_offset` to the end of the map.
+    The first pass has verified the batches of the map.
     """
 
     offset_map: OffsetMap
     now_ms: TimestampMs
     delete_retention_ms: int
-    first_dirty_offset: Offset
     upper_bound_offset: Offset
 
 
@@ -89,7 +88,7 @@ class GroupRewriter:
             transactions.add_aborted(
                 aborted_transactions(segments[first:], segment.base_offset, end_offset)
             )
-            for chunk in self._reader.chunks(segment, 0):
+            for chunk in self._reader.chunks(segment, 0, cleaning.offset_map.decide_batches):
                 filtered = _filter(chunk, cleaning, transactions, last_records, stats)
                 self._append(filtered, transactions)
         # The new segment keeps the time of the last old one: retention by time may depend on it.
@@ -136,6 +135,10 @@ def _filter(
     offset_map = cleaning.offset_map
 
     def choose(chunk: Chunk, places: PlaceTable, expiry_ms: Int64Array) -> int:
+        if offset_map.has_bits_for(chunk.batches):
+            return offset_map.choose_newest(
+                chunk.batches, places, now_ms=cleaning.now_ms, expiry_ms=expiry_ms
+            )
         hashes = offset_map.hash_keys(chunk.array, chunk.unpacked, chunk.batches, places)
         return offset_map.choose_records(
             chunk.batches, places, hashes, now_ms=cleaning.now_ms, expiry_ms=expiry_ms
@@ -151,7 +154,7 @@ def _filter(
         # As in Kafka 4.1 to 4.3; 4.4 asks for the high watermark (docs/decisions/0023).
         kept_when_empty=chunk.last_offsets + 1 == cleaning.upper_bound_offset,
         in_map=is_in_map,
-        is_verified=is_in_map & (chunk.batches["base_offset"] >= cleaning.first_dirty_offset),
+        is_verified=is_in_map & (chunk.batches["base_offset"] >= offset_map.first_offset),
     )
     done = filter_chunk(chunk, rules, transactions, choose)
     stats.invalid_messages_read += done.keyless_count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -15,8 +15,20 @@ from isotherm.record.control import ControlRecord, read_control_record
 from isotherm.types import Offset
 
 if TYPE_CHECKING:
-    from isotherm.record.batch_table import BatchTable, BoolArray, ByteArray, Int64Array
+    from collections.abc import Callable
+
+    from isotherm.record.batch_table import (
+        BatchTable,
+        BoolArray,
+        ByteArray,
+        Int8Array,
+        Int64Array,
+    )
     from isotherm.record.varint import ReadBuffer
+
+    DecideBatches: TypeAlias = Callable[[BatchTable], Int8Array]
+    """What stays of each batch, as far as it is known without its records: UNDECIDED, KEEPS_NONE or
+    KEEPS_ALL of isotherm.kernels.cleaner."""
 
 # Bounds the decompressed records in memory. A single batch may exceed it.
 DECODED_SIZE_MAX = 16 * 1024 * 1024
@@ -27,7 +39,8 @@ class Chunk:
     """Whole batches with decompressed records: rows of `batches` point into `data` or `unpacked`.
     The records of `read_packed_chunk` are not decompressed.
 
-    `records_count` keeps the original counts, since filtering sets some in `batches` to 0.
+    `records_count` keeps the original counts, since filtering sets some in `batches` to 0. Batches
+    whose fate in `fates` is decided are not decompressed.
     """
 
     data: ReadBuffer
@@ -35,6 +48,7 @@ class Chunk:
     batches: BatchTable
     records_count: Int64Array
     size: int
+    fates: Int8Array
 
     @property
     def array(self) -> ByteArray:
@@ -81,7 +95,7 @@ class Chunk:
             raise damaged(self.batches, int(disordered[0]), "batch begins before the last one ends")
 
 
-def read_chunk(data: ReadBuffer) -> Chunk | None:
+def read_chunk(data: ReadBuffer, decide: DecideBatches | None = None) -> Chunk | None:
     """Read whole batches from the start of a buffer, as many as may be decompressed at once.
 
     None if the first batch is not whole. Raises CorruptRecordError for a malformed batch.
@@ -89,11 +103,12 @@ def read_chunk(data: ReadBuffer) -> Chunk | None:
     batches, size = read_batch_table(data)
     if not len(batches):
         return None
-    unpacked, taken = unpack_records(data, batches, decoded_size_max=DECODED_SIZE_MAX)
+    fates = np.zeros(len(batches), dtype=np.int8) if decide is None else decide(batches)
+    unpacked, taken = _unpack_undecided(data, batches, fates)
     if taken < len(batches):
         size = int(batches["position"][taken])
-        batches = batches[:taken]
-    return Chunk(data, unpacked, batches, batches["records_count"].copy(), size)
+        batches, fates = batches[:taken], fates[:taken]
+    return Chunk(data, unpacked, batches, batches["records_count"].copy(), size, fates)
 
 
 def read_packed_chunk(data: ReadBuffer) -> Chunk | None:
@@ -101,4 +116,18 @@ def read_packed_chunk(data: ReadBuffer) -> Chunk | None:
     batches, size = read_batch_table(data)
     if not len(batches):
         return None
-    return Chunk(data, byte_array(b""), batches, batches["records_count"].copy(), size)
+    counts, fates = batches["records_count"].copy(), np.zeros(len(batches), dtype=np.int8)
+    return Chunk(data, byte_array(b""), batches, counts, size, fates)
+
+
+def _unpack_undecided(
+    data: ReadBuffer, batches: BatchTable, fates: Int8Array
+) -> tuple[ByteArray, int]:
+    """Decompress batches in place of their rows, and return how many rows fit the limit."""
+    rows = np.flatnonzero(fates == 0)
+    if len(rows) == len(batches):
+        return unpack_records(data, batches, decoded_size_max=DECODED_SIZE_MAX)
+    undecided = batches[rows]
+    unpacked, taken = unpack_records(data, undecided, decoded_size_max=DECODED_SIZE_MAX)
+    batches[rows] = undecided
+    return unpacked, len(batches) if taken == len(rows) else int(rows[taken])

@@ -83,10 +83,12 @@ def filter_chunk(
 ) -> FilteredChunk:
     """Filter the batches of a chunk. Raises CorruptRecordError for a damaged batch that would lose
     records."""
+    from isotherm.kernels.cleaner import KEEPS_ALL, UNDECIDED
+
     batches = chunk.batches
     choice = _choose_batches(chunk, rules, transactions)
-    # None of their records is kept, so none is located: only `chunk.records_count` has the counts.
-    batches["records_count"][choice.loses_all] = 0
+    # Their records need not be located: only `chunk.records_count` has the counts.
+    batches["records_count"][choice.loses_all | (chunk.fates != UNDECIDED)] = 0
     places = locate_records(chunk.data, chunk.unpacked, batches)
     keyless_count = choose(chunk, places, _expiry_ms(chunk))
     outcomes = decide_outcomes(
@@ -94,6 +96,7 @@ def filter_chunk(
         places,
         chunk.records_count,
         kept_when_empty=choice.kept_when_empty,
+        keeps_all=chunk.fates == KEEPS_ALL,
         gets_horizon=choice.gets_horizon,
         # Kafka requires only a tombstone. Outside the offset map, older records of its key are
         # still in the log, and a reader could meet them after the tombstone is gone.

@@ -4,6 +4,7 @@ wrote."""
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.errors import CorruptRecordError, LogCleaningAbortedError, LogDirFailedError
+from isotherm.log.cleaner import offset_map
 from isotherm.log.cleaner.choice import plan_log_to_clean
 from isotherm.log.cleaner.chunk_reader import ChunkReader
 from isotherm.log.cleaner.cleaner import Cleaner
@@ -532,6 +534,27 @@ def test_read_size_is_no_matter(open_log: OpenLog, tmp_path: Path) -> None:
         results.append((path.read_bytes(), [*map(tuple, log.records())]))
         assert read_records(path.read_bytes(), 0, next(log.batches()).header)
     assert all(result == results[0] for result in results)
+
+
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4])
+def test_bits_are_no_matter(
+    codec: CompressionType, open_log: OpenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bits decide batches without their records. Without bits, keys decide each record."""
+    contents = []
+    for share in (offset_map.BITS_SHARE, 0):
+        monkeypatch.setattr(offset_map, "BITS_SHARE", share)
+        log, rng = open_log(), random.Random(5)
+        for _ in range(150):
+            keys = rng.choice([range(3), range(20), range(100, 1000)])
+            batch = [(f"k{key}", rng.choice(["v", "v", None])) for key in rng.sample(keys, 3)]
+            log.append(*batch, compression=codec)
+        cleaned = roll_and_clean(log, 0)
+        paths = sorted(path for path in (tmp_path / "topic-0").glob("*.log"))
+        contents.append((cleaned, [path.read_bytes() for path in paths]))
+        log.log.close()
+        shutil.rmtree(tmp_path / "topic-0")
+    assert contents[0] == contents[1]
 
 
 def test_batch_below_the_one_before_it_is_found_across_reads(log: CompactedLog) -> None:

@@ -41,14 +41,20 @@ def encoded(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def new_map(slots: int, load_factor: float = 1.0, records_max: int = 10**6) -> OffsetMap:
-    return OffsetMap(24 * slots + 23, load_factor, random.Random(1), records_max=records_max)
+def new_map(
+    slots: int, load_factor: float = 1.0, *, first_offset: int = 0, offsets: int = 10**6
+) -> OffsetMap:
+    return OffsetMap(
+        *(24 * slots + 23, load_factor, random.Random(1)),
+        first_offset=first_offset,
+        end_offset=first_offset + offsets,
+    )
 
 
-def put(offset_map: OffsetMap, *keys: str | None, base_offset: int = 0, start: int = 0) -> int:
+def put(offset_map: OffsetMap, *keys: str | None, base_offset: int = 0) -> int:
     data, batches, places = placed(*((key, "v") for key in keys), base_offset=base_offset)
     hashes = offset_map.hash_keys(data, byte_array(b""), batches, places)
-    return offset_map.put(places, hashes, start)
+    return offset_map.put(places, hashes)
 
 
 def chosen(
@@ -97,8 +103,8 @@ def test_newest_offset_of_each_key_counts() -> None:
 
 
 def test_records_below_the_start_are_not_taken_in() -> None:
-    offset_map = new_map(100)
-    put(offset_map, "a", "b", "c", base_offset=7, start=8)
+    offset_map = new_map(100, first_offset=8)
+    put(offset_map, "a", "b", "c", base_offset=7)
     assert offset_map.entry_count == 2
 
 
@@ -152,17 +158,122 @@ def test_random_keys_are_found_as_a_dict_finds_them() -> None:
 
 
 def test_memory_is_no_more_than_the_records_need() -> None:
-    assert new_map(10**6, records_max=10)._slots.nbytes == 2 * 10 * 24
-    assert new_map(1000, records_max=10**9)._slots.nbytes == 24_000
+    assert new_map(10**6, offsets=10)._slots.nbytes == 2 * 10 * 24
+    assert new_map(1000, offsets=10**9)._slots.nbytes == 24_000
 
 
 def test_map_of_no_records_is_searched_and_takes_one() -> None:
-    offset_map = new_map(10, records_max=0)
+    offset_map = new_map(10, offsets=0)
     assert chosen(offset_map, ("a", "1"), latest=9) == ([0], 0)
     assert put(offset_map, "a") == -1
 
 
 def test_memory_is_bounded_as_in_kafka() -> None:
     """Kafka's map is a ByteBuffer, of at most 2^31 - 1 bytes."""
-    offset_map = OffsetMap(2**40, 1.0, random.Random(1), records_max=1)
+    offset_map = OffsetMap(2**40, 1.0, random.Random(1), first_offset=0, end_offset=1)
     assert offset_map.entry_count_max == (2**31 - 1) // 24
+
+
+class Section:
+    """Random batches of few keys, some records without key or value, and what a dict says of them:
+    the oracle of the bits."""
+
+    def __init__(self, seed: int, offset_map: OffsetMap) -> None:
+        rng = random.Random(seed)
+        self.records: dict[int, tuple[str | None, str | None]] = {}
+        self.batches: list[tuple[int, int]] = []
+        offset = offset_map.first_offset
+        for _ in range(200):
+            offset += rng.choice([0, 0, 1, 70])
+            keys = rng.choice(["ab", "abcdefghijkl", "mnopqrstuvwxyz"])
+            records = [
+                (None if rng.random() < 0.02 else rng.choice(keys) + str(rng.randrange(9)), "v")
+                for _ in range(rng.choice([1, 2, 5, 80]))
+            ]
+            records = [(key, None if rng.random() < 0.02 else value) for key, value in records]
+            data, batches, places = placed(*records, base_offset=offset)
+            hashes = offset_map.hash_keys(data, byte_array(b""), batches, places)
+            assert offset_map.put(places, hashes) == -1
+            self.batches.append((offset, len(records)))
+            self.records |= {offset + index: record for index, record in enumerate(records)}
+            offset += len(records)
+        offset_map.latest_offset = offset - 1
+        last = {key: offset for offset, (key, _) in self.records.items() if key is not None}
+        self.newest = set(last.values())
+        self.special = {offset for offset, record in self.records.items() if None in record}
+
+    def placed(self, batch: tuple[int, int]) -> tuple:
+        base_offset, count = batch
+        records = [self.records[base_offset + index] for index in range(count)]
+        return placed(*records, base_offset=base_offset)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bits_choose_the_newest_records_and_tell_batches_that_lose_all_or_none(seed: int) -> None:
+    offset_map = new_map(3000, first_offset=1000 + seed, offsets=20_000)
+    section = Section(seed, offset_map)
+    fates_seen = set()
+    for batch in section.batches:
+        _, batches, places = section.placed(batch)
+        offsets = set(range(batch[0], sum(batch)))
+        newest = offsets & section.newest
+        assert offset_map.has_bits_for(batches)
+        keyless = offset_map.choose_newest(batches, places, now_ms=0, expiry_ms=np.array([1]))
+        assert set(places["offset"][places["is_kept"] != 0].tolist()) == newest
+        assert keyless == sum(section.records[offset][0] is None for offset in offsets)
+        expected = cleaner.KEEPS_ALL if newest == offsets else cleaner.UNDECIDED
+        expected = expected if newest else cleaner.KEEPS_NONE
+        expected = cleaner.UNDECIDED if offsets & section.special else expected
+        assert offset_map.decide_batches(batches).tolist() == [expected]
+        fates_seen.add(expected)
+        # A record with the same offset as the end of the section is not known.
+        offset_map.latest_offset, latest = batch[0] - 1, offset_map.latest_offset
+        assert offset_map.decide_batches(batches).tolist() == [cleaner.UNDECIDED]
+        offset_map.latest_offset = latest
+    assert fates_seen == {cleaner.KEEPS_ALL, cleaner.KEEPS_NONE, cleaner.UNDECIDED}
+
+
+def test_tombstone_that_the_bits_keep_goes_from_its_expiry_on() -> None:
+    offset_map = new_map(100, offsets=1000)
+    _, batches, places = placed(("a", "1"), ("a", None))
+    hashes = np.zeros(4, dtype=np.uint64)
+    offset_map.put(places, hashes)
+    offset_map.latest_offset = 1
+    for expiry_ms, kept in ((101, [0, 1]), (100, [0, 0])):
+        offset_map.choose_newest(batches, places, now_ms=100, expiry_ms=np.array([expiry_ms]))
+        assert places["is_kept"].tolist() == kept
+
+
+@pytest.mark.parametrize("flag", [0x10, 0x20, 0x40], ids=["transactional", "control", "horizon"])
+def test_bits_decide_no_batch_of_which_more_must_be_known(flag: int) -> None:
+    offset_map = new_map(100, offsets=1000)
+    put(offset_map, "a", "b")
+    offset_map.latest_offset = 1
+    _, batches, _ = placed(("a", "1"), ("b", "1"))
+    assert offset_map.decide_batches(batches).tolist() == [cleaner.KEEPS_ALL]
+    batches["attributes"] |= flag
+    assert offset_map.decide_batches(batches).tolist() == [cleaner.UNDECIDED]
+    assert offset_map.has_bits_for(batches) == (flag == 0x40)
+
+
+def test_there_are_no_bits_below_the_section_nor_beyond_their_share_of_memory() -> None:
+    _, batches, _ = placed(("a", "1"), base_offset=7)
+    assert new_map(100, first_offset=7).has_bits_for(batches) is False, "a million offsets"
+    assert new_map(100, first_offset=7, offsets=1000).has_bits_for(batches)
+    assert new_map(100, first_offset=8, offsets=1000).has_bits_for(batches) is False
+
+
+@pytest.mark.parametrize("offsets", [(5, 5), (6, 5), (5, 64)], ids=["twice", "falling", "beyond"])
+def test_offsets_that_bits_cannot_stand_for_leave_the_choice_to_the_keys(
+    offsets: tuple[int, int],
+) -> None:
+    offset_map = new_map(100, offsets=60)
+    data, batches, places = placed(("a", "1"), ("b", "1"))
+    places["offset"] = offsets
+    hashes = offset_map.hash_keys(data, byte_array(b""), batches, places)
+    assert offset_map.put(places, hashes) == -1
+    offset_map.latest_offset = max(offsets)
+    assert not offset_map.has_bits_for(batches)
+    assert offset_map.decide_batches(batches).tolist() == [cleaner.UNDECIDED]
+    offset_map.choose_records(batches, places, hashes, now_ms=0, expiry_ms=np.array([1]))
+    assert places["is_kept"].tolist() == [1, 1]
