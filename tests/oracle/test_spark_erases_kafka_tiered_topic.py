@@ -48,7 +48,7 @@ def test_copy_of_a_kafka_tiered_topic_lacks_the_selected_keys_alone(
     plan = read_erasure_plan(options, settings, selector)
     matches = find_matches(spark, plan, selector, settings)
     certificate, _ = erase(spark, plan, matches, selector, settings)
-    matches.records.unpersist()
+    matches.unpersist()
     certificate = prove(spark, options, settings, selector, certificate, 6)
 
     frame = (

@@ -248,7 +248,9 @@ def _plan_or_run(
                     spark, plan, matches, selector, settings, show_step, opened
                 )
             else:
-                offsets = erased_offsets(matches.records, plan.pieces) if opened else {}
+                offsets = (
+                    erased_offsets(matches.selection, matches.counts, plan.pieces) if opened else {}
+                )
                 rows = count_rows(spark, opened, offsets)
         matches.unpersist()
         if not request.run:

@@ -38,10 +38,9 @@ from isotherm.spark.jobs.rewrite_tasks import (
     StagedPiece,
     Stager,
     TaskSettings,
+    map_pieces,
     offset_tasks,
     offsets_of_pieces,
-    piece_numbers,
-    piece_tasks,
     staged_pieces,
 )
 from isotherm.spark.task_folder import task_folder
@@ -73,22 +72,20 @@ def newest_of_all(
     """
     if not pieces:
         return spark.createDataFrame([], _KEYS)
-    by_number = {piece.number: piece for piece in pieces}
     partitions = sorted({piece.segment.topic_id_partition for piece in pieces}, key=str)
     owners = {partition: number for number, partition in enumerate(partitions)}
 
-    def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def scan(of_task: Iterator[Piece]) -> Iterator[pa.RecordBatch]:
         storage = storage_of_job(settings.source)
-        for number in piece_numbers(batches):
-            piece = by_number[number]
+        for piece in of_task:
             transactions = OpenTransactions()
             tables = newest_places(storage, piece, settings.rules.fetch_bytes, transactions)
             for table in tables:
                 yield from _owned(table, owners[piece.segment.topic_id_partition])
             # In the same rows as the keys: one read of a segment gives both.
-            yield from _owned(_transactions_table(transactions), _producers_of(number))
+            yield from _owned(_transactions_table(transactions), _producers_of(piece.number))
 
-    keys = piece_tasks(spark, pieces).mapInArrow(scan, _KEYS)
+    keys = map_pieces(spark, pieces, scan, _KEYS)
     newest = keys.groupBy("owner", "key").agg(sql.max("place").alias("place"))
     is_record = sql.col("owner") >= 0
     return newest.select(

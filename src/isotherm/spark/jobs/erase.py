@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
@@ -39,9 +40,9 @@ from isotherm.spark.jobs.erase_leftovers import unread_segments
 from isotherm.spark.jobs.erase_plan import ErasurePlan, read_erasure_plan
 from isotherm.spark.jobs.erase_selection import (
     ScanSettings,
+    Selection,
     Selector,
     UndecodedValues,
-    counts_of_pieces,
     select_records,
 )
 from isotherm.spark.jobs.erase_tables import (
@@ -69,6 +70,7 @@ from isotherm.spark.jobs.rewrite_tasks import (
     StagedPiece,
     Stager,
     TaskSettings,
+    map_pieces,
     offset_tasks,
     offsets_of_pieces,
     open_journals,
@@ -80,12 +82,16 @@ from isotherm.spark.task_folder import task_folder
 from isotherm.types import TimestampMs, TopicIdPartition, uuid_to_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
+    from isotherm.record.batch_table import Int64Array
     from isotherm.remote.rewriting.pieces import Piece
 
 _INDEX_GETS = 5
 """GETs for one segment: its indexes, while it is planned and written, and its manifest."""
+OFFSETS_WITH_TASKS_MAX = 100_000
+"""The most records whose offsets every task of the second pass gets, 8 bytes each. Those of more
+are shuffled to the tasks of their pieces."""
 _STAGING_PUTS = 4
 """PUTs for one new segment: its announcement, log, indexes and manifest."""
 
@@ -134,22 +140,16 @@ def settings_of(
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The matching records, and their number in each piece that has some. `selected` is that of
-    `select_records`, persisted. `undecoded` has the values that `value_type` cannot hold, by
-    piece."""
+    """The matching records, and their number in each piece that has some. `undecoded` has the
+    values that `value_type` cannot hold, by piece."""
 
-    selected: DataFrame
+    selection: Selection
     counts: Mapping[int, int]
     undecoded: Mapping[int, UndecodedValues] = field(default_factory=dict)
     value_type: ValueType = None
 
-    @property
-    def records(self) -> DataFrame:
-        """The columns `piece` and `relative` of the matching records."""
-        return self.selected.where("NOT is_dead").select("piece", "relative")
-
     def unpersist(self) -> None:
-        self.selected.unpersist()
+        self.selection.unpersist()
 
     def matching(self, pieces: Sequence[Piece]) -> list[Piece]:
         return [piece for piece in pieces if self.counts.get(piece.number)]
@@ -256,8 +256,8 @@ def find_matches(
                 spark, pieces, selector.value_format, settings.source, settings.fetch_bytes
             ),
         )
-    records = select_records(spark, plan.pieces, selector, scan)
-    return Matches(records, *counts_of_pieces(records), selector.value_type)
+    selection = select_records(spark, plan.pieces, selector, scan)
+    return Matches(selection, *selection.counts_of_pieces(), selector.value_type)
 
 
 def _worked_on(plan: ErasurePlan, matches: Matches, settings: ErasureSettings) -> list[Piece]:
@@ -289,7 +289,7 @@ def erase(
     run = new_run() if earlier is None else earlier.run
     erased_tables: Sequence[ErasedTable] = ()
     if tables:
-        offsets = erased_offsets(matches.records, plan.pieces)
+        offsets = erased_offsets(matches.selection, matches.counts, plan.pieces)
         before: ErasedOffsets = {} if earlier is None else _get_offsets(settings, run)
         _put_offsets(settings, run, joined_offsets(before, offsets))
         erased_tables = erase_rows(spark, tables, offsets, run, progress)
@@ -300,7 +300,7 @@ def erase(
     if worked_on:
         progress(f"writing {len(worked_on)} segments again")
         started = begin_journals(journals, run, worked_on, settings)
-        staged = _stage_all(spark, worked_on, matches.records, run, settings)
+        staged = _stage_all(spark, worked_on, matches, run, settings)
     certificate = replace(
         _certificate(run, plan, matches, selector, settings, staged),
         tables=tuple(erased_tables),
@@ -318,33 +318,56 @@ def erase(
 def _stage_all(
     spark: SparkSession,
     pieces: Sequence[Piece],
-    records: DataFrame,
+    matches: Matches,
     run: str,
     settings: ErasureSettings,
 ) -> list[StagedPiece]:
-    rules = settings.rules
-    tasks = TaskSettings(
-        run=run,
-        source=settings.source,
-        target=settings.written,
-        rules=rules,
-        in_place=settings.in_place,
+    rewrite = _Rewrite(
+        TaskSettings(
+            run=run,
+            source=settings.source,
+            target=settings.written,
+            rules=settings.rules,
+            in_place=settings.in_place,
+        ),
+        settings.rules,
     )
-    by_number = {piece.number: piece for piece in pieces}
+    if sum(matches.counts.values()) <= OFFSETS_WITH_TASKS_MAX:
+        offsets, none = matches.selection.offsets_of_pieces(), np.array([], dtype=np.int64)
 
-    def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        stager = Stager(tasks)
-        for number, offsets in offsets_of_pieces(batches):
-            piece = by_number[number]
+        def of_task(own: Iterator[Piece]) -> Iterator[pa.RecordBatch]:
+            return rewrite((piece, offsets.get(piece.number, none)) for piece in own)
+
+        staged = map_pieces(spark, pieces, of_task, STAGED_COLUMNS)
+    else:
+        by_number = {piece.number: piece for piece in pieces}
+
+        def of_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return rewrite(
+                (by_number[number], relative) for number, relative in offsets_of_pieces(batches)
+            )
+
+        rows = offset_tasks(spark, pieces, matches.selection.records)
+        staged = rows.mapInArrow(of_rows, STAGED_COLUMNS)
+    return staged_pieces(pieces, staged.collect())
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewrite:
+    """Writes and stages pieces without the records at some offsets, in a task."""
+
+    tasks: TaskSettings
+    rules: ErasureRules
+
+    def __call__(self, pieces: Iterator[tuple[Piece, Int64Array]]) -> Iterator[pa.RecordBatch]:
+        stager = Stager(self.tasks)
+        for piece, offsets in pieces:
             with task_folder("isotherm-erase-") as folder:
                 rewritten = erase_piece(
-                    stager.source, piece, offsets, rules, stager.new_id(piece), folder
+                    stager.source, piece, offsets, self.rules, stager.new_id(piece), folder
                 )
                 row = stager.stage(piece, rewritten)
             yield row
-
-    rows = offset_tasks(spark, pieces, records).mapInArrow(rewrite, STAGED_COLUMNS).collect()
-    return staged_pieces(pieces, rows)
 
 
 def report(
@@ -464,8 +487,8 @@ def prove(
         fields=settings.fields,
     )
     selector = as_before(selector, certificate)
-    records = select_records(spark, below, selector, scan)
-    matches = Matches(records, *counts_of_pieces(records))
+    selection = select_records(spark, below, selector, scan)
+    matches = Matches(selection, *selection.counts_of_pieces())
     matches.unpersist()
     left = {
         partition: matches.count(

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -42,7 +43,7 @@ from isotherm.spark.jobs.erase_values import (
     decoded_values,
     piece_columns,
 )
-from isotherm.spark.jobs.rewrite_tasks import piece_numbers, piece_tasks
+from isotherm.spark.jobs.rewrite_tasks import map_pieces
 from isotherm.spark.numbered_tasks import spark_schema
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.row_schema import COLUMN_TYPES, arrow_schema, schema_of
@@ -66,7 +67,14 @@ _PIECE = "_piece"
 _IS_OPEN = "_is_open"
 _IS_DEAD = "_is_dead"
 _BYTES = "_bytes"
-_SELECTED = "piece int, relative long, is_dead boolean"
+_SELECTED = "piece int, is_dead boolean, records long, first long, offsets binary"
+_SELECTED_FIELDS: dict[str, pa.DataType] = {
+    "piece": pa.int32(),
+    "is_dead": pa.bool_(),
+    "records": pa.int64(),
+    "first": pa.int64(),
+    "offsets": pa.binary(),
+}
 # Functions whose result is another one at another time. Spark counts them as deterministic, because
 # they are constant within a query. The proof is another query.
 _OF_THE_TIME = re.compile(
@@ -236,41 +244,99 @@ def _columns_read(spark: SparkSession, selector: Selector, settings: ScanSetting
     return _Columns(rows, StructType([*fields, *more]), decoded)
 
 
+class Selection(NamedTuple):
+    """The selected records of some pieces. A row of `rows` has some of one piece: their number, the
+    first offset, and the offsets, 64-bit integers in the machine's order of bytes, all from the
+    piece's start. With `is_dead` they do not match: their values cannot be decoded.
+
+    `rows` are lazy and persisted: they run at the first action. They are few if there is none but
+    for what was read at once.
+    """
+
+    rows: DataFrame
+    are_few: bool
+
+    def counts_of_pieces(self) -> tuple[dict[int, int], dict[int, UndecodedValues]]:
+        """The number of selected records of each piece that has some, and of values that cannot be
+        decoded. There `first` is from the piece's start."""
+        rows = self.rows.select("piece", "is_dead", "records", "first")
+        if not self.are_few:
+            rows = rows.groupBy("piece", "is_dead").agg(
+                sql.sum("records").alias("records"), sql.min("first").alias("first")
+            )
+        counts: dict[int, int] = {}
+        undecoded: dict[int, UndecodedValues] = {}
+        for row in rows.toArrow().to_pylist():
+            piece, records, first = row["piece"], row["records"], row["first"]
+            if not row["is_dead"]:
+                counts[piece] = counts.get(piece, 0) + records
+                continue
+            before = undecoded.get(piece, UndecodedValues(0, first))
+            undecoded[piece] = UndecodedValues(before.count + records, min(before.first, first))
+        return counts, undecoded
+
+    @property
+    def offsets(self) -> DataFrame:
+        """The columns `piece` and `offsets` of the records that match."""
+        return self.rows.where("NOT is_dead").select("piece", "offsets")
+
+    def offsets_of_pieces(self) -> dict[int, Int64Array]:
+        """The offsets of the records that match, sorted. The caller has counted them."""
+        parts: dict[int, list[Int64Array]] = {}
+        for row in self.offsets.toArrow().to_pylist():
+            parts.setdefault(row["piece"], []).append(np.frombuffer(row["offsets"], np.int64))
+        return {piece: np.sort(np.concatenate(offsets)) for piece, offsets in parts.items()}
+
+    @property
+    def records(self) -> DataFrame:
+        """A row for each record that matches: `piece`, and `relative`, its offset."""
+        return self.offsets.mapInArrow(_records, "piece int, relative long")
+
+    def unpersist(self) -> None:
+        self.rows.unpersist()
+
+
+def _records(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for row in batch.to_pylist():
+            relative = np.frombuffer(row["offsets"], np.int64)
+            piece = np.full(len(relative), row["piece"], np.int32)
+            yield pa.RecordBatch.from_pydict({"piece": piece, "relative": relative})
+
+
 def select_records(
     spark: SparkSession, pieces: Sequence[Piece], selector: Selector, settings: ScanSettings
-) -> DataFrame:
-    """The selected records: `piece`, and `relative`, the offset from the piece's start. With
-    `is_dead` a record does not match: its value cannot be decoded. Lazy and persisted: it runs at
-    the first action.
+) -> Selection:
+    """The selected records.
 
     Reads each piece once. A task raises CorruptObjectError for damage, and PolicyViolationError for
     a value that is to be redacted and is not JSON.
     """
     pieces = [piece for piece in pieces if selector.may_match(piece)]
     if not pieces:
-        return spark.createDataFrame([], _SELECTED)
+        return Selection(spark.createDataFrame([], _SELECTED), are_few=True)
     read = _columns_read(spark, selector, settings)
     keys = selector.keys
     looked_up: ArrowArray | None = None
     if keys is not None and len(keys) <= KEYS_IN_WORKERS_MAX:
         looked_up, keys = pa.array(keys, pa.binary()), None
     schema = arrow_schema(read.schema)
-    scan = _Scan(pieces, settings, read.rows, schema, read.decoded, looked_up)
+    scan = _Scan(settings, read.rows, schema, read.decoded, looked_up)
     select = _Selected.of(pieces, settings)
-    tasks = piece_tasks(spark, pieces)
     conditions = list(_conditions(selector))
     if selector.where is None and keys is None and not conditions:
         # Nothing is Spark's to compute, so no second worker gets the records from the JVM.
-        selected = tasks.mapInArrow(lambda batches: select(scan(batches)), _SELECTED)
-        return selected.persist(StorageLevel.DISK_ONLY)
-    records = tasks.mapInArrow(scan, read.schema)
+        selected = map_pieces(spark, pieces, lambda of_task: select(scan(of_task)), _SELECTED)
+        return Selection(selected.persist(StorageLevel.DISK_ONLY), are_few=True)
+    records = map_pieces(spark, pieces, scan, read.schema)
     for condition in conditions:
         records = records.where(condition)
     if selector.where is not None:
         records = records.where(sql.col(_IS_DEAD) | sql.expr(selector.where))
     if keys is not None:
         records = records.join(keys_frame(spark, list(keys)), "key", "left_semi")
-    return records.mapInArrow(select, _SELECTED).persist(StorageLevel.DISK_ONLY)
+    selected = records.mapInArrow(select, _SELECTED).persist(StorageLevel.DISK_ONLY)
+    return Selection(selected, are_few=False)
 
 
 def _conditions(selector: Selector) -> Iterator[Column]:
@@ -285,40 +351,22 @@ def _conditions(selector: Selector) -> Iterator[Column]:
         yield sql.col("timestamp") < sql.timestamp_millis(sql.lit(selector.end_ms))
 
 
-def counts_of_pieces(selected: DataFrame) -> tuple[dict[int, int], dict[int, UndecodedValues]]:
-    """The number of selected records of each piece that has some, and of values that cannot be
-    decoded. There `first` is from the piece's start."""
-    rows = selected.groupBy("piece", "is_dead").agg(
-        sql.count("*").alias("records"), sql.min("relative").alias("first")
-    )
-    counts, undecoded = {}, {}
-    for row in rows.collect():
-        if row.is_dead:
-            undecoded[row.piece] = UndecodedValues(row.records, row.first)
-        else:
-            counts[row.piece] = row.records
-    return counts, undecoded
-
-
 @dataclass(frozen=True, slots=True)
 class _Scan:
     """Reads pieces in a task. `rows` are the source's columns, `schema` has those of the job
     too."""
 
-    pieces: Sequence[Piece]
     settings: ScanSettings
     rows: pa.Schema
     schema: pa.Schema
     decoded: DecodedAs | None
     keys: ArrowArray | None
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, pieces: Iterator[Piece]) -> Iterator[pa.RecordBatch]:
         storage = storage_of_job(self.settings.source)
-        by_number = {piece.number: piece for piece in self.pieces}
         names = decoded_columns(self.rows) | self._looked_at()
         decoder = None if self.decoded is None else self.decoded.decoder()
-        for number in piece_numbers(batches):
-            piece = by_number[number]
+        for piece in pieces:
             for columns in piece_columns(storage, piece, self.settings.fetch_bytes, names):
                 batch = self._batch(piece, columns, decoder)
                 if batch.num_rows:
@@ -363,7 +411,7 @@ class _Scan:
 
 @dataclass(frozen=True, slots=True)
 class _Selected:
-    """Turns selected records into rows of `_SELECTED`, in a task."""
+    """Packs selected records into rows of `_SELECTED`, in a task."""
 
     numbers: Int64Array
     starts: Int64Array
@@ -387,15 +435,24 @@ class _Selected:
             offsets = batch["offset"].to_numpy(zero_copy_only=False)
             if self.settings.keeps_tombstones:
                 self._refuse_tombstones(batch, pieces, offsets)
-            rows = np.searchsorted(self.numbers, pieces)
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array(pieces, pa.int32()),
-                    pa.array(offsets - self.starts[rows], pa.int64()),
-                    batch[_IS_DEAD],
-                ],
-                names=["piece", "relative", "is_dead"],
-            )
+            relative = offsets - self.starts[np.searchsorted(self.numbers, pieces)]
+            is_dead = batch[_IS_DEAD].to_numpy(zero_copy_only=False)
+            rows = []
+            order = np.lexsort((relative, is_dead, pieces))
+            steps = (np.diff(pieces[order]) != 0) | (np.diff(is_dead[order]) != 0)
+            cuts = [0, *(np.flatnonzero(steps) + 1).tolist(), len(order)]
+            for start, end in pairwise(cuts if len(order) else ()):
+                mine = order[start:end]
+                rows.append(
+                    {
+                        "piece": int(pieces[mine[0]]),
+                        "is_dead": bool(is_dead[mine[0]]),
+                        "records": len(mine),
+                        "first": int(relative[mine[0]]),
+                        "offsets": relative[mine].tobytes(),
+                    }
+                )
+            yield pa.RecordBatch.from_pylist(rows, schema=pa.schema(_SELECTED_FIELDS))
 
     @property
     def _redacts(self) -> bool:

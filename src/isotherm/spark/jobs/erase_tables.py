@@ -34,10 +34,11 @@ from isotherm.spark.task_folder import task_folder
 from isotherm.types import TopicIdPartition, uuid_from_text, uuid_to_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from isotherm.record.batch_table import Int64Array
     from isotherm.remote.rewriting.pieces import Piece
+    from isotherm.spark.jobs.erase_selection import Selection
 
 TABLE_RECORDS_MAX = 20_000_000
 """The most erased records whose rows are looked for. Each task has their offsets in memory, 8 bytes
@@ -103,20 +104,19 @@ def open_tables(
     return opened
 
 
-def erased_offsets(records: DataFrame, pieces: Sequence[Piece]) -> ErasedOffsets:
-    """The offsets of selected records, which are rows of `select_records`. Raises
+def erased_offsets(
+    selection: Selection, counts: Mapping[int, int], pieces: Sequence[Piece]
+) -> ErasedOffsets:
+    """The offsets of selected records, of which each piece has some number. Raises
     PolicyViolationError above TABLE_RECORDS_MAX."""
-    _check_count(records.count())
-    rows = records.toArrow()
-    numbers = rows.column("piece").to_numpy()
-    relative = rows.column("relative").to_numpy()
-    found: dict[TopicIdPartition, list[Int64Array]] = {}
-    by_number = {piece.number: piece for piece in pieces}
-    for number in np.unique(numbers).tolist():
-        piece = by_number[number]
-        offsets = relative[numbers == number] + piece.start_offset
-        found.setdefault(piece.segment.topic_id_partition, []).append(offsets)
-    return {owner: np.sort(np.concatenate(parts)) for owner, parts in found.items()}
+    _check_count(sum(counts.values()))
+    relative = selection.offsets_of_pieces()
+    selected: dict[TopicIdPartition, list[Int64Array]] = {}
+    for piece in pieces:
+        if piece.number in relative:
+            offsets = relative[piece.number] + piece.start_offset
+            selected.setdefault(piece.segment.topic_id_partition, []).append(offsets)
+    return {owner: np.sort(np.concatenate(parts)) for owner, parts in selected.items()}
 
 
 def joined_offsets(earlier: ErasedOffsets, later: ErasedOffsets) -> ErasedOffsets:

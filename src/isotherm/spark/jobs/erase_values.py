@@ -8,7 +8,7 @@ would, and the certificate keeps it.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from isotherm.record.columns import decode_columns
 from isotherm.remote.rewriting.pieces import Piece, located, read_chunks
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.arrow_rows import ArrowArray, decoded_columns, record_batch
-from isotherm.spark.jobs.rewrite_tasks import piece_numbers, piece_tasks
+from isotherm.spark.jobs.rewrite_tasks import map_pieces
 from isotherm.spark.numbered_tasks import spark_schema
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.row_schema import arrow_schema, schema_of
@@ -102,10 +102,9 @@ def find_value_type(
         return kind
     names = source_columns(value_format)
     rows = arrow_schema(schema_of([name for name in ("value", "headers") if name in names]))
-    by_number = {piece.number: piece for piece in pieces}
     while True:
-        find = _FindType(by_number, value_format, source, fetch_bytes, rows, kind)
-        found = piece_tasks(spark, pieces).mapInArrow(find, spark_schema(_FOUND)).collect()
+        find = _FindType(value_format, source, fetch_bytes, rows, kind)
+        found = map_pieces(spark, pieces, find, spark_schema(_FOUND)).collect()
         before: ValueType = kind
         for row in sorted(found, key=lambda row: row.piece):
             kind = merged(kind, None if row.type is None else _decoded(bytes(row.type)))
@@ -118,23 +117,21 @@ def find_value_type(
 class _FindType:
     """Finds the type in a task, from `kind` on. Yields one row of _FOUND."""
 
-    pieces: Mapping[int, Piece]
     value_format: ValueFormat
     source: ObjectStoreSettings | SourceOptions
     fetch_bytes: int
     rows: pa.Schema
     kind: ValueType
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, pieces: Iterator[Piece]) -> Iterator[pa.RecordBatch]:
         types: DecodedTypes = KeyValue(pa.binary(), self.kind)
         fixed: DecodedTypes = KeyValue(pa.binary(), None)
         decoder = decoders_of(KeyValue(RAW_FORMAT, self.value_format), fixed, types).value
         storage = storage_of_job(self.source)
         columns = decoded_columns(self.rows)
         first, is_complete = None, True
-        for number in piece_numbers(batches):
-            first = number if first is None else first
-            piece = self.pieces[number]
+        for piece in pieces:
+            first = piece.number if first is None else first
             owner = piece.segment.topic_id_partition.topic_partition
             for part in piece_columns(storage, piece, self.fetch_bytes, columns):
                 batch = record_batch(part, owner, self.rows)

@@ -1,19 +1,19 @@
 """The tasks of a job that writes segments again, and stages them in the bucket (compact, erase).
 
 A job finds in its first pass which records of each piece it acts on. The second pass brings their
-offsets to the pieces that contain them, by a shuffle of 12 bytes for each record. Each piece is
-rewritten and staged in one task, which has in memory the offsets of one piece (8 bytes each) and a
-few reads. It writes to its local disk.
+offsets to the pieces that contain them, by a shuffle of 12 bytes for each record, or with the tasks
+if they are few. Each piece is rewritten and staged in one task, which has in memory the offsets of
+one piece (8 bytes each) and a few reads. It writes to its local disk.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +34,11 @@ from isotherm.spark.tier.storage import storage_of_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.types import StructType
 
     from isotherm.record.batch_table import Int64Array
+
+    PieceFunction: TypeAlias = Callable[[Iterator[Piece]], Iterator[pa.RecordBatch]]
 
 # Approximate bytes of segments in a task. A larger segment has a task of its own.
 TARGET_TASK_BYTES = 256 * 1024 * 1024
@@ -142,17 +145,21 @@ def open_journals(settings: ObjectStoreSettings) -> RewriteJournals:
     return RewriteJournals(client, settings.create_layout().root_directory)
 
 
-def piece_tasks(spark: SparkSession, pieces: Sequence[Piece]) -> DataFrame:
-    """The numbers of the pieces as column `piece`, in one partition for each task."""
-    tasks = _task_of_pieces(spark, pieces)
-    numbered = _numbered(spark, tasks)
-    return by_task(numbered, max(tasks.values()) + 1).select("piece")
+def map_pieces(
+    spark: SparkSession, pieces: Sequence[Piece], work: PieceFunction, schema: str | StructType
+) -> DataFrame:
+    """The batches of `work`, which gets the pieces of one task after the other."""
+    tasks: dict[int, list[Piece]] = {}
+    task_of = _task_of_pieces(spark, pieces)
+    for piece in pieces:
+        tasks.setdefault(task_of[piece.number], []).append(piece)
 
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        numbers = (number for batch in batches for number in batch.column(0).to_numpy().tolist())
+        return work(piece for number in numbers for piece in tasks[number])
 
-def piece_numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
-    """The numbers in the rows of `piece_tasks`, in a task."""
-    for batch in batches:
-        yield from batch["piece"].to_numpy(zero_copy_only=False).tolist()
+    # A number in each partition: the function brings the pieces, so nothing needs a shuffle.
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, schema)
 
 
 def offset_tasks(spark: SparkSession, pieces: Sequence[Piece], offsets: DataFrame) -> DataFrame:

@@ -61,13 +61,51 @@ def test_tombstone_of_a_compacted_topic_is_refused_by_its_offset(
         ),
     )
     (rows,) = select(iter([selected([True, True])]))
-    assert rows["relative"].to_pylist() == [0, 1]
+    assert rows.to_pylist() == [row_of(0, 1)]
     rows_of_tombstone = select(iter([selected([True, False])]))
     if keeps_tombstones:
         with pytest.raises(PolicyViolationError, match=r"would come back .*users-0 offset=41 "):
             list(rows_of_tombstone)
     else:
-        assert next(rows_of_tombstone)["relative"].to_pylist() == [0, 1]
+        assert next(rows_of_tombstone).to_pylist() == [row_of(0, 1)]
+
+
+def row_of(*offsets: int, piece: int = 3, is_dead: bool = False) -> dict[str, object]:
+    return {
+        "piece": piece,
+        "is_dead": is_dead,
+        "records": len(offsets),
+        "first": offsets[0],
+        "offsets": np.array(offsets, np.int64).tobytes(),
+    }
+
+
+def test_selected_records_become_a_row_for_each_piece(tmp_path: Path) -> None:
+    select = _Selected(
+        np.array([3, 5], np.int64),
+        np.array([40, 90], np.int64),
+        {3: str(USERS), 5: str(USERS)},
+        ScanSettings(
+            source=ObjectStoreSettings(url=tmp_path.as_uri()),
+            fetch_bytes=1000,
+            action=EraseAction.DROP,
+        ),
+    )
+    joined = pa.RecordBatch.from_pydict(
+        {
+            "offset": pa.array([97, 44, 91, 41, 40, 99], pa.int64()),
+            "_piece": pa.array([5, 3, 5, 3, 3, 5], pa.int32()),
+            "_is_open": [True] * 6,
+            "_is_dead": [False, False, True, False, False, False],
+        }
+    )
+    none, rows = select(iter([joined.slice(0, 0), joined]))
+    assert none.num_rows == 0
+    assert rows.to_pylist() == [
+        row_of(0, 1, 4),
+        row_of(7, 9, piece=5),
+        row_of(1, piece=5, is_dead=True),
+    ]
 
 
 def certificate_up_to(end: int) -> ErasureCertificate:
