@@ -195,8 +195,9 @@ def replace_functions(path: str, changed: Functions) -> None:
     """Give the living functions of a module their changed code."""
     # tests/conftest.py freezes what was imported, and the collector does not list frozen objects.
     gc.unfreeze()
+    # By type: isinstance() asks weak proxies for what they refer to, which may be gone.
     for each in gc.get_objects():
-        if isinstance(each, FunctionType) and each.__code__.co_filename == path:
+        if type(each) is FunctionType and each.__code__.co_filename == path:
             key = (each.__code__.co_qualname, each.__code__.co_firstlineno)
             if key in changed:
                 each.__code__ = changed[key]

@@ -35,16 +35,15 @@ def main() -> None:
     if into is not None:
         os.environ["NUMBA_CACHE_DIR"] = str(into)
     load_all()
-    from isotherm.kernels.kernel import kernels, name_of, stamp
+    from isotherm.kernels.kernel import kernels, stamp
 
     if into is not None:
         for kernel in kernels:
-            name = name_of(kernel.py_func)
-            code = machine_code.read(stamp(), name)
+            code = machine_code.read(stamp(), kernel.name)
             if code is None:
                 parser.error(f"folder cannot be written to folder={into}")
-            machine_code.keep_in(machine_code.chosen_folder(into), stamp(), name, code)
-    compiled = sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels)
+            machine_code.keep_in(machine_code.chosen_folder(into), stamp(), kernel.name, code)
+    compiled = sum(kernel.is_compiled for kernel in kernels)
     print(f"kernels={len(kernels)} compiled={compiled} stamp={stamp()}")
 
 

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from numba import types
-
+from isotherm.kernels import types
 from isotherm.kernels.batch_fields import (
     CODEC_MASK,
     HEADER_SIZE,

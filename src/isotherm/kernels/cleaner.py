@@ -13,15 +13,15 @@ See `isotherm.kernels` for the rules of kernels, and tables.py for the tables.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
-from numba.extending import register_jitable
 
+from isotherm.kernels import types
 from isotherm.kernels.batch_fields import (
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
     TRANSACTIONAL_FLAG,
 )
 from isotherm.kernels.kernel import kernel
+from isotherm.kernels.parts import inlined
 from isotherm.kernels.raw_memory import prefetch, word_at
 from isotherm.kernels.tables import BATCHES, BYTES, INT8_OUT, INT64_OUT, PLACES, table_of
 
@@ -42,12 +42,12 @@ _UINT64_OUT = types.Array(types.uint64, 1, "C")
 _SLOTS = table_of(SLOT)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _rotate(value, count):
     return (value << np.uint64(count)) | (value >> np.uint64(64 - count))
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _sip_round(v0, v1, v2, v3):
     v0 += v1
     v1 = _rotate(v1, 13) ^ v0
@@ -62,7 +62,7 @@ def _sip_round(v0, v1, v2, v3):
     return v0, v1, v2, v3
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _siphash(source, start, size, key_0, key_1):
     """SipHash-2-4 with 128 bits of output (Aumasson, Bernstein), as two little-endian words."""
     v0 = key_0 ^ np.uint64(0x736F6D6570736575)
@@ -110,14 +110,14 @@ def hash_keys(data, unpacked, batches, places, hash_key, hashes):
             hashes[2 * index + 1] = low
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _first_slot(slots, high):
     """The first slot of a hash: its upper half, scaled to the number of slots (below 2^32)."""
     # A multiplication instead of a modulo: no division, and any number of slots works.
     return np.int64(((high >> np.uint64(32)) * np.uint64(len(slots))) >> np.uint64(32))
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _prefetch_slot(slots, hashes, index):
     """Prefetch the slot of a later place. The map exceeds the CPU caches, and access is random."""
     soon = 2 * (index + _PREFETCH_DISTANCE)
@@ -125,7 +125,7 @@ def _prefetch_slot(slots, hashes, index):
         prefetch(slots, _first_slot(slots, hashes[soon]))
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _find_slot(slots, high, low):
     """The slot of a hash, or the empty slot for it; -1 if all other slots are used."""
     index = _first_slot(slots, high)
@@ -139,17 +139,17 @@ def _find_slot(slots, high, low):
     return -1
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _set_bit(bits, index):
     bits[index >> 6] |= np.uint64(1) << np.uint64(index & 63)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _clear_bit(bits, index):
     bits[index >> 6] &= ~(np.uint64(1) << np.uint64(index & 63))
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _is_set(bits, index):
     return bits[index >> 6] >> np.uint64(index & 63) & np.uint64(1) != 0
 
@@ -256,7 +256,7 @@ def choose_newest(batches, places, newest, first_offset, latest_offset, now, exp
     return invalid_count
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _bits_of(bits, word_index, first, last):
     """The bits of one word that lie in [first, last]."""
     word = bits[word_index]
@@ -267,7 +267,7 @@ def _bits_of(bits, word_index, first, last):
     return word
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _popcount(word):
     # LLVM makes one instruction of it.
     word -= word >> np.uint64(1) & np.uint64(0x5555555555555555)

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import types
-from numba.extending import register_jitable
 
+from isotherm.kernels import types
 from isotherm.kernels.batch_fields import TIMESTAMP_TYPE_FLAG
 from isotherm.kernels.kernel import kernel
+from isotherm.kernels.parts import inlined
 from isotherm.kernels.raw_memory import copy, copy_with_room, put_at
 from isotherm.kernels.record_reader import (
     NO_DELTA,
@@ -32,13 +32,13 @@ from isotherm.kernels.tables import (
 _BINARY_OUT = types.Tuple((INT32_OUT, BYTES_OUT, BYTES_OUT))
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _null_mask(size, row):
     """The mask to AND into the byte of an Arrow validity bitmap that has the bit of `row`."""
     return ~np.uint8((1 if size < 0 else 0) << (row & 7))
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_plain_or_other(source, position, plain_end_max, payload_end):
     """Whether the record at `position` is plain, then the results of `read_record`."""
     if position < plain_end_max:
@@ -70,7 +70,7 @@ def _read_plain_or_other(source, position, plain_end_max, payload_end):
     return False, *read_record(source, position, payload_end)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _append(source, start, size, has_room, column, row, column_size):
     """Append the bytes, null if `size` is negative, to a binary column that has `row` rows and
     `column_size` bytes; its new size. `has_room` is for `copy_with_room`."""
@@ -87,7 +87,7 @@ def _append(source, start, size, has_room, column, row, column_size):
     return column_size
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _fill_timestamp_types(batch, timestamps, timestamp_types, first, end):
     """Set the types of the rows [first, end), and with LogAppendTime their timestamps."""
     is_log_append_time = batch.attributes & TIMESTAMP_TYPE_FLAG != 0

@@ -1,4 +1,4 @@
-"""Compiled CRC-32C of many batches. Importing this module loads Numba and the kernel.
+"""Compiled CRC-32C of many batches. Importing this module loads the kernel.
 
 As fast per byte as google-crc32c, but without a Python call per batch, which takes as long as
 three thousand bytes. The processor's CRC instruction takes eight bytes and has a latency of three
@@ -14,16 +14,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core.registry import cpu_target
-from numba.extending import intrinsic, register_jitable
 
+from isotherm.kernels import types
 from isotherm.kernels.kernel import kernel
+from isotherm.kernels.parts import inlined, primitive
+from isotherm.kernels.processor import has_crc_instruction
 from isotherm.kernels.raw_memory import byte_at, word_at
 from isotherm.kernels.tables import BATCHES, BYTES
 
-HAS_INSTRUCTION = "+sse4.2" in cpu_target.target_context.codegen().magic_tuple()[2]
+HAS_INSTRUCTION = has_crc_instruction()
 """Whether Numba compiles for a processor with the CRC instruction. There is no kernel otherwise."""
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reversed
@@ -58,8 +57,11 @@ _AFTER_ONE_LANE, _AFTER_TWO_LANES = _lane_tables()
 def _instruction(name, bits):
     """An intrinsic that adds `bits` bits to a CRC."""
 
-    @intrinsic
+    @primitive
     def add(_context, _total, _added):
+        from llvmlite import ir
+        from numba import types
+
         def generate(_context, builder, _signature, arguments):
             width = ir.IntType(max(bits, 32))
             kind = ir.FunctionType(width, [width, ir.IntType(bits)])
@@ -78,7 +80,7 @@ _add_word = _instruction("llvm.x86.sse42.crc32.64.64", 64)
 _add_byte = _instruction("llvm.x86.sse42.crc32.32.8", 8)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _joined(tables, total, lane):
     """The CRC of two adjacent parts. `tables` match the length of the second part."""
     return (
@@ -90,7 +92,7 @@ def _joined(tables, total, lane):
     )
 
 
-@register_jitable(forceinline=True)
+@inlined
 def crc32c(data, position, end):
     """The CRC-32C of `data[position:end]`. Only for processors with the instruction."""
     total = np.uint64(0xFFFFFFFF)

@@ -10,11 +10,11 @@ each row that is 0 for null; no bytes if no row is null.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
-from numba.extending import register_jitable
 
+from isotherm.kernels import types
 from isotherm.kernels.batch_fields import HEADER_SIZE
 from isotherm.kernels.kernel import kernel
+from isotherm.kernels.parts import inlined, not_inlined
 from isotherm.kernels.raw_memory import copy
 from isotherm.kernels.record_writer import varint_size, write_varint, zigzag
 from isotherm.kernels.tables import BYTES, BYTES_OUT, INT32_OUT, INT64_OUT, table_of
@@ -43,7 +43,7 @@ _INT64S = types.Array(types.int64, 1, "C", readonly=True)
 COLUMN = types.Tuple((_INT32S, BYTES, BYTES))
 
 
-@register_jitable(forceinline=True)
+@inlined
 def size_of(column, row):
     """The size of a row's bytes; -1 for null."""
     offsets, _, is_valid = column
@@ -52,12 +52,12 @@ def size_of(column, row):
     return np.int64(offsets[row + 1]) - np.int64(offsets[row])
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _size_with_prefix(size):
     return varint_size(zigzag(size)) + max(size, 0)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _write(out, position, column, row):
     size = size_of(column, row)
     position = write_varint(out, position, zigzag(size))
@@ -156,7 +156,7 @@ def encode_records(
     return count
 
 
-@register_jitable
+@not_inlined
 def _murmur2(data, start, size):
     """Kafka's Utils.murmur2."""
     mask = np.uint64(0xFFFFFFFF)
@@ -196,7 +196,7 @@ def _crc32_table():
 _CRC32 = _crc32_table()
 
 
-@register_jitable
+@not_inlined
 def _crc32(data, start, size):
     total = np.uint64(0xFFFFFFFF)
     for position in range(start, start + size):

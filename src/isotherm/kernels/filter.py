@@ -12,9 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import register_jitable
 
+from isotherm.kernels import types
 from isotherm.kernels.batch_fields import (
     CODEC_MASK,
     DELETE_HORIZON_FLAG,
@@ -25,6 +24,7 @@ from isotherm.kernels.batch_fields import (
 )
 from isotherm.kernels.crc import CRC_START, HAS_INSTRUCTION, crc32c
 from isotherm.kernels.kernel import kernel
+from isotherm.kernels.parts import inlined
 from isotherm.kernels.raw_memory import copy
 from isotherm.kernels.record_writer import varint_size, write_int, write_varint, zigzag
 from isotherm.kernels.tables import BATCHES, BYTES, BYTES_OUT, PLACES, table_of
@@ -104,7 +104,7 @@ def summarize_kept(batches, places, outcomes):
         outcome.max_timestamp = max_timestamp
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _write_records(source, row, places, outcome, out, position):
     """Write the kept records of a rebuilt batch, not compressed; returns their end in `out`."""
     base_offset = row.base_offset

@@ -9,10 +9,10 @@ See `isotherm.kernels` for the rules of kernels.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
-from numba.extending import register_jitable
 
+from isotherm.kernels import types
 from isotherm.kernels.kernel import kernel
+from isotherm.kernels.parts import inlined
 from isotherm.kernels.tables import INT32_OUT, INT64_OUT
 
 # A caller with fewer columns passes one of them again. More columns would cost every caller a
@@ -30,7 +30,7 @@ _ROWS = types.Array(types.int64, 1, "C", readonly=True)
 _ODD_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _hash(columns, row):
     """The hash of a row. Its low bits choose the slot, and depend on all bits of the row."""
     mixed = np.uint64(0)
@@ -40,7 +40,7 @@ def _hash(columns, row):
     return np.int64(mixed)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _are_equal(columns, row, other):
     for column in columns:  # noqa: SIM110 - Numba knows no generators
         if column[row] != column[other]:

@@ -8,8 +8,7 @@ See `isotherm.kernels` for the rules of kernels.
 
 from __future__ import annotations
 
-from numba import types
-
+from isotherm.kernels import types
 from isotherm.kernels.batch_fields import TIMESTAMP_TYPE_FLAG
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.raw_memory import put_at

@@ -9,8 +9,8 @@ See `isotherm.kernels` for the rules of kernels.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
+from isotherm.kernels import types
 from isotherm.kernels.filter import WRITTEN
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.tables import table_of

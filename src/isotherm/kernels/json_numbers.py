@@ -11,10 +11,10 @@ nothing, but up to the first byte that is not JSON it is right.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
-from numba.extending import register_jitable
 
+from isotherm.kernels import types
 from isotherm.kernels.kernel import kernel
+from isotherm.kernels.parts import inlined
 from isotherm.kernels.raw_memory import byte_at, word_at
 from isotherm.kernels.tables import BYTES, BYTES_OUT, INT32_OUT, INT64_OUT
 
@@ -90,17 +90,17 @@ _POWERS = np.array(
 _READONLY_INT32 = types.Array(types.int32, 1, "C", readonly=True)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _byte(data, position):
     return np.int64(byte_at(data, position))
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _has_zero_byte(word):
     return (word - _LOW_BITS) & ~word & _HIGH_BITS != _NONE
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _string_end(data, position, end):
     """The position after the string whose quote is at `position`, or beyond `end`."""
     position += 1
@@ -120,7 +120,7 @@ def _string_end(data, position, end):
     return position + 1
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _power(data, position, end):
     is_negative = False
     if position < end and (_byte(data, position) == _MINUS or _byte(data, position) == _PLUS):
@@ -134,7 +134,7 @@ def _power(data, position, end):
     return (-power if is_negative else power), position
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _digits(data, position, end):
     """Read digits, with at most one point among them. Returns their end, the position after the
     point (beyond `end` if there is none), the count of digits without zeros before and after them,
@@ -161,7 +161,7 @@ def _digits(data, position, end):
     return position, fraction_start, count, digits, zeros
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _number(data, position, end):
     """Read the number at `position`.
 
@@ -189,7 +189,7 @@ def _number(data, position, end):
     return position, is_negative, form, count, digits, exponent
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _is_int64(is_negative, count, digits, exponent):
     """Whether the number is a whole one of int64, and its magnitude if it is."""
     if count == 0:
@@ -202,14 +202,14 @@ def _is_int64(is_negative, count, digits, exponent):
     return digits <= limit, digits
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _is_double(magnitude):
     while magnitude > _DOUBLE_WHOLE_MAX and magnitude & _ONE == _NONE:
         magnitude >>= _ONE
     return magnitude <= _DOUBLE_WHOLE_MAX
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _high_product(one, other):
     """The upper 64 bits of the product."""
     one_low, one_high = one & _LOWER_HALF, one >> _HALF_SHIFT
@@ -219,7 +219,7 @@ def _high_product(one, other):
     return one_high * high + (middle >> _HALF_SHIFT) + (other_middle >> _HALF_SHIFT)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _is_surely_shortest(digits, exponent):
     """Whether these digits, the last of which is not 0, times the power of ten are certainly the
     shortest decimal of their double, and the nearest one of so many digits.
@@ -249,7 +249,7 @@ def _is_surely_shortest(digits, exponent):
     )
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _flags_of_number(is_negative, form, count, digits, exponent, is_form_free):
     is_int64, magnitude = _is_int64(is_negative, count, digits, exponent)
     flags = OTHER_FORM if is_int64 and form == _OTHER else 0
@@ -262,7 +262,7 @@ def _flags_of_number(is_negative, form, count, digits, exponent, is_form_free):
     return flags | _COPIED
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _step(byte):
     """1 for the start of an object or an array, -1 for the end."""
     # [ is 0x5b and { is 0x7b, ] and } are 0x5d and 0x7d.
@@ -339,7 +339,7 @@ def read_numbers(data, offsets, digits, exponents):
         exponents[row] = exponent
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _write(out, start, magnitude):
     width = 1
     left = magnitude

@@ -109,7 +109,7 @@ def current_source_digest() -> str:
 def is_anything_kept() -> bool:
     """Whether there is machine code of these sources, perhaps for another processor.
 
-    For callers that have not loaded Numba: only Numba knows the name of the processor.
+    For callers that do not load Numba, which alone knows the processor where there are no images.
     """
     prefix = current_source_digest()
     return any(

@@ -13,9 +13,8 @@ whatever the bytes contain.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
-from numba.extending import register_jitable
 
+from isotherm.kernels import types
 from isotherm.kernels.event_table import (
     ADD,
     EPOCH_SIZE,
@@ -29,6 +28,7 @@ from isotherm.kernels.event_table import (
     UPDATE,
 )
 from isotherm.kernels.kernel import kernel
+from isotherm.kernels.parts import inlined
 from isotherm.kernels.record_reader import read_int
 from isotherm.kernels.tables import BYTES, table_of
 
@@ -51,7 +51,7 @@ _COLUMN = types.Tuple((BYTES, _INT32, _BOOLEANS))
 _EVENTS = table_of(EVENT)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_length(data, position, end):
     """An unsigned varint of up to 4 bytes, and the next position; end + 1 if there is none."""
     value = np.int64(0)
@@ -65,7 +65,7 @@ def _read_length(data, position, end):
     return np.int64(0), end + 1
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_place(data, position, end, row, is_vouched):
     """Read topic name, topic id and partition into `row`; the next position, end + 1 if odd."""
     size, position = _read_length(data, position, end)
@@ -90,7 +90,7 @@ def _read_place(data, position, end, row, is_vouched):
     return position + 21
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_epochs(data, position, end, row):
     """Skip the epochs of a segment, which must ascend; the next position, end + 1 if odd."""
     count, position = _read_length(data, position, end)
@@ -109,7 +109,7 @@ def _read_epochs(data, position, end, row):
     return position
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_custom_metadata(data, position, end, row):
     size, position = _read_length(data, position, end)
     size -= 1
@@ -120,7 +120,7 @@ def _read_custom_metadata(data, position, end, row):
     return position + max(size, 0)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_tags(data, position, end, row, is_segment):
     """Read the tagged fields at the end of a value; whether they are in plain form."""
     if position >= end:
@@ -148,7 +148,7 @@ def _read_tags(data, position, end, row, is_segment):
     return position == end
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_segment(data, position, end, row):
     """Read the fields after the id of a segment, in api key 0; whether they are in plain form."""
     if end - position < 36:
@@ -171,7 +171,7 @@ def _read_segment(data, position, end, row):
     return _read_tags(data, position + 1, end, row, True)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_update(data, position, end, row):
     """Read the fields after the id of a segment, in api key 1; whether they are in plain form."""
     if end - position < 12:
@@ -185,7 +185,7 @@ def _read_update(data, position, end, row):
     return _read_tags(data, position + 1, end, row, False)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_partition_delete(data, position, end, row):
     if end - position < 13 or data[position + 12] > _PARTITION_STATE_MAX:
         return False
@@ -195,7 +195,7 @@ def _read_partition_delete(data, position, end, row):
     return _read_tags(data, position + 13, end, row, False)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_value(data, position, end, row, is_vouched):
     """The kind of the event in a value, without its key."""
     if end - position < 3 or data[position] != _FRAME_VERSION or data[position + 2] > _VERSION_MAX:
@@ -216,7 +216,7 @@ def _read_value(data, position, end, row, is_vouched):
     return UPDATE if _read_update(data, position, end, row) else ODD
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _sextet(byte):
     """The six bits of a base64url character; 64 for any other byte."""
     if 65 <= byte <= 90:
@@ -230,7 +230,7 @@ def _sextet(byte):
     return np.int64(63) if byte == 95 else np.int64(64)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_key_id(data, position):
     """Halves of the topic id in 22 base64url characters, and whether it is valid."""
     high = np.uint64(0)
@@ -251,7 +251,7 @@ def _read_key_id(data, position):
     return np.int64(high), np.int64(low), last & 15 == 0
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_digits(data, position, end):
     """A decimal number without leading zeros, and the position after it; -1 if there is none."""
     value = np.int64(0)
@@ -267,7 +267,7 @@ def _read_digits(data, position, end):
     return value, position
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_key(data, position, end):
     """Parse a key: 1 for a segment's, 0 for a partition's, -1 for neither; then topic id halves,
     partition, end offset and leader epoch."""

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from numba import types
-
+from isotherm.kernels import types
 from isotherm.kernels.batch_fields import TIMESTAMP_TYPE_FLAG
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.record_reader import read_record

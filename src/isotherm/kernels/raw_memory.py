@@ -1,6 +1,7 @@
-"""Access to bytes that Numba compiles slowly from plain Python. Loads Numba.
+"""Access to bytes that Numba compiles slowly from plain Python.
 
-Nothing is checked: the caller guarantees that the bytes exist.
+Nothing is checked: the caller guarantees that the bytes exist. Each primitive is in the form of
+Numba's intrinsics, and imports it when a kernel is compiled.
 """
 
 # Numba types these functions by the signatures that they are compiled for.
@@ -8,18 +9,16 @@ Nothing is checked: the caller guarantees that the bytes exist.
 
 from __future__ import annotations
 
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, register_jitable
+from isotherm.kernels.parts import inlined, primitive
 
 # Bytes behind a copy that `copy_with_room` may read and overwrite.
 COPY_ROOM = 64
 
 
-@intrinsic
+@primitive
 def byte_at(_context, source, _position):
     """A byte, without Numba's branch for negative positions, which count from the end."""
+    from numba import types
 
     def generate(context, builder, signature, arguments):
         source, position = arguments
@@ -30,9 +29,10 @@ def byte_at(_context, source, _position):
     return types.uint64(source, types.int64), generate
 
 
-@intrinsic
+@primitive
 def word_at(_context, source, _position):
     """Eight bytes in the machine's byte order."""
+    from numba import types
 
     def generate(context, builder, signature, arguments):
         source, position = arguments
@@ -46,9 +46,10 @@ def word_at(_context, source, _position):
     return types.uint64(source, types.int64), generate
 
 
-@intrinsic
+@primitive
 def put_at(_context, target, _position, _value):
     """`target[position] = value` for integers, without Numba's branch for negative positions."""
+    from numba import types
 
     def generate(context, builder, signature, arguments):
         target, position, value = arguments
@@ -63,8 +64,11 @@ def put_at(_context, target, _position, _value):
 def _block_copy(size):
     """An intrinsic that copies `size` bytes."""
 
-    @intrinsic
+    @primitive
     def copy_block(_context, source, _start, target, _target_start):
+        from llvmlite import ir
+        from numba import types
+
         def generate(context, builder, signature, arguments):
             source, start, target, target_start = arguments
             block_pointer = ir.VectorType(ir.IntType(8), size).as_pointer()
@@ -85,9 +89,11 @@ _copy_16 = _block_copy(16)
 _copy_64 = _block_copy(64)
 
 
-@intrinsic
+@primitive
 def prefetch(_context, array, _index):
     """Start to load a row into the CPU cache, before it is needed."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(context, builder, signature, arguments):
         array, index = arguments
@@ -101,9 +107,11 @@ def prefetch(_context, array, _index):
     return types.void(array, types.int64), generate
 
 
-@intrinsic
+@primitive
 def copy(_context, source, _start, _size, target, _target_start):
     """memcpy: three times as fast as a loop here, which copies its last bytes one by one."""
+    from numba import types
+    from numba.core import cgutils
 
     def generate(context, builder, signature, arguments):
         source, start, size, target, target_start = arguments
@@ -120,7 +128,7 @@ def copy(_context, source, _start, _size, target, _target_start):
     return types.void(source, types.int64, types.int64, target, types.int64), generate
 
 
-@register_jitable(forceinline=True)
+@inlined
 def copy_with_room(source, start, size, target, target_start):
     """`copy` without a call if it is short. COPY_ROOM bytes exist behind it in both arrays, and
     those of `target` may be overwritten."""

@@ -11,9 +11,9 @@ once, cannot match.
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import register_jitable
 
 from isotherm.kernels.batch_fields import NO_TIMESTAMP, TIMESTAMP_TYPE_FLAG
+from isotherm.kernels.parts import inlined
 from isotherm.kernels.raw_memory import COPY_ROOM, byte_at
 
 # Bytes that must exist behind a plain record. `read_plain_record` reads fields before it knows that
@@ -25,7 +25,7 @@ _SHORT_MAX = np.uint64(0x1FFFFF)
 NO_DELTA = np.int64(np.iinfo(np.int64).min)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def read_int(data, position, size):
     """Signed big-endian integer of `size` bytes, which the caller has checked to exist."""
     value = np.int64(np.int8(data[position]))
@@ -34,7 +34,7 @@ def read_int(data, position, size):
     return value
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_long_groups(data, position, end, size_max):
     raw = np.uint64(0)
     shift = np.uint64(0)
@@ -49,7 +49,7 @@ def _read_long_groups(data, position, end, size_max):
     return np.uint64(0), end + 1
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_groups(data, position, end, size_max):
     """Unsigned varint, and the next position. Nearly all varints of a record have one or two bytes.
     These are read without a loop."""
@@ -64,7 +64,7 @@ def _read_groups(data, position, end, size_max):
     return _read_long_groups(data, position, end, size_max)
 
 
-@register_jitable(forceinline=True)
+@inlined
 def read_varint(data, position, end):
     """Zigzag integer of 32 bits, and the next position; end + 1 if it is damaged."""
     raw, position = _read_groups(data, position, end, 5)
@@ -72,14 +72,14 @@ def read_varint(data, position, end):
     return (low >> 1) ^ -(low & 1), position
 
 
-@register_jitable(forceinline=True)
+@inlined
 def read_varlong(data, position, end):
     """Zigzag integer of 64 bits, and the next position; end + 1 if it is damaged."""
     raw, position = _read_groups(data, position, end, 10)
     return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), position
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _skip_headers(data, position, end):
     """Skip the headers of a record: next position (end + 1 if damaged), count, sizes."""
     count, position = read_varint(data, position, end)
@@ -103,7 +103,7 @@ def _skip_headers(data, position, end):
     return position, count, names_size, values_size
 
 
-@register_jitable(forceinline=True)
+@inlined
 def read_record(source, position, payload_end):
     """The record at `position`, as positions in `source`; sizes are negative for null.
 
@@ -138,7 +138,7 @@ def read_record(source, position, payload_end):
     )
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _read_short_groups(data, position):
     """Unsigned varint of up to three bytes, and the next position; more than _SHORT_MAX for a
     longer one. Three bytes exist at the position."""
@@ -152,12 +152,12 @@ def _read_short_groups(data, position):
     return raw | byte_at(data, position + 2) << np.uint64(14), position + 3
 
 
-@register_jitable(forceinline=True)
+@inlined
 def _signed(raw):
     return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))
 
 
-@register_jitable(forceinline=True)
+@inlined
 def read_plain_record(source, position, end_max):
     """`read_record` for a plain record: without headers, and with varints of up to three bytes.
     Others, and damaged ones, have a negative end. `position` is before `end_max`, and PLAIN_ROOM
@@ -191,7 +191,7 @@ def read_plain_record(source, position, end_max):
     )
 
 
-@register_jitable(forceinline=True)
+@inlined
 def has_max_timestamp_of_records(row):
     """Whether the header's max timestamp must be the largest one of the records. Every leader and
     every cleaner sets it (Kafka: LogValidator, MemoryRecords.filterTo). With LogAppendTime it is
@@ -199,7 +199,7 @@ def has_max_timestamp_of_records(row):
     return row.records_count > 0 and row.attributes & TIMESTAMP_TYPE_FLAG == 0
 
 
-@register_jitable(forceinline=True)
+@inlined
 def is_wrong_max_timestamp(row, largest_delta):
     """Whether the max timestamp of a batch contradicts its records, whose largest timestamp delta
     is given."""

@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import register_jitable
+
+from isotherm.kernels.parts import inlined
 
 
-@register_jitable(forceinline=True)
+@inlined
 def zigzag(value):
     return np.uint64((value << 1) ^ (value >> 63))
 
 
-@register_jitable(forceinline=True)
+@inlined
 def varint_size(raw):
     size = 1
     while raw >= np.uint64(0x80):
@@ -23,7 +24,7 @@ def varint_size(raw):
     return size
 
 
-@register_jitable(forceinline=True)
+@inlined
 def write_varint(out, position, raw):
     while raw >= np.uint64(0x80):
         out[position] = np.uint8(raw & np.uint64(0x7F)) | np.uint8(0x80)
@@ -33,7 +34,7 @@ def write_varint(out, position, raw):
     return position + 1
 
 
-@register_jitable(forceinline=True)
+@inlined
 def write_int(out, position, value, size):
     for index in range(size):
         out[position + index] = np.uint8((value >> (8 * (size - 1 - index))) & 0xFF)

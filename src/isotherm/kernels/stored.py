@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
+from isotherm.kernels import types
 from isotherm.kernels.batch_fields import NO_TIMESTAMP
 from isotherm.kernels.kernel import kernel
 from isotherm.kernels.record_reader import has_max_timestamp_of_records, read_record

@@ -1,4 +1,4 @@
-"""The tables of kernels, and their Numba types. Compiles nothing.
+"""The tables of kernels, and their types. Compiles nothing.
 
 Buffers are read-only uint8 arrays. Rows of `BATCH` describe batches (for the format see
 isotherm.record.batch_header).
@@ -9,9 +9,9 @@ isotherm.record.batch_header).
 
 from __future__ import annotations
 
-import numba
 import numpy as np
-from numba import types
+
+from isotherm.kernels import types
 
 BATCH = np.dtype(
     [
@@ -51,7 +51,7 @@ PLACE = np.dtype(
 
 
 def table_of(dtype):
-    return types.Array(numba.from_dtype(dtype), 1, "C")
+    return types.Array(dtype, 1, "C")
 
 
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)

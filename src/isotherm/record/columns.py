@@ -1,8 +1,9 @@
 """Decodes record batches to Arrow columns, without a Python object per record.
 
 Compiled kernels (`isotherm.kernels.columns`) scan the batches. Python runs once per batch at most:
-for CRC, decompression and aborted transactions. Numba is loaded by the first call, or earlier by
-importing the kernels' module. All functions are thread-safe and release the GIL while they decode.
+for CRC, decompression and aborted transactions. The kernels are loaded by the first call, or
+earlier by importing their module. All functions are thread-safe and release the GIL while they
+decode.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _COLUMNS_INSIDE = frozenset({"key", "value", "headers"})
 # Bytes per row without key, value and headers: offset, timestamp and timestamp type.
 _ROW_SIZE = 17
 # Bytes behind those of a binary column, which kernels overwrite: COPY_ROOM of
-# isotherm.kernels.raw_memory, which loads Numba.
+# isotherm.kernels.raw_memory, which is not imported at a start.
 _COPY_ROOM = 64
 # A call scans headers in twice as many bytes as it may decode, plus this many.
 _WINDOW_SIZE_MIN = 4096

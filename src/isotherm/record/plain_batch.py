@@ -42,8 +42,8 @@ _ATTRIBUTES_OF_PLAIN_BATCHES = CODEC_MASK | TRANSACTIONAL_FLAG
 
 @functools.cache
 def _kernels() -> ModuleType:
-    """Numba is loaded when the first batch is checked. An import statement in a function takes as
-    long as its kernel for a small batch."""
+    """Kernels are loaded when the first batch is checked. An import statement in a function takes
+    as long as its kernel for a small batch."""
     from isotherm.kernels import produced
 
     return produced

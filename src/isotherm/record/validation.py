@@ -353,7 +353,7 @@ def _check_records(
         raise RecordTooLargeError(*error.args) from error
     except CorruptRecordError as error:
         raise CorruptMessageError(*error.args) from error
-    # Imported here, not above: Numba is loaded when the first batch is checked.
+    # Imported here, not above: the kernel is loaded when the first batch is checked.
     from isotherm.kernels import produced as kernels
 
     verdict, index, timestamp_ms = kernels.check_records(

@@ -138,8 +138,7 @@ def freeze_imports() -> None:
     """Exclude the loaded modules from garbage collection, once per worker process.
 
     Spark's daemon collects garbage after every task and every planning, and a scan of the modules
-    costs more than a small task. Call it after the first task, when all modules are loaded, Numba's
-    included.
+    costs more than a small task. Call it after the first task, when all modules are loaded.
     """
     gc.collect()
     gc.freeze()

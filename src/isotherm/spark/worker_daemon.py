@@ -8,7 +8,7 @@ It differs from Spark's own daemon, `pyspark.daemon`, in two ways:
   byte code, so each daemon spends a CPU-second on compiling the sources, and a session's first
   query starts four. This daemon moves the zip to the end of the path if the installed PySpark has
   the same files.
-- Each worker of `pyspark.daemon` imports Arrow, Numba and compiled kernels by itself. Spark ends
+- Each worker of `pyspark.daemon` imports Arrow and compiled kernels by itself. Spark ends
   idle workers after a minute, and forks new ones for the next query. This daemon loads these
   modules before it forks, and the workers share their memory.
 

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 import numba
 import pytest
-from llvmlite import binding
 
-from isotherm.kernels import machine_code
+from isotherm.kernels import machine_code, processor
 from isotherm.kernels.kernel import stamp, target
 
 pytestmark = pytest.mark.slow  # as a file: many tests are processes that compile
@@ -31,7 +30,7 @@ import json, logging, sys
 import numpy as np
 logging.basicConfig(level="INFO", stream=sys.stderr, format="%(levelname)s %(message)s")
 from isotherm.kernels.heads import decode_heads
-from isotherm.kernels.kernel import stamp
+from isotherm.kernels.kernel import kernels, stamp
 from isotherm.kernels.tables import BATCH
 record = np.frombuffer(bytes([12, 0, 0, 4, 1, 1, 0]), dtype=np.uint8)
 batches = np.zeros(1, dtype=BATCH)
@@ -39,14 +38,15 @@ batches["base_offset"], batches["last_offset_delta"] = 100, 5
 batches["records_count"], batches["payload_end"] = 1, len(record)
 rows = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int8)
 result = decode_heads(record, record[:0], batches, 0, 1000, rows)
-stats = decode_heads.stats
+(loaded,) = kernels
 print(json.dumps({
     "result": result, "offset": int(rows[0][0]), "stamp": stamp(),
-    "loaded": sum(stats.cache_hits.values()), "compiled": sum(stats.cache_misses.values()),
+    "compiled": loaded.is_compiled, "has_compiler": "numba" in sys.modules,
 }))
 """
 DECODED = {"result": [-1, -1, 1], "offset": 102}
-COMPILED, LOADED = {"loaded": 0, "compiled": 1}, {"loaded": 1, "compiled": 0}
+COMPILED = {"compiled": True, "has_compiler": True}
+LOADED = {"compiled": False, "has_compiler": False}
 
 
 def run(*command: str, path: Path, **environment: str) -> tuple[str, str]:
@@ -123,7 +123,7 @@ def test_change_of_an_inlined_function_is_seen_and_what_did_not_change_is_loaded
     changed = decode(copied)
     assert changed["stamp"] != compiled.stamp
     assert changed["result"] == [0, 0, 0]  # a record of size 0 is damaged
-    assert changed["compiled"] == 1
+    assert changed["compiled"]
 
     inlined.write_text(text)
     assert decode(copied) == DECODED | LOADED | {"stamp": compiled.stamp}
@@ -217,20 +217,20 @@ def test_machine_code_goes_to_the_user_when_nothing_can_be_written_beside_the_so
     first = decode(zipped, HOME=str(home))
     kept = home / ".cache" / "isotherm" / "kernels" / first["stamp"]
     assert [file.name for file in kept.iterdir()] == ["heads.decode_heads"]
-    assert decode(zipped, HOME=str(home))["loaded"] == 1
+    assert decode(zipped, HOME=str(home))["compiled"] is False
     (kept / "heads.decode_heads").write_bytes(b"cut")
     assert decode(zipped, HOME=str(home)) == first
-    assert decode(zipped, HOME=str(home))["loaded"] == 1
+    assert decode(zipped, HOME=str(home))["compiled"] is False
 
 
 def test_user_without_a_home_keeps_it_among_temporary_files(zipped: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     environment = {"HOME": str(zipped), "TMPDIR": str(temporary)}  # HOME is a file
-    assert decode(zipped, **environment)["compiled"] == 1
+    assert decode(zipped, **environment)["compiled"] is True
     (folder,) = temporary.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert decode(zipped, **environment)["loaded"] == 1
+    assert decode(zipped, **environment)["compiled"] is False
 
 
 def test_where_nothing_can_be_written_a_process_compiles_and_says_so(
@@ -249,6 +249,34 @@ def test_other_processor_has_another_stamp(compiled: Compiled) -> None:
     show = "from isotherm.kernels.kernel import stamp; print(stamp(), end='')"
     generic, _ = run("-c", show, path=compiled.folder, NUMBA_CPU_NAME="generic")
     assert compiled.stamp == stamp() != generic
+
+
+def test_generic_machine_code_is_that_of_all_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = target()
+    monkeypatch.setattr(processor, "description", lambda: ("another",))
+    assert target() != before
+    monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
+    generic = target()
+    monkeypatch.undo()
+    monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
+    assert target() == generic != before
+
+
+WITHOUT_IMAGES = f"""
+import pathlib
+from isotherm.kernels import processor
+processor._DESCRIPTION = pathlib.Path("/nonexistent")
+{SCRIPT}"""
+
+
+def test_system_that_does_not_describe_its_processor_has_numbas_own_machine_code(
+    copied: Path,
+) -> None:
+    first = json.loads(run("-c", WITHOUT_IMAGES, path=copied)[0])
+    assert (DECODED | COMPILED).items() <= first.items()
+    again = json.loads(run("-c", WITHOUT_IMAGES, path=copied)[0])
+    assert again == first | {"compiled": False}
+    assert decode(copied)["stamp"] != first["stamp"]
 
 
 # What a stamp is made of
@@ -292,8 +320,9 @@ def test_stamp_is_of_every_source_of_the_compiler_and_of_this_processor() -> Non
     versions = machine_code.compiler_versions()
     assert sys.version in versions
     assert numba.__version__ in versions
-    assert target()[:2] == (binding.get_process_triple(), binding.get_host_cpu_name())
-    assert str(target()[2]).split(",")[0] in binding.get_host_cpu_features().flatten().split(",")
+    described = processor.description()
+    assert described is not None
+    assert target()[: len(described)] == described
     digests = (
         machine_code.source_digest(machine_code.read_sources(), versions),
         machine_code.target_digest(target()),

@@ -101,7 +101,7 @@ def start_log_cleaner(
 
 
 def _new_cleaner(config: CleanerConfig, clock: Clock, rng: random.Random) -> Cleaner:
-    # Imported on use, because it loads Numba, which a broker without compacted topics does not
+    # Imported on use, because it loads kernels, which a broker without compacted topics does not
     # need.
     from isotherm.log.cleaner.cleaner import Cleaner
 

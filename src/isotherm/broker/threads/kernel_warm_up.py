@@ -1,10 +1,10 @@
 """Loads the compiled kernels that validate produced records, and compiles them if needed.
 
-Loading takes 0.2 s of CPU time, and more memory than the rest of an idle broker. So the start does
-not wait for it, and a broker without producers never loads them. The first produce request starts
-the loading but does not wait for it: small requests are validated without kernels
-(`isotherm.record.few_records`). Requests with more records wait here, without blocking the event
-loop.
+Loading takes milliseconds if their machine code is kept. Otherwise it takes seconds, and more
+memory than the rest of an idle broker. So the start does not wait for it, and a broker without
+producers never loads them. The first produce request starts the loading but does not wait for it:
+small requests are validated without kernels (`isotherm.record.few_records`). Requests with more
+records wait here, without blocking the event loop.
 
 If no machine code is cached, another process compiles all kernels, so that compiling takes neither
 time nor memory of this process.

@@ -102,7 +102,7 @@ def scan_numbers(
     """Look through the values, which need not be JSON. One with more levels than `depth_sure` is
     doubtful. With `is_form_free`, 3.0 is the whole number 3, and `plain` has 3 instead. Otherwise
     `plain` are the values."""
-    # Importing kernels loads Numba. Only executors decode.
+    # Only executors decode, so only they load kernels.
     from isotherm.kernels import json_numbers as kernels
 
     offsets, data = binary_buffers(values)

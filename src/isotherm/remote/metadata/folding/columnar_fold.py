@@ -6,7 +6,7 @@ other records go one by one through the partition store, as a broker's live reco
 of the metadata exist once. The number of those does not grow with the history: the records that
 survive a window wait for the next one, which drops most of them.
 
-Importing this module loads Arrow; the first records load Numba.
+Importing this module loads Arrow; the first records load kernels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A run of metadata records, decoded by the kernels into one row of `EVENT` for each.
 
-Importing this module loads Arrow; the first run loads Numba.
+Importing this module loads Arrow; the first run loads kernels.
 """
 
 from __future__ import annotations

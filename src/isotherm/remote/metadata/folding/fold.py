@@ -3,7 +3,7 @@
 The command line and Spark read the topic once. A broker folds a metadata partition when it starts
 to serve a user partition, and follows it from there (metadata_partition_reader.py). Few records are
 folded one by one. Many are folded by columns, with the same result, because the time saved then
-exceeds the time that loading Numba takes.
+exceeds the time that loading Arrow and kernels takes.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _fold_columns(
     bounds: tuple[Offset, Offset],
     run_max_bytes: int,
 ) -> Folded:
-    # Here and not above: loading Numba and Arrow takes longer than folding a short topic.
+    # Here and not above: loading Arrow and kernels takes longer than folding a short topic.
     from isotherm.remote.metadata.folding.columnar_fold import ColumnarFold
 
     def report(offset: Offset, reason: str) -> None:

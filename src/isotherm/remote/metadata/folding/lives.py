@@ -337,7 +337,7 @@ def grouped(rows: Int64Array, *columns: Int64Array) -> tuple[Int64Array, Int64Ar
 
     The groups are in the order of their first rows, and the rows of a group in the order of `rows`.
     """
-    # Here and not above: loading Numba takes longer than folding a short topic.
+    # Here and not above: a short topic is folded without kernels.
     from isotherm.kernels.grouping import COLUMNS, group_rows
 
     ordered, starts = np.empty_like(rows), np.empty_like(rows)
