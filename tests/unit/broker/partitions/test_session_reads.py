@@ -439,5 +439,5 @@ def _sessions(session_id: int) -> list[FetchSession]:
     # A session that its partitions still referred to would survive the collection. Brokers of other
     # tests may have some.
     gc.collect()
-    sessions = [each for each in gc.get_objects() if isinstance(each, FetchSession)]
+    sessions = [each for each in gc.get_objects() if type(each) is FetchSession]
     return [session for session in sessions if session.session_id == session_id]

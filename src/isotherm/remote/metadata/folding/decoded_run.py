@@ -23,7 +23,7 @@ from isotherm.remote.metadata.state.segment_columns import (
     rows_of_parts,
 )
 from isotherm.remote.metadata.state.segment_rows import HAS_CUSTOM_METADATA, TXN_INDEX_EMPTY
-from isotherm.remote.metadata.wire.events import MetadataChange, decode_change
+from isotherm.remote.metadata.wire.events import MetadataChange, binary_array, decode_change
 from isotherm.remote.metadata.wire.serde import (
     decode_partition,
     encode_event_without_key,
@@ -180,7 +180,7 @@ def _straightened(
         except CorruptMetadataError as error:
             problems[number] = str(error)
             key_list[number] = value_list[number] = None
-    return pa.array(key_list, pa.binary()), pa.array(value_list, pa.binary()), problems
+    return binary_array(key_list), binary_array(value_list), problems
 
 
 def _shifted(problems: Mapping[int, str], by: int) -> dict[int, str]:

@@ -6,12 +6,14 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from isotherm.errors import CorruptMetadataError
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord
 from isotherm.remote.metadata.wire.events import (
     MetadataChange,
+    binary_array,
     columns_of,
     decode_change,
     decode_record,
@@ -240,3 +242,12 @@ def test_joined_columns_are_read_on_behind_the_last_run() -> None:
     assert joined.key.to_pylist() == [b"k1", b"k2", b"k5"]
     assert joined.value.to_pylist() == [None] * 3
     assert joined.next_offset == 7
+
+
+@pytest.mark.parametrize(
+    "values", [[], [None], [b""], [b"a", None, b"", b"bcd"], [None, b"k"] * 9, [b"0123456789"] * 17]
+)
+def test_column_is_that_of_arrow(values: list[bytes | None]) -> None:
+    column = binary_array(values)
+    column.validate(full=True)
+    assert column.equals(pa.array(values, pa.binary()))
