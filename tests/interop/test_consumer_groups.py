@@ -44,8 +44,6 @@ SETTINGS = {
     "group.min.session.timeout.ms": "500",
     "offsets.topic.num.partitions": "5",
     "group.consumer.heartbeat.interval.ms": "200",
-    # The time in which a static member may return.
-    "group.consumer.session.timeout.ms": "10000",
 }
 _names = itertools.count(1)
 
@@ -415,11 +413,7 @@ def test_modern_member_keeps_its_epoch_and_partitions_over_a_restart(
     start_broker: Callable[..., EmbeddedBroker],
 ) -> None:
     group = group_name()
-    settings = {
-        **SETTINGS,
-        "group.consumer.session.timeout.ms": "45000",
-        "listeners": f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}",
-    }
+    settings = {**SETTINGS, "listeners": f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}"}
     broker = start_broker(settings)
     topic = make_topic(broker)
     revoked: list[TopicPartition] = []
