@@ -256,8 +256,8 @@ def test_failed_target_leaves_the_replica_where_it_is(broker: Broker) -> None:
     wait_until(lambda: bool(broker.noted))
     broker.two.fail(OSError(5, "Input/output error"), "test")
     broker.append(100)
-    wait_until(lambda: broker.replicas.future_replicas() == [])
-    assert broker.noted[-1][1] is broker.one
+    wait_until(lambda: broker.noted[-1][1] is broker.one)
+    assert broker.replicas.future_replicas() == []
     broker.append()
     with pytest.raises(LogDirFailedError):
         broker.move(broker.two)
