@@ -313,11 +313,13 @@ def dump_log_segments(
 
 
 def broker_answers(bootstrap_server: str) -> bool:
-    """Whether a Kafka-compatible broker lists itself there; takes two seconds at most."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_server, "log_level": 0})
+    """Whether a Kafka-compatible broker lists itself there; takes ten seconds at most."""
+    # A client that waits longer between its tries would notice the start of a broker late.
+    often = {"reconnect.backoff.max.ms": 500}
+    admin = AdminClient({"bootstrap.servers": bootstrap_server, "log_level": 0, **often})
     try:
         # A controller's listener answers first; a broker in the list is registered.
-        return bool(admin.list_topics(timeout=2).brokers)
+        return bool(admin.list_topics(timeout=10).brokers)
     except KafkaException:
         return False
 

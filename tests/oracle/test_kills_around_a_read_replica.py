@@ -111,9 +111,10 @@ def read_of(offset: int, value: bytes | None) -> Read:
 
 def answers(replica: ReplicaServer) -> bool:
     replica.check_runs()
-    admin = AdminClient({"bootstrap.servers": replica.bootstrap_server, "log_level": 0})
+    often = {"reconnect.backoff.max.ms": 500}
+    admin = AdminClient({"bootstrap.servers": replica.bootstrap_server, "log_level": 0, **often})
     try:
-        return TOPIC in admin.list_topics(timeout=2).topics
+        return TOPIC in admin.list_topics(timeout=10).topics
     except KafkaException:  # it does not listen yet
         return False
 
