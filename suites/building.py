@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 TOOLS = Path(__file__).parents[1] / ".tools"
-STEP_TIMEOUT_S = 300
+STEP_TIMEOUT_S = 840
 
 
 def run_step(command: list[str], folder: Path, error: type[Exception] = AssertionError) -> str:

@@ -24,6 +24,7 @@ from tests.support.secured_broker import (
     write_properties,
 )
 from tests.support.token_provider import CLIENT_SECRET
+from tests.support.wait_notices import without_wait_notices
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,7 @@ def error(monkeypatch: pytest.MonkeyPatch, arguments: list[str], capfd: Capture)
     captured = capfd.readouterr()
     assert captured.out == ""
     assert SECRET not in captured.err
-    errors = without_other_clients(captured.err, " ".join(arguments))
+    errors = without_wait_notices(without_other_clients(captured.err, " ".join(arguments)))
     return ended.value.code, errors  # type: ignore[return-value]
 
 

@@ -31,6 +31,7 @@ from isotherm.testing.broker_process import ISOTHERM
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from tests.support.raw_client import RawClient
 from tests.support.raw_header_names import RawName
+from tests.support.wait_notices import without_wait_notices
 
 _TIMES_MS = [1_767_225_600_000 + hour * 3_600_000 for hour in range(6)]  # from 2026-01-01T00:00Z
 
@@ -243,9 +244,7 @@ def test_interrupted_production_counts_what_is_acknowledged(broker: EmbeddedBrok
 
 
 def said(stderr: bytes) -> list[bytes]:
-    """The lines without those of a slow machine, which tell what is waited for."""
-    lines = stderr.splitlines()
-    return [line for line in lines if b"still trying" not in line and b"still waiting" not in line]
+    return without_wait_notices(stderr.decode()).encode().splitlines()
 
 
 def _end(broker: EmbeddedBroker, topic: str) -> int:

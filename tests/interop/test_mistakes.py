@@ -28,6 +28,7 @@ from isotherm.cli.main import main
 from isotherm.testing.embedded_broker import EmbeddedBroker
 from isotherm.testing.local_servers import free_ports
 from tests.support.other_clients import without_other_clients
+from tests.support.wait_notices import without_wait_notices
 
 PROCESS_TIMEOUT_S = 300
 FAILED, USAGE, DAMAGE = 1, 2, 3
@@ -532,6 +533,7 @@ def test_mistake_is_one_line(
             main()
     printed, errors = capfd.readouterr()
     errors = without_other_clients(errors, " ".join([mistake.command, *places.values()]))
+    errors = without_wait_notices(errors)
     check(mistake, places, ended.value.code, printed, errors)
     assert files_of(folder) - before == set(mistake.leaves)
 

@@ -13,6 +13,7 @@ from isotherm.cli.main import EXIT_FAILED, EXIT_USAGE, causes_of, main
 from isotherm.errors import BrokerUnreachableError
 from isotherm.testing.local_servers import free_ports
 from tests.support.other_clients import without_other_clients
+from tests.support.wait_notices import without_wait_notices
 
 COMMANDS = [
     ["topics", "create", "flights"],
@@ -40,7 +41,8 @@ def test_broker_that_is_not_there_is_one_line(
     captured = capfd.readouterr()
     assert captured.out == ""
     expected = f"no broker is reachable at {address}: connection refused: nothing listens there"
-    assert without_other_clients(captured.err, address) == f"isotherm: {expected}\n"
+    errors = without_wait_notices(without_other_clients(captured.err, address))
+    assert errors == f"isotherm: {expected}\n"
 
 
 def test_port_that_is_none_is_named(
