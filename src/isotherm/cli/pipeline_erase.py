@@ -192,7 +192,7 @@ def erase(
     if verify is None:
         rewrite_run.check_settings(settings, options)
     if settings.bucket is not None:
-        check_store(settings.bucket, writes=False)
+        check_store(settings.bucket, writes=run and settings.in_place)
     if settings.target is not None:
         check_store(settings.target, writes=run)
     if recover:
