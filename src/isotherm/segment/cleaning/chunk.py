@@ -79,9 +79,9 @@ class Chunk:
         while len(rows):
             batches = self.batches[rows]
             unpacked, taken = unpack_records(self.data, batches, decoded_size_max=DECODED_SIZE_MAX)
-            counts = self.records_count[rows[:taken]]
-            yield rows[:taken], Chunk(self.data, unpacked, batches[:taken], counts, self.size)
-            rows = rows[taken:]
+            done, rows = rows[:taken], rows[taken:]
+            counts, fates = self.records_count[done], self.fates[done]
+            yield done, Chunk(self.data, unpacked, batches[:taken], counts, self.size, fates)
 
     def check_order(self, next_offset: Offset) -> None:
         """Raise CorruptRecordError unless the batches start at or above `next_offset`, in order.
