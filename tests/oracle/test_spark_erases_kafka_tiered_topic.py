@@ -10,9 +10,12 @@ from pyspark.sql import SparkSession
 
 from isotherm.errors import PolicyViolationError
 from isotherm.remote.erasure.erased_piece import EraseAction
-from isotherm.spark.jobs.erase import erase, find_matches, prove, settings_of
+from isotherm.spark.jobs.erase import erase
+from isotherm.spark.jobs.erase_matches import find_matches
 from isotherm.spark.jobs.erase_plan import read_erasure_plan
+from isotherm.spark.jobs.erase_proof import prove
 from isotherm.spark.jobs.erase_selection import Selector
+from isotherm.spark.jobs.erase_settings import settings_of
 from isotherm.spark.option_parsing import parse_options
 from oracle.consumed_records import records_of_frame
 from oracle.tiered_topic import TieredTopic

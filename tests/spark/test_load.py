@@ -7,6 +7,7 @@ import random
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -74,10 +75,18 @@ def produce(broker: EmbeddedBroker, topic: str, count: int) -> None:
     assert producer.flush(TIMEOUT_S) == 0
 
 
+@pytest.mark.parametrize("share_a_disk", [True, False])
 def test_a_loaded_history_is_read_and_producers_go_on(
-    spark: SparkSession, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    share_a_disk: bool,
 ) -> None:
-    create(broker, "flights", 3)
+    topic = f"flights-{share_a_disk}"
+    create(broker, topic, 3)
+    if not share_a_disk:
+        # As on a cluster: pieces are in Spark's rows, and shuffled to their tasks.
+        monkeypatch.setattr(load_job, "_pieces_folder", lambda _: nullcontext())
     # Many ranges and tasks, as for a large input.
     monkeypatch.setattr(
         load_job, "plan_ranges", lambda packed, rows, _: plan_ranges(packed, rows, 300_000, 100_000)
@@ -85,7 +94,7 @@ def test_a_loaded_history_is_read_and_producers_go_on(
     frame = made_rows(spark)
     reports = isotherm.spark.write_history(
         frame,
-        "flights",
+        topic,
         options_of(broker),
         compression="zstd",
         batch_size=16_384,
@@ -93,9 +102,9 @@ def test_a_loaded_history_is_read_and_producers_go_on(
     )
     assert sum(report.records for report in reports) == COUNT
     assert min(report.segments for report in reports) > 3
-    produce(broker, "flights", 100)
+    produce(broker, topic, 100)
 
-    read = consume_all(broker.bootstrap_servers, "flights")
+    read = consume_all(broker.bootstrap_servers, topic)
     loaded = [each for each in read if each.key != b"new"]
     assert len(read) == COUNT + 100
     expected = {
@@ -119,7 +128,7 @@ def test_a_loaded_history_is_read_and_producers_go_on(
         assert of_partition == sorted(of_partition, key=lambda place: place[1])
 
     by_spark = (
-        isotherm.spark.read(spark, {**options_of(broker), "subscribe": "flights"})
+        isotherm.spark.read(spark, {**options_of(broker), "subscribe": topic})
         .where("key IS NULL OR key != CAST('new' AS BINARY)")
         .select("key", "value", sql.unix_millis("timestamp").alias("timestamp"))
     )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 import zlib
 from collections import defaultdict
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from aiokafka.partitioner import murmur2
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
@@ -17,11 +20,18 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
+from isotherm.errors import ConfigError
 from isotherm.record.batch import TimestampType, iterate_batches
 from isotherm.record.compression import CompressionType
+from isotherm.record.encode import Partitioner
 from isotherm.remote.rewriting.journal import JournalState, RewriteJournal, RewriteJournals
 from isotherm.spark.jobs import repartition_runs
+from isotherm.spark.jobs.load_passes import prepare
+from isotherm.spark.jobs.moved_offsets import MOVED
+from isotherm.spark.jobs.offsets_map import MapOfTopics, read_map
+from isotherm.spark.jobs.packed_rows import WorkerRows
 from isotherm.testing.embedded_broker import TIERED_TOPIC, EmbeddedBroker
+from isotherm.types import TopicIdPartition
 from oracle.consumed_records import ConsumedRecord, consume_all
 from tests.support.conditions import wait_until
 from tests.support.spark_driver import SparkDriver
@@ -335,3 +345,37 @@ def test_records_of_an_open_transaction_are_copied_when_it_is_committed(
         ]
         assert {header.compression_type for header in headers} == {CompressionType.ZSTD}
         assert {header.timestamp_type for header in headers} == {TimestampType.LOG_APPEND_TIME}
+
+
+def test_a_folder_whose_ranges_have_no_run_is_no_map(spark: SparkSession, tmp_path: Path) -> None:
+    place = MapOfTopics(
+        str(tmp_path),
+        TopicIdPartition(uuid.UUID(int=1), "old", 0),
+        TopicIdPartition(uuid.UUID(int=2), "new", 0),
+    )
+    columns = {
+        name: pa.array([], kind) for name, kind in zip(MOVED.names, MOVED.types, strict=True)
+    }
+    for name in ("old_topic", "old_topic_id", "new_topic", "new_topic_id", "run"):
+        columns[name] = pa.array([], pa.string())
+    file = tmp_path / "ranges.parquet"
+    pq.write_table(pa.table(columns), file)
+    assert read_map(spark, place) is not None
+    del columns["run"]
+    pq.write_table(pa.table(columns), file)
+    with pytest.raises(ConfigError, match=r"no map of offsets .*missing=\['run'\]"):
+        read_map(spark, place)
+
+
+def test_an_old_topic_has_no_column_that_names_the_new_partition(spark: SparkSession) -> None:
+    rows = WorkerRows(spark.range(1), iter)
+    with pytest.raises(ConfigError, match="partitioner is column, and the input has no column"):
+        prepare(
+            rows,
+            partitioner=Partitioner.COLUMN,
+            partitions_count=3,
+            run_size=1000,
+            order_by=None,
+            now_ms=0,
+            folder=None,
+        )

@@ -25,8 +25,8 @@ from isotherm.cli.pipeline_recovery import Recover, show_recovery
 from isotherm.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from isotherm.spark.jobs.erase import ErasureSettings
     from isotherm.spark.jobs.erase_selection import Selector
+    from isotherm.spark.jobs.erase_settings import ErasureSettings
     from isotherm.spark.options import SourceOptions
     from isotherm.spark.tables.open_table import TablePlace
 
@@ -170,15 +170,15 @@ def erase(
     matching record is left.
     """
     from isotherm.remote.storage.store_check import check_store
-    from isotherm.spark.jobs import erase as job
     from isotherm.spark.jobs import rewrite_run
+    from isotherm.spark.jobs.erase_settings import settings_of
     from isotherm.spark.option_parsing import parse_options
 
     properties = client.properties
     options = parse_options(source_texts(path, option, bootstrap_server, properties))
     clock = SystemClock()
     erase_action, fields = _action(action, field)
-    settings = job.settings_of(
+    settings = settings_of(
         options,
         now_ms=clock.now_ms(),
         action=erase_action,
@@ -231,6 +231,7 @@ def _plan_or_run(
     from isotherm.remote.storage.bucket_protection import read_protection
     from isotherm.spark.jobs import erase as job
     from isotherm.spark.jobs.cost import check_cost
+    from isotherm.spark.jobs.erase_matches import find_matches
     from isotherm.spark.jobs.erase_plan import read_erasure_plan
     from isotherm.spark.jobs.erase_tables import count_rows, erased_offsets, open_tables
 
@@ -240,7 +241,7 @@ def _plan_or_run(
     with spark_session(spark_options) as spark:
         check_cost(job.cost_of_scan(spark, plan, selector, settings.fetch_bytes), request.max_bytes)
         with progress("finding the records") as show_step:
-            matches = job.find_matches(spark, plan, selector, settings)
+            matches = find_matches(spark, plan, selector, settings)
             cost = job.cost_of_run(spark, plan, matches, selector, settings)
             if request.run:
                 check_cost(cost, request.max_bytes)
@@ -285,7 +286,7 @@ def _plan_or_run(
 def _recover(
     options: SourceOptions, settings: ErasureSettings, *, run: bool, as_json: bool
 ) -> None:
-    from isotherm.spark.jobs import erase as job
+    from isotherm.spark.jobs.erase_proof import unproved_runs
 
     show_recovery(
         settings,
@@ -295,7 +296,7 @@ def _recover(
         hint="\n--recover --run does it; no run may still be in progress",
     )
     with progress("checking for runs without a proof"):
-        unproved = job.unproved_runs(settings, options.selects_topic)
+        unproved = unproved_runs(settings, options.selects_topic)
     for certificate in unproved:
         error_console().print(
             f"run {certificate.run} has no proof yet: --verify {certificate.run} with the same"

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from isotherm.remote.erasure.certificate import ErasureCertificate
-    from isotherm.spark.jobs.erase import ErasureSettings
     from isotherm.spark.jobs.erase_selection import Selector
+    from isotherm.spark.jobs.erase_settings import ErasureSettings
     from isotherm.spark.jobs.erase_tables import OpenedTable
     from isotherm.spark.options import SourceOptions
     from isotherm.spark.tables.open_table import TablePlace
@@ -49,21 +49,20 @@ def verify_again(
     *,
     as_json: bool,
 ) -> None:
-    from isotherm.spark.jobs import erase as job
     from isotherm.spark.jobs import erase_leftovers as leftovers
+    from isotherm.spark.jobs.erase_certificates import put_certificate
+    from isotherm.spark.jobs.erase_proof import prove, see_tables
     from isotherm.spark.jobs.erase_tables import open_tables
 
     certificate = _read_certificate(settings, request.certificate)
     owners = [partition.partition for partition in certificate.partitions]
     tables = open_tables(request.places, owners, writes=request.erases)
     with progress("reading everything again") as show_step:
-        seen = job.prove(spark, options, settings, selector, certificate, clock.now_ms())
-        seen = job.see_tables(
-            spark, settings, seen, tables, erases=request.erases, progress=show_step
-        )
+        seen = prove(spark, options, settings, selector, certificate, clock.now_ms())
+        seen = see_tables(spark, settings, seen, tables, erases=request.erases, progress=show_step)
     seen = leftovers.see_old_objects(settings, seen, clock.now_ms())
     seen = leftovers.see_local_copies(options, settings, seen)
-    job.put_certificate(settings, seen)
+    put_certificate(settings, seen)
     print_certificate(seen, as_json=as_json)
     exit_if_left(seen)
 
@@ -78,17 +77,16 @@ def prove_run(
     waiting: Waiting,
 ) -> ErasureCertificate:
     """Prove the erasure, wait for the brokers, and store the certificate after each step."""
-    from isotherm.spark.jobs import erase as job
     from isotherm.spark.jobs import erase_leftovers as leftovers
+    from isotherm.spark.jobs.erase_certificates import put_certificate
+    from isotherm.spark.jobs.erase_proof import prove, see_tables
 
     with progress("reading everything again") as show_step:
-        certificate = job.prove(
-            spark, options, settings, selector, certificate, waiting.clock.now_ms()
-        )
-        certificate = job.see_tables(
+        certificate = prove(spark, options, settings, selector, certificate, waiting.clock.now_ms())
+        certificate = see_tables(
             spark, settings, certificate, tables, erases=True, progress=show_step
         )
-    job.put_certificate(settings, certificate)
+    put_certificate(settings, certificate)
     with progress("waiting until the old segments are deleted"):
         while True:
             certificate = leftovers.see_old_objects(settings, certificate, waiting.clock.now_ms())
@@ -98,13 +96,13 @@ def prove_run(
             ):
                 break
             waiting.once("deleted the old segments and local copies")
-    job.put_certificate(settings, certificate)
+    put_certificate(settings, certificate)
     return certificate
 
 
 def _read_certificate(settings: ErasureSettings, text: str) -> ErasureCertificate:
     from isotherm.remote.erasure.certificate import decode_certificate
-    from isotherm.spark.jobs.erase import open_certificates
+    from isotherm.spark.jobs.erase_certificates import open_certificates
 
     file = Path(text)
     try:

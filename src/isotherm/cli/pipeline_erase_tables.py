@@ -11,7 +11,7 @@ from isotherm.cli.options import parse_pairs
 from isotherm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from isotherm.spark.jobs.erase import ErasureSettings
+    from isotherm.spark.jobs.erase_settings import ErasureSettings
     from isotherm.spark.tables.open_table import TablePlace
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from isotherm.remote.erasure.certificate import ErasureCertificate
-    from isotherm.spark.jobs.erase import ErasureSettings
     from isotherm.spark.jobs.erase_plan import ErasurePlan
     from isotherm.spark.jobs.erase_selection import Selector
+    from isotherm.spark.jobs.erase_settings import ErasureSettings
     from isotherm.spark.jobs.erase_tables import OpenedTable
     from isotherm.spark.jobs.erase_tail import WaitingTail
     from isotherm.spark.options import SourceOptions
@@ -45,8 +45,10 @@ def follow_tail(
     """Wait until the broker has published. Then erase what was on brokers only when the run began,
     as it is tiered. Returns what is on brokers only at the time limit. A copy is complete as it
     is."""
-    from isotherm.spark.jobs import erase as job
+    from isotherm.spark.jobs.erase import erase
+    from isotherm.spark.jobs.erase_matches import find_matches
     from isotherm.spark.jobs.erase_plan import read_erasure_plan
+    from isotherm.spark.jobs.erase_proof import as_before
     from isotherm.spark.jobs.erase_tail import waiting_tails
 
     if not settings.in_place:
@@ -66,9 +68,9 @@ def follow_tail(
             return certificate, tails
         with progress("erasing from the tail") as show_step:
             part = read_erasure_plan(options, settings, selector).above(ready)
-            selector = job.as_before(selector, certificate)
-            matches = job.find_matches(spark, part, selector, settings)
-            certificate, _ = job.erase(
+            selector = as_before(selector, certificate)
+            matches = find_matches(spark, part, selector, settings)
+            certificate, _ = erase(
                 spark, part, matches, selector, settings, show_step, tables, certificate
             )
         matches.unpersist()

@@ -12,6 +12,7 @@ install.
 from __future__ import annotations
 
 import functools
+import pickle
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,8 +48,7 @@ class MappedRows(NamedTuple):
 
 
 def mapped_rows(spark: SparkSession, options: Mapping[str, object]) -> MappedRows:
-    """The parts of `read`, for a job whose own function takes the rows in the same worker: they do
-    not pass through the JVM then."""
+    """The parts of `read`."""
     from isotherm.spark.row_schema import chosen_schema
     from isotherm.spark.tasks_source import IsothermTasks, rows_of_tasks
 
@@ -58,3 +58,18 @@ def mapped_rows(spark: SparkSession, options: Mapping[str, object]) -> MappedRow
     spark.dataSource.register(IsothermTasks)
     tasks = spark.read.format(IsothermTasks.name()).options(**texts).load()
     return MappedRows(tasks, functools.partial(rows_of_tasks, parsed, schema), schema)
+
+
+def planned_rows(spark: SparkSession, options: Mapping[str, object]) -> MappedRows:
+    """Same as `mapped_rows`, planned now and in this process, for a job: Spark starts no Python
+    workers that plan. A job's own function may take the rows in the same worker: they do not pass
+    through the JVM then."""
+    from isotherm.spark.row_schema import chosen_schema
+    from isotherm.spark.source import planned_tasks
+    from isotherm.spark.tasks_source import rows_of_numbers
+
+    parsed = parse_options(option_texts(options))
+    schema = chosen_schema(parsed.columns, include_headers=parsed.include_headers)
+    tasks = [pickle.dumps(task) for task in planned_tasks(parsed)]
+    numbers = spark.range(0, len(tasks), 1, max(len(tasks), 1))
+    return MappedRows(numbers, functools.partial(rows_of_numbers, parsed, schema, tasks), schema)

@@ -63,6 +63,22 @@ class IsothermDataSource(DataSource):
         return IsothermStreamReader(options, schema)
 
 
+def planned_tasks(options: SourceOptions) -> list[TaskPartition]:
+    """The tasks of a query. Raises as `BatchQuery.plan`."""
+    from isotherm.spark.driver.batch_query import BatchQuery
+    from isotherm.spark.tier.open_log import open_brokers, open_tiered_log
+    from isotherm.spark.tier.tier_settings import read_settings
+
+    settings = read_settings(options)
+    layout = "" if settings is None else settings.layout
+    brokers = open_brokers(options)
+    with (
+        uncollected(),
+        open_tiered_log(options, settings, brokers, by_name=options.plans_by_name) as log,
+    ):
+        return [TaskPartition(task, layout) for task in BatchQuery(options, log).plan()]
+
+
 class IsothermReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -70,21 +86,7 @@ class IsothermReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, as a list: Spark accepts no other sequence."""
-        from isotherm.spark.driver.batch_query import BatchQuery
-        from isotherm.spark.tier.open_log import open_brokers, open_tiered_log
-        from isotherm.spark.tier.tier_settings import read_settings
-
-        options = self._options
-        settings = read_settings(options)
-        layout = "" if settings is None else settings.layout
-        with (
-            uncollected(),
-            open_tiered_log(
-                options, settings, open_brokers(options), by_name=options.plans_by_name
-            ) as log,
-        ):
-            planned = BatchQuery(options, log).plan()
-            tasks: list[InputPartition] = [TaskPartition(t, layout) for t in planned]
+        tasks: list[InputPartition] = [*planned_tasks(self._options)]
         freeze_imports()
         return tasks
 

@@ -7,7 +7,7 @@ topic's rows.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -21,6 +21,8 @@ from isotherm.spark.source_task import freeze_imports, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from isotherm.record.varint import ReadBuffer
 
 _TASK_COLUMN = "task"
 
@@ -59,6 +61,23 @@ def rows_of_tasks(
     """
     for batch in tasks:
         for task in batch.column(0):
-            # Safe to unpickle: the driver of this query has pickled it.
-            partition = pickle.loads(task.as_buffer())  # noqa: S301
-            yield from read_partition(options, schema, partition)
+            yield from _rows_of(options, schema, task.as_buffer())
+
+
+def rows_of_numbers(
+    options: SourceOptions,
+    schema: StructType,
+    tasks: Sequence[bytes],
+    numbers: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Same as `rows_of_tasks`, of the tasks with these numbers."""
+    for batch in numbers:
+        for number in batch.column(0).to_numpy().tolist():
+            yield from _rows_of(options, schema, tasks[number])
+
+
+def _rows_of(
+    options: SourceOptions, schema: StructType, task: ReadBuffer
+) -> Iterator[pa.RecordBatch]:
+    # Safe to unpickle: the driver of this query has pickled it.
+    return read_partition(options, schema, pickle.loads(task))  # noqa: S301

@@ -17,7 +17,7 @@ from isotherm.remote.erasure.erased_piece import EraseAction
 from isotherm.remote.rewriting.journal import RunKind
 from isotherm.remote.storage.object_client import ObjectClient
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.jobs.erase import ErasureSettings
+from isotherm.spark.jobs.erase_settings import ErasureSettings
 from isotherm.spark.jobs.rewrite_run import begin_journals, check_target, end_staging
 from isotherm.spark.jobs.rewrite_tasks import StagedPiece
 from isotherm.types import Offset

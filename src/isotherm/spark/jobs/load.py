@@ -56,7 +56,7 @@ from isotherm.spark.jobs.rewrite_run import (
     check_not_undone,
     new_run,
 )
-from isotherm.spark.jobs.rewrite_tasks import open_journals
+from isotherm.spark.jobs.rewrite_tasks import open_journals, tasks_for
 from isotherm.spark.options import SourceOptions
 from isotherm.spark.reading.brokers import KafkaBrokers
 from isotherm.spark.small_input import SMALL_INPUT_ROWS_MAX, small_session
@@ -394,7 +394,8 @@ def stage(
     settings = WriteSettings(
         run=run, target=target.store, rules=target.rules, fetch_bytes=fetch_bytes, moved=moved
     )
-    written = write_all(plan.pieces, ranges, places, owners, settings)
+    tasks = tasks_for(plan.pieces.sparkSession, sum(row.bytes for row in plan.rows))
+    written = write_all(plan.pieces, ranges, places, owners, settings, tasks)
     staged = []
     for journal in started:
         segments = _segments_of(journal.partition, written.segments)

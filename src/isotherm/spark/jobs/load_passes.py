@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import functions as sql
@@ -36,12 +36,14 @@ from isotherm.spark.jobs import packed_rows, parquet_rows
 from isotherm.spark.jobs.moved_offsets import MOVED, MovedRules, moved_ranges
 from isotherm.spark.jobs.packed_rows import PLACE, WorkerRows
 from isotherm.spark.jobs.rewrite_tasks import by_task, open_journals, open_storage
-from isotherm.spark.small_input import map_batches
+from isotherm.spark.small_input import is_small, map_batches
 from isotherm.spark.task_folder import task_folder
 from isotherm.types import Offset, TimestampMs, TopicIdPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+    WriteFunction: TypeAlias = "Callable[[Iterator[_SplitRow]], Iterator[pa.RecordBatch]]"
 
 _HEADERS_SQL = "array<struct<key:string,value:binary>>"
 _WRITTEN = "segment binary, manifest binary, moved binary"
@@ -88,6 +90,14 @@ class TaskPlace(NamedTuple):
     partition: int
     start_offset: Offset
     records: int
+
+
+class _SplitRow(NamedTuple):
+    """A piece in one range of places: a row of packed_rows.SPLIT."""
+
+    task: int
+    range: int
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,20 +351,27 @@ def write_all(
     places: Mapping[int, TaskPlace],
     owners: Mapping[int, TopicIdPartition],
     settings: WriteSettings,
+    spark_tasks: int,
 ) -> WrittenHistory:
-    """Write and stage all segments.
+    """Write and stage all segments, in at most `spark_tasks` of Spark's tasks.
 
     Raises PolicyViolationError if a task has other rows than those that were counted.
     """
     write = functools.partial(_write, settings, dict(places), dict(owners))
-    split = by_task(_split(packed, ranges, with_data=True), ranges[-1].task + 1)
-    with _few_rows_at_once(split.sparkSession):
-        rows = (
-            split.sortWithinPartitions("task", "range", "row")
-            .select("task", "range", "data")
-            .mapInArrow(write, _WRITTEN)
-            .collect()
-        )
+    split = _split(packed, ranges, with_data=True)
+    count = min(spark_tasks, ranges[-1].task + 1)
+    if is_small(split.sparkSession):
+        # The rows are places of pieces, in the driver: they need no shuffle.
+        rows = _written_in(split.sparkSession, split.toArrow(), count, write)
+    else:
+        with _few_rows_at_once(split.sparkSession):
+            rows = (
+                by_task(split, count)
+                .sortWithinPartitions("task", "range", "row")
+                .select("task", "range", "data")
+                .mapInArrow(lambda batches: write(_split_rows(batches)), _WRITTEN)
+                .collect()
+            )
     segments = [
         NewSegment(_segment(row.segment), bytes(row.manifest))
         for row in rows
@@ -368,6 +385,22 @@ def write_all(
     )
     moved = [packed_rows.decoded(bytes(row.moved)) for row in rows if row.moved is not None]
     return WrittenHistory(segments, pa.Table.from_batches(moved, MOVED))
+
+
+def _written_in(
+    spark: SparkSession, split: pa.Table, count: int, write: WriteFunction
+) -> list[Row]:
+    own: dict[int, list[_SplitRow]] = {number: [] for number in range(count)}
+    for row in split.sort_by(
+        [(name, "ascending") for name in ("task", "range", "row")]
+    ).to_pylist():
+        own[row["task"] % count].append(_SplitRow(row["task"], row["range"], row["data"]))
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        numbers = (number for batch in batches for number in batch.column(0).to_numpy().tolist())
+        return write(row for number in numbers for row in own[number])
+
+    return spark.range(0, count, 1, count).mapInArrow(run, _WRITTEN).collect()
 
 
 @contextmanager
@@ -392,7 +425,7 @@ def _write(
     settings: WriteSettings,
     places: Mapping[int, TaskPlace],
     owners: Mapping[int, TopicIdPartition],
-    batches: Iterator[pa.RecordBatch],
+    rows_of_pieces: Iterator[_SplitRow],
 ) -> Iterator[pa.RecordBatch]:
     storage, journals = open_storage(settings.target), open_journals(settings.target)
 
@@ -403,11 +436,11 @@ def _write(
         return _written_row(encode_keyed_event(staged.metadata), staged.manifest)
 
     with task_folder("isotherm-load-") as folder:
-        for task, ranges in itertools.groupby(_ranges(batches), key=lambda of_range: of_range[0]):
+        for task, of_task in itertools.groupby(rows_of_pieces, key=lambda row: row.task):
             partition, offset, count = places[task]
             writer = HistoryWriter(owners[partition], offset, settings.rules, folder)
-            for _, pieces in ranges:
-                rows = packed_rows.in_order(pieces)
+            for _, of_range in itertools.groupby(of_task, key=lambda row: row.range):
+                rows = packed_rows.in_order([row.data for row in of_range])
                 if settings.moved is not None:
                     moved = moved_ranges(rows, partition, writer.next_offset, settings.moved)
                     yield _written_row(moved=packed_rows.encoded(moved))
@@ -435,12 +468,7 @@ def _written_row(
     return pa.RecordBatch.from_pylist([row], schema=pa.schema(_WRITTEN_FIELDS))
 
 
-def _ranges(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, list[bytes]]]:
-    """The pieces of one range after the other, with its task."""
-    rows = (
-        (task.as_py(), number.as_py(), data.as_py())
-        for batch in batches
-        for task, number, data in zip(batch["task"], batch["range"], batch["data"], strict=True)
-    )
-    for (task, _), pieces in itertools.groupby(rows, key=lambda row: row[:2]):
-        yield task, [data for _, _, data in pieces]
+def _split_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[_SplitRow]:
+    for batch in batches:
+        columns = (batch[name].to_pylist() for name in ("task", "range", "data"))
+        yield from map(_SplitRow, *columns)

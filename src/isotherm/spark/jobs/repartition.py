@@ -20,7 +20,7 @@ import pyarrow as pa
 from isotherm.errors import PolicyViolationError
 from isotherm.spark.arrow_rows import numbers
 from isotherm.spark.jobs.packed_rows import PLACE, TIE, WorkerRows
-from isotherm.spark.mapped_read import mapped_rows
+from isotherm.spark.mapped_read import planned_rows
 from isotherm.spark.options import READ_COMMITTED
 from isotherm.types import Offset
 
@@ -68,7 +68,7 @@ def old_rows(
     Columns of the record, PLACE, and TIE, which is offset * old_count + partition: a unique number
     that ascends within a partition. The workers that read them pack them, too.
     """
-    mapped = mapped_rows(
+    mapped = planned_rows(
         spark,
         {
             **options,

@@ -225,11 +225,15 @@ def _numbered(spark: SparkSession, tasks: Mapping[int, int]) -> DataFrame:
     return spark.createDataFrame(list(tasks.items()), "piece int, task int")
 
 
+def tasks_for(spark: SparkSession, size: int) -> int:
+    """The number of tasks for so many bytes of segments."""
+    return max(parallel_tasks(spark) * _TASKS_PER_CORE, -(-size // TARGET_TASK_BYTES))
+
+
 def _task_of_pieces(spark: SparkSession, pieces: Sequence[Piece]) -> dict[int, int]:
     """Adjacent pieces share a task up to its share of the bytes."""
     sizes = [piece.segment.segment_size_in_bytes for piece in pieces]
-    slots = parallel_tasks(spark) * _TASKS_PER_CORE
-    target = min(TARGET_TASK_BYTES, -(-sum(sizes) // slots))
+    target = -(-sum(sizes) // tasks_for(spark, sum(sizes)))
     tasks: dict[int, int] = {}
     task, size_of_task = 0, 0
     for piece, size in zip(pieces, sizes, strict=True):
