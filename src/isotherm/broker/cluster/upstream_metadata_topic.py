@@ -7,8 +7,9 @@ records become columns without an object for each (docs/decisions/0289).
 from __future__ import annotations
 
 import datetime
+import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 from kio.schema.errors import ErrorCode
@@ -22,6 +23,7 @@ from isotherm.errors import (
     PeerTimeoutError,
     PolicyViolationError,
     RemoteStorageError,
+    RetriableError,
     UnknownTopicOrPartitionError,
 )
 from isotherm.protocol.api_keys import ApiKey
@@ -30,6 +32,8 @@ from isotherm.record.batch_header import iterate_batches
 from isotherm.remote.metadata.api import MetadataColumns, MetadataTopicRecord, NewMetadataRecord
 from isotherm.remote.metadata.wire.events import columns_of
 from isotherm.types import REMOTE_LOG_METADATA_TOPIC, Offset, TimestampMs
+
+_logger = logging.getLogger(__name__)
 
 FETCH_BYTES_MAX = 16 * 1024 * 1024
 """The most that an answer has, unless its first batch is larger."""
@@ -46,7 +50,7 @@ _COLUMNS = frozenset({"key", "value"})
 
 
 class UpstreamMetadataTopic:
-    """A ConditionalMetadataTopic that refuses writes. Thread-safe.
+    """A ConditionalMetadataTopic and EndOffsetsTopic that refuses writes. Thread-safe.
 
     Besides what each method names, reads raise RemoteStorageError for an answer that is an error:
     `is_refusal` if the replica lacks the right to read. Leaders are looked up again after an error.
@@ -125,23 +129,58 @@ class UpstreamMetadataTopic:
         """End the requests that wait."""
         self._client.close()
 
+    def end_offsets(self, partitions: Collection[int]) -> dict[int, Offset]:
+        """See `EndOffsetsTopic.end_offsets`. One request to each leader."""
+        if not self._leaders:
+            self._look_up()
+        leaders = self._leaders
+        of_leader: dict[NodeAddress, list[int]] = {}
+        for partition in partitions:
+            if partition in leaders:
+                of_leader.setdefault(leaders[partition], []).append(partition)
+        ends: dict[int, Offset] = {}
+        for led in of_leader.values():
+            try:
+                listed = self._listed_offsets(led, LATEST)
+            except RetriableError as error:
+                _logger.debug("a leader does not tell the ends of partitions: %s", error)
+                continue
+            ends |= {
+                int(item.partition_index): int(item.offset)
+                for item in listed
+                if item.error_code is ErrorCode.none
+            }
+        return ends
+
     def _offset(self, partition: int, timestamp: int) -> Offset:
-        wanted = {"partition_index": partition, "timestamp": timestamp}
+        (listed,) = self._listed_offsets([partition], timestamp)
+        self._check(listed.error_code, partition)
+        return int(listed.offset)
+
+    def _listed_offsets(self, partitions: Sequence[int], timestamp: int) -> Sequence[Any]:
+        """The response's items for partitions of one leader."""
         answer = self._ask(
-            partition,
+            partitions[0],
             ApiKey.LIST_OFFSETS,
             {
                 "replica_id": _CONSUMER,
                 "isolation_level": 0,
-                "topics": [{"name": REMOTE_LOG_METADATA_TOPIC, "partitions": [wanted]}],
+                "topics": [
+                    {
+                        "name": REMOTE_LOG_METADATA_TOPIC,
+                        "partitions": [
+                            {"partition_index": number, "timestamp": timestamp}
+                            for number in partitions
+                        ],
+                    }
+                ],
                 "timeout": _TIMEOUT,
             },
             newest=_LIST_OFFSETS_VERSION,
             oldest=1,
         )
-        ((listed,),) = (topic.partitions for topic in answer.topics)
-        self._check(listed.error_code, partition)
-        return int(listed.offset)
+        (topic,) = answer.topics
+        return list(topic.partitions)
 
     def _fetch(self, partition: int, offset: Offset, max_bytes: int) -> memoryview | None:
         """Whole batches, of which the first one may begin below `offset`; the last one may be cut

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -256,6 +256,16 @@ class ConditionalMetadataTopic(MetadataTopic, Protocol):
 
     def has_all_below(self, partition: int, end_offset: Offset) -> bool:
         """Whether `read` returns everything below `end_offset`, now and later."""
+
+
+@runtime_checkable
+class EndOffsetsTopic(MetadataTopic, Protocol):
+    """A metadata topic that costs a request for each read, but one for the ends of many
+    partitions."""
+
+    def end_offsets(self, partitions: Collection[int]) -> Mapping[int, Offset]:
+        """The offset after the last record of each partition, but for those that cannot be read
+        now: a read of such a partition raises the reason."""
 
 
 def check_ready(metadata: RemoteLogMetadataManager, partition: TopicIdPartition) -> None:

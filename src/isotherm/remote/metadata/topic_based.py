@@ -37,7 +37,7 @@ from isotherm.errors import (
 )
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.futures import done_future
-from isotherm.remote.metadata.api import ConditionalMetadataTopic
+from isotherm.remote.metadata.api import ConditionalMetadataTopic, EndOffsetsTopic
 from isotherm.remote.metadata.folding.fold import COLUMNAR_RECORDS_MIN, fold_metadata_partition
 from isotherm.remote.metadata.state.cache import RemoteLogMetadataCache
 from isotherm.remote.metadata.state.cached_reads import CachedReads
@@ -156,7 +156,7 @@ class TopicBasedRemoteLogMetadataManager(CachedReads):
 
     def poll(self) -> None:
         """Read every assigned metadata partition to its end. Errors of the topic are raised."""
-        for number, reader in self._readers_snapshot():
+        for number, reader in self._unread(self._readers_snapshot()):
             self._read(number, reader)
 
     def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> Future[None]:
@@ -541,13 +541,38 @@ class TopicBasedRemoteLogMetadataManager(CachedReads):
 
     def _follow(self) -> None:
         while not self._stopping.is_set():
-            for number, reader in self._readers_snapshot():
+            readers = self._readers_snapshot()
+            try:
+                unread = self._unread(readers)
+            except Exception as error:  # noqa: BLE001 - the reads themselves count and log it
+                _logger.debug("ends of the metadata topic are unknown: %s", error)
+                unread = readers
+            for number, reader in unread:
                 self._tick(number, reader)
             self._clock.wait(
                 self._wakeup, self._settings.remote_log_metadata_poll_interval_ms / 1000
             )
             # Cleared before the next look, so that no assignment during the look is missed.
             self._wakeup.clear()
+
+    def _unread(
+        self, readers: list[tuple[int, MetadataPartitionReader]]
+    ) -> list[tuple[int, MetadataPartitionReader]]:
+        """Without those that are at the ends of their partitions and have nothing else to do, where
+        the topic tells the ends for less than a read of each."""
+        if not isinstance(self._topic, EndOffsetsTopic):
+            return readers
+        waiting = {
+            number: reader.position
+            for number, reader in readers
+            if reader.awaits_records() and not self._writer.is_torn(number)
+        }
+        ends = self._topic.end_offsets(waiting) if waiting else {}
+        return [
+            (number, reader)
+            for number, reader in readers
+            if number not in waiting or ends.get(number) != waiting[number]
+        ]
 
     def _tick(self, number: int, reader: MetadataPartitionReader) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +19,7 @@ from isotherm.errors import (
     RequestTimedOutError,
 )
 from isotherm.metrics.registry import Metrics
+from isotherm.remote.metadata.api import MetadataTopicRecord
 from isotherm.remote.metadata.topic_based import TopicBasedRemoteLogMetadataManager
 from isotherm.remote.metadata.topic_based_settings import TopicBasedSettings
 from isotherm.remote.metadata.wire.keys import metadata_partition
@@ -30,6 +31,7 @@ from isotherm.remote.segment_metadata import (
 )
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicIdPartition
+from tests.support.conditions import wait_until
 from tests.support.memory_metadata_topic import MemoryMetadataTopic
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -456,3 +458,81 @@ def test_idle_poll_looks_at_no_partition(
     users.looks = 0
     manager.poll()
     assert users.looks == 0
+
+
+class _RequestsTopic(MemoryMetadataTopic):
+    """A topic whose reads are counted, and the questions for the ends of partitions."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.reads: list[int] = []
+        self.questions: list[set[int]] = []
+        self.untold: set[int] = set()
+
+    def read(self, partition: int, *arguments: int) -> list[MetadataTopicRecord]:
+        self.reads.append(partition)
+        return super().read(partition, *arguments)
+
+    def end_offsets(self, partitions: Collection[int]) -> dict[int, int]:
+        self.questions.append({*partitions})
+        return {
+            number: self.offsets(number)[1] for number in partitions if number not in self.untold
+        }
+
+
+def test_partitions_of_a_topic_that_tells_its_ends_are_read_when_they_grow(
+    clock: SimClock, make_segment: MakeSegment
+) -> None:
+    topic = _RequestsTopic()
+    users: dict[int, TopicIdPartition] = {}
+    for number in range(100):
+        user = TopicIdPartition(uuid.UUID(int=7), "flights", number)
+        users.setdefault(metadata_partition(user, 2), user)
+    writer = TopicBasedRemoteLogMetadataManager(topic, clock=clock, metrics=Metrics())
+    reader = TopicBasedRemoteLogMetadataManager(topic, clock=clock, metrics=Metrics())
+    for manager in (writer, reader):
+        manager.on_partition_leadership_changes([*users.values()], [])
+        manager.poll()
+    for number in (0, 1, 1, 0):
+        writer.add_remote_log_segment_metadata(make_segment(0, 9, partition=users[number]))
+        topic.reads, topic.questions = [], []
+        reader.poll()
+        assert {*topic.reads} == {number}
+        assert topic.questions == [{0, 1}]
+    assert len(list(reader.list_remote_log_segments(users[1]))) == 2
+
+    topic.reads = []
+    reader.poll()
+    assert topic.reads == []
+    topic.untold = {1}
+    reader.poll()
+    assert topic.reads == [1], "the read says why an end is unknown"
+    # A new partition is folded, though its metadata partition has not grown.
+    reader.on_partition_leadership_changes([NEIGHBOUR], [])
+    reader.poll()
+    assert reader.is_ready(NEIGHBOUR)
+
+
+def test_topic_is_read_though_its_ends_are_unknown(
+    clock: SimClock, make_segment: MakeSegment, partition: TopicIdPartition
+) -> None:
+    topic = _RequestsTopic()
+    manager = TopicBasedRemoteLogMetadataManager(
+        topic,
+        clock=SystemClock(),
+        metrics=Metrics(),
+        settings=TopicBasedSettings(remote_log_metadata_poll_interval_ms=1),
+    )
+    manager.on_partition_leadership_changes([partition], [])
+    manager.poll()
+
+    def fail(partitions: Collection[int]) -> dict[int, int]:
+        raise RemoteStorageError("down")
+
+    topic.end_offsets = fail  # type: ignore[method-assign]
+    topic.append(metadata_partition(partition, 2), None, encode_event(make_segment(0, 9)), 0)
+    manager.start()
+    try:
+        wait_until(lambda: len(list(manager.list_remote_log_segments(partition))) == 1)
+    finally:
+        manager.close()

@@ -111,6 +111,11 @@ class MetadataPartitionReader:
         """No user partition is left."""
         return not self._users
 
+    def awaits_records(self) -> bool:
+        """Whether a poll has nothing to do unless records lie behind `position`."""
+        with self._lock:
+            return not (self._fresh or self._unopened or self._expected)
+
     def assign(self, user: TopicIdPartition) -> None:
         """Fold the whole metadata partition for `user` at the next poll."""
         with self._lock:
