@@ -59,6 +59,8 @@ PRESENT_CONFIG = {
     # Reached within a minute at some 100 MB/s, so that segments are deleted from the bucket, too.
     "retention.bytes": str(4 * 1024 * 1024 * 1024),
 }
+# Clients that say nothing stay connected: Kafka's default ends them after ten minutes.
+SETTINGS = {"connections.max.idle.ms": "-1"}
 QUESTION = Question(
     "soak", "Does a broker's memory stay the same under all kinds of work?", lambda _: ()
 )
@@ -98,7 +100,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="isotherm-soak-") as directory,
         contextlib.ExitStack() as stack,
     ):
-        server = IsothermServer(Path(directory))
+        server = IsothermServer(Path(directory), SETTINGS)
         stack.callback(server.stop)
         server.start()
         document["results"] = [measure(server, options.seconds, options.history_gb, options.share)]
