@@ -22,6 +22,7 @@ from isotherm.config.definition import (
     ConfigType,
     any_of,
     at_least,
+    at_least_or_negative,
     between,
     config_keys,
     key,
@@ -215,7 +216,10 @@ class BrokerConfig:
         dynamic=True,
     )
     connections_max_idle_ms: int = key(
-        LONG, 600_000, "Idle time after which a connection is closed.", check=at_least(1)
+        LONG,
+        600_000,
+        "Idle time after which a connection is closed; never if negative.",
+        check=at_least_or_negative(1),
     )
     socket_listen_backlog_size: int = key(
         INT,

@@ -117,6 +117,11 @@ def at_least(low: float) -> Check:
     return Check(lambda value: value is None or value >= low, f"at least {low}")
 
 
+def at_least_or_negative(low: float) -> Check:
+    """For keys with which Kafka takes any negative number for no limit."""
+    return Check(lambda value: value < 0 or value >= low, f"at least {low}, or negative")
+
+
 def between(low: float, high: float) -> Check:
     return Check(
         lambda value: value is None or low <= value <= high,

@@ -546,6 +546,8 @@ class Server:
 
     def _check_idle(self) -> None:
         idle_s_max = self._config.connections_max_idle_ms / 1000
+        if idle_s_max < 0:
+            return
         now = self._loop.time()
         for connection in tuple(self._connections):
             if now - connection.active_at > idle_s_max and not connection.is_busy:

@@ -792,6 +792,27 @@ def test_idle_connection_is_closed_and_a_waiting_one_is_not(run: Run) -> None:
     run(scenario)
 
 
+def test_no_connection_is_too_idle_for_a_negative_limit(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = []
+    check_idle = Server._check_idle
+    monkeypatch.setattr(
+        Server, "_check_idle", lambda server: checks.append(server) or check_idle(server)
+    )
+
+    async def scenario() -> None:
+        async with (
+            serving(Echo(), connections_max_idle_ms=-1) as (_, port),
+            connected(port) as (reader, writer),
+        ):
+            for _ in range(3):
+                await exchange(reader, writer)
+
+    run(scenario)
+    assert len(checks) == 1, "no timer looks for idle connections"
+
+
 def test_stop_answers_the_request_being_worked_on_and_no_later_one(run: Run) -> None:
     async def scenario() -> None:
         echo = Echo()
