@@ -1,17 +1,23 @@
-"""A read replica in front of a broker, whose store does not answer for a while."""
+"""A read replica in front of a broker: its store does not answer for a while, or a transaction is
+open where the tier ends."""
 
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from confluent_kafka import Producer
+from kio.schema.errors import ErrorCode
 
 from isotherm.broker.read_replica import ReplicaNode
 from isotherm.errors import RemoteStorageError
+from isotherm.protocol.api_keys import ApiKey
 from tests.support.conditions import wait_until
 from tests.support.embedded_replica import EmbeddedReplica
+from tests.support.raw_client import RawClient
 
 TOPIC = "kept"
 
@@ -45,3 +51,37 @@ def test_a_history_that_could_not_be_read_is_read_once_the_store_answers(
         assert end_of_tier() == 2
         monkeypatch.undo()
         wait_until(lambda: end_of_tier() == 4, "the history")
+
+
+def test_the_last_tiered_offset_is_told_though_a_transaction_is_open_there(
+    tiers: Any, tmp_path: Path
+) -> None:
+    tiers.create_topic(TOPIC)
+    producer = Producer({**tiers.client, "transactional.id": "ended-behind-the-tier"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(TOPIC, b"0", partition=0)
+    producer.flush()
+    tiers.produce(TOPIC, (b"k", b"1"))
+    # The marker at offset 2 stays in the active segment.
+    producer.commit_transaction()
+    tiers.expect_remote_ends(TOPIC, 0, 1)
+    bucket, upstream = tiers.directory / "bucket", tiers.broker.bootstrap_servers
+
+    def last_tiered(server: str) -> int:
+        entry = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -5}
+        topics = [{"name": TOPIC, "partitions": [entry]}]
+        with closing(RawClient(server)) as client:
+            answer = client.ask(
+                ApiKey.LIST_OFFSETS, 9, replica_id=-1, isolation_level=1, topics=topics
+            )
+        ((found,),) = (topic.partitions for topic in answer.topics)
+        assert found.error_code is ErrorCode.none
+        return int(found.offset)
+
+    with EmbeddedReplica(tmp_path / "scratch", bucket, upstream=upstream) as replica:
+        partition = replica.node.services.replica_manager.find_partition(TOPIC, None, 0)
+        wait_until(lambda: partition.log.log_end_offset == 2, "the history")
+        assert partition.log.last_stable_offset == 0
+        assert last_tiered(upstream) == 1
+        assert last_tiered(replica.bootstrap_servers) == 1

@@ -66,10 +66,14 @@ def _list_offsets(handle: Handler, client: UpstreamClient) -> Handler:
             timestamp = timestamps[place]
             if part.error_code is not ErrorCode.none:
                 return False
+            if part.offset == UNKNOWN_OFFSET:
+                # Also -5 for read_committed if a transaction is open where the tier ends: the
+                # leader knows whether it has ended since.
+                return True
             if timestamp in _IN_THE_TIER:
                 log = _partition(context, place).log
                 return log.log_start_offset == log.log_end_offset
-            return bool(timestamp < 0 or part.offset == UNKNOWN_OFFSET)
+            return bool(timestamp < 0)
 
         return await _completed(
             context, request, response, client, "partition_index", "name", is_of_the_tail
