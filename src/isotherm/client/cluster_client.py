@@ -89,18 +89,18 @@ class ClusterClient:
         self, key: ApiKey, fields: Mapping[str, Any], *, newest: int, oldest: int = 0
     ) -> Any:
         """The response of the first broker that answers. Brokers that answered before are tried
-        first. A broker that was lost may have processed the request.
+        first, and those that were lost since are tried last. A broker that was lost may have
+        processed the request.
 
         Raises BrokerUnreachableError, which names the reason of each broker, and
         UnsupportedVersionError as `ask`.
         """
-        answered = [
-            connection.connection.address
-            for connection in self._connections.all
-            if connection.versions is not None
-        ]
+        known = self._connections.all
+        answered = [each.connection.address for each in known if each.versions is not None]
+        # The bootstrap servers may be gone for good while the others come back.
+        lost = [each.connection.address for each in known if each.versions is None]
         reasons = []
-        for address in dict.fromkeys([*answered, *self._bootstrap]):
+        for address in dict.fromkeys([*answered, *self._bootstrap, *lost]):
             try:
                 return self.ask(address, key, fields, newest=newest, oldest=oldest)
             except RetriableError as error:
