@@ -23,6 +23,13 @@ class UpstreamClient(ClusterClient):
         self.properties = properties
         self.addresses: Mapping[BrokerId, NodeAddress] = {}
 
+    def properties_now(self) -> Mapping[str, Any]:
+        """Those of a new client, which begins at any of the brokers: the ones that this client
+        began at may be gone."""
+        named = str(self.properties["bootstrap.servers"])
+        servers = dict.fromkeys([named, *map(str, self.addresses.values())])
+        return {**self.properties, "bootstrap.servers": ",".join(servers)}
+
 
 class UpstreamPool:
     """Sends requests that the cluster may answer late. Each has a thread and connections of its own
@@ -59,7 +66,7 @@ class UpstreamPool:
         except IndexError:
             # At most one for each thread.
             client = ClusterClient(
-                self._upstream.properties,
+                self._upstream.properties_now(),
                 client_id=_CLIENT_ID,
                 request_timeout_s=self._timeout_s,
             )

@@ -1,15 +1,20 @@
-"""The bounds on what the clients of a read replica make it ask of its cluster."""
+"""What the clients of a read replica make it ask of its cluster: bounds, and where it begins."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from isotherm.broker.apis import upstream_groups
 from isotherm.broker.peers import tail_reader, upstream_client
-from isotherm.broker.peers.upstream_client import UpstreamPool
+from isotherm.broker.peers.upstream_client import UpstreamClient, UpstreamPool
+from isotherm.client.cluster_client import ClusterClient
+from isotherm.protocol.api_keys import ApiKey
+from tests.support.scripted_peer import ScriptedPeer
 
 
 class _Client:
@@ -26,7 +31,8 @@ class _Client:
 
 
 class _Upstream:
-    properties: dict[str, str] = {}  # noqa: RUF012
+    def properties_now(self) -> dict[str, str]:
+        return {}
 
 
 def test_requests_above_the_bound_wait_and_clients_are_used_again(
@@ -57,6 +63,29 @@ def test_requests_above_the_bound_wait_and_clients_are_used_again(
     assert most == 2
     assert _Client.made == len(set(clients)) == 2
     assert all(each.closed for each in clients if isinstance(each, _Client))
+
+
+def test_a_new_client_begins_at_a_broker_that_is_there() -> None:
+    def answer(request: Any) -> Mapping[str, Any]:
+        if request.__api_key__ == ApiKey.API_VERSIONS:
+            row = {"api_key": ApiKey.METADATA, "min_version": 4, "max_version": 4}
+            return {"api_keys": [row]}
+        return {"cluster_id": "c"}
+
+    def ask(client: ClusterClient) -> str:
+        fields = {"topics": (), "allow_auto_topic_creation": False}
+        return str(client.ask_any(ApiKey.METADATA, fields, newest=4).cluster_id)
+
+    named, other = ScriptedPeer(answer), ScriptedPeer(answer)
+    upstream = UpstreamClient({"bootstrap.servers": str(named.address)})
+    upstream.addresses = {1: named.address, 2: other.address}
+    pool = UpstreamPool(upstream, "test", 1)
+    named.stop()
+    try:
+        assert asyncio.run(pool.run(ask)) == "c"
+    finally:
+        pool.close()
+        other.stop()
 
 
 def test_bounds_are_those_of_the_page() -> None:
