@@ -307,6 +307,19 @@ def test_what_a_bucket_gains_and_loses_is_seen_without_a_restart(
         assert records_of(replica, "anew", 0) == [b"again-0"]
 
 
+def test_the_end_of_a_history_that_becomes_shorter_is_told(left: Left, tmp_path: Path) -> None:
+    with EmbeddedReplica(tmp_path / "scratch", left.bucket, list_interval_s=0.01) as replica:
+        consumer = Consumer({"bootstrap.servers": replica.bootstrap_servers, "group.id": "x"})
+        place = TopicPartition(TOPIC, 1)
+        start, end = consumer.get_watermark_offsets(place, TIMEOUT_S)
+        assert end == left.ends[1]
+        *_, last = sorted(left.bucket.glob(f"{TOPIC}-*/1/*.rsm-manifest"))
+        last.unlink()
+        wait_until(lambda: histories(replica)[TOPIC, 1] == (start, end - 1), "the shorter history")
+        assert consumer.get_watermark_offsets(place, TIMEOUT_S, cached=False) == (start, end - 1)
+        consumer.close()
+
+
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Partition 1 is not read before the event."""

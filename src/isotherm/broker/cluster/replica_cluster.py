@@ -342,6 +342,7 @@ class ReplicaCluster:
 
 def begin_history(partition: Partition, history: TieredHistory) -> None:
     """Let the partition's log begin where `history` ends, and tell waiting requests."""
+    partition.lower_epoch_start(history.end_offset)
     begin_log(partition.log, history)
     partition.note_replicated(0)
 

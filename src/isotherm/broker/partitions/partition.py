@@ -340,6 +340,12 @@ class Partition:
             self._count_visible()
         self.waits.changed()
 
+    def lower_epoch_start(self, log_end_offset: Offset) -> None:
+        """A read replica begins the log anew at this end, which may be before the start of its
+        leader epoch: no record up to there is awaited any more."""
+        with self._lock:
+            self._replicas.lower_epoch_start(log_end_offset)
+
     def _min_isr(self) -> int:
         return self._replicas.min_isr(self.log.config.min_insync_replicas)
 

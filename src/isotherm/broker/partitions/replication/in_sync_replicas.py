@@ -157,6 +157,10 @@ class InSyncReplicas:
                 is_new_leader=is_new_leader,
             )
 
+    def lower_epoch_start(self, log_end_offset: Offset) -> None:
+        """See Partition."""
+        self.epoch_start_offset = min(self.epoch_start_offset, log_end_offset)
+
     def follow(self, image: PartitionImage) -> None:
         """Forget the followers and the ISR: another broker leads the partition, or none does."""
         self._followers = {}
