@@ -1,5 +1,5 @@
-"""A read replica in front of a broker: its store does not answer for a while, or a transaction is
-open where the tier ends."""
+"""A read replica in front of a broker: its store does not answer for a while, a partition has no
+leader, or a transaction is open where the tier ends."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from kio.schema.errors import ErrorCode
 
+from isotherm.broker.cluster import upstream_cluster
 from isotherm.broker.read_replica import ReplicaNode
 from isotherm.errors import RemoteStorageError
 from isotherm.protocol.api_keys import ApiKey
@@ -51,6 +52,32 @@ def test_a_history_that_could_not_be_read_is_read_once_the_store_answers(
         assert end_of_tier() == 2
         monkeypatch.undo()
         wait_until(lambda: end_of_tier() == 4, "the history")
+
+
+def test_the_log_start_stays_while_a_partition_has_no_leader(
+    tiers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*values: bytes) -> None:
+        tiers.produce(TOPIC, *((b"k", value) for value in values))
+
+    tiers.create_topic(TOPIC, 2)
+    write(b"0", b"1", b"2", b"3", b"4")
+    tiers.expect_remote_ends(TOPIC, 1, 3)
+    # The first segment stays, for the record at offset 1.
+    tiers.delete_records(TOPIC, 1)
+    bucket, upstream = tiers.directory / "bucket", tiers.broker.bootstrap_servers
+    with EmbeddedReplica(tmp_path / "scratch", bucket, upstream=upstream) as replica:
+
+        def history() -> tuple[int, int]:
+            log = replica.node.services.replica_manager.find_partition(TOPIC, None, 0).log
+            return log.log_start_offset, log.log_end_offset
+
+        wait_until(lambda: history() == (1, 4), "the first history")
+        # As of partitions without a leader.
+        monkeypatch.setattr(upstream_cluster, "read_offsets", lambda *arguments: {})
+        write(b"5", b"6")
+        wait_until(lambda: history()[1] == 6, "the next segment")
+        assert history() == (1, 6)
 
 
 def test_the_last_tiered_offset_is_told_though_a_transaction_is_open_there(

@@ -311,7 +311,7 @@ class UpstreamCluster(ReplicaCluster):
                 if history is None:
                     self._histories.pop(place, None)
                 else:
-                    self._histories[place] = history
+                    self._histories[place] = _from(history, self._histories.get(place))
                 # Not before: if the store does not answer, the next look tries again.
                 self._last[place] = last
 
@@ -460,6 +460,15 @@ class UpstreamCluster(ReplicaCluster):
         if self._client is not None:
             self._client.close()
         super().close()
+
+
+def _from(history: TieredHistory, before: TieredHistory | None) -> TieredHistory:
+    """The history from the log start of the one before on. The tier's own may lie below it, and a
+    partition without a leader does not tell the cluster's."""
+    if before is None:
+        return history
+    start = max(history.log_start_offset, before.log_start_offset)
+    return history._replace(log_start_offset=min(start, history.end_offset))
 
 
 def _read_one(topic: UpstreamMetadataTopic) -> None:
