@@ -320,6 +320,19 @@ def test_the_end_of_a_history_that_becomes_shorter_is_told(left: Left, tmp_path:
         consumer.close()
 
 
+def test_a_first_segment_that_comes_later_is_served(left: Left, tmp_path: Path) -> None:
+    first, *_ = sorted(left.bucket.glob(f"{TOPIC}-*/1/*.rsm-manifest"))
+    first.rename(tmp_path / "manifest")
+    with EmbeddedReplica(tmp_path / "scratch", left.bucket, list_interval_s=0.01) as replica:
+        end = left.ends[1]
+        wait_until(lambda: histories(replica).get((TOPIC, 1)) == (1, end), "all but the first")
+        (tmp_path / "manifest").rename(first)
+        wait_until(lambda: histories(replica)[TOPIC, 1] == (0, end), "the whole history")
+        assert records_of(replica, TOPIC, 1) == [
+            each.value for each in left.expected[READ_UNCOMMITTED] if each.partition == 1
+        ]
+
+
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Partition 1 is not read before the event."""

@@ -201,10 +201,12 @@ class ReplicaCluster:
             partition = replica_manager.find_partition(place.topic, None, place.partition)
             before = self._begun[place]
             partition.goes_on_at = self.goes_on_at(place)
-            if history._replace(log_start_offset=0) != before._replace(log_start_offset=0):
-                begin_history(partition, history)
-            elif history.log_start_offset > before.log_start_offset:
+            is_raised = history.log_start_offset > before.log_start_offset
+            if is_raised and history == before._replace(log_start_offset=history.log_start_offset):
                 partition.log.maybe_increment_log_start_offset(history.log_start_offset)
+            elif history != before:
+                # Also if it begins earlier: a first segment may come later, or be repaired.
+                begin_history(partition, history)
             self._begun[place] = history
 
     def tail_reader(self) -> TailReader | None:
