@@ -31,6 +31,8 @@ _FORMATS_OF_SUFFIXES = {
     ".ndjson": "json",
     ".parquet": "parquet",
 }
+# A file of another system may begin with a mark of its encoding, which is no part of the first key.
+_ENCODING = "utf-8-sig"
 _BINARY = (pa.binary(), pa.large_binary())
 _TEXT = (pa.string(), pa.large_string())
 
@@ -79,7 +81,7 @@ def keys_frame(spark: SparkSession, keys: list[bytes]) -> DataFrame:
 
 
 def _text_rows(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8", newline="\n") as lines:
+    with path.open(encoding=_ENCODING, newline="\n") as lines:
         for number, line in enumerate(lines, 1):
             key = line.removesuffix("\n").removesuffix("\r")
             if not key:
@@ -88,10 +90,10 @@ def _text_rows(path: Path) -> Iterator[str]:
 
 
 def _csv_rows(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8-sig", newline="") as lines:
+    with path.open(encoding=_ENCODING, newline="") as lines:
         reader = csv.DictReader(lines, strict=True)
-        if KEY_COLUMN not in (reader.fieldnames or ()):
-            raise ValueError(f"no column {KEY_COLUMN}, the columns are {reader.fieldnames}")
+        if list(reader.fieldnames or ()).count(KEY_COLUMN) != 1:
+            raise ValueError(f"not one column {KEY_COLUMN}, the columns are {reader.fieldnames}")
         for number, row in enumerate(reader, 1):
             key = row[KEY_COLUMN]
             if key is None or None in row:
@@ -100,7 +102,7 @@ def _csv_rows(path: Path) -> Iterator[str]:
 
 
 def _json_rows(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding=_ENCODING) as lines:
         for number, line in enumerate(lines, 1):
             row = json.loads(line)
             match row:
