@@ -75,18 +75,26 @@ _SELECTED_FIELDS: dict[str, pa.DataType] = {
     "first": pa.int64(),
     "offsets": pa.binary(),
 }
-# Functions whose result is another one at another time. Spark counts them as deterministic, because
-# they are constant within a query. The proof is another query.
+# What is another value at another time. Spark counts it as deterministic, because it is constant
+# within a query. The proof is another query. A name behind a dot is a field's.
 _OF_THE_TIME = re.compile(
-    r"\b(now|current_timestamp|current_date|current_time|localtimestamp|curdate|unix_timestamp)\b",
+    r"\b(now|curdate|unix_timestamp|current_timestamp|current_date|current_time|localtimestamp)`?"
+    r"\s*\("
+    r"|(?<![.`\w])(current_timestamp|current_date|current_time|localtimestamp)\b(?!`)",
     re.IGNORECASE,
 )
+_DAY_OF_THE_TIME = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _SHOWN_TYPE_MAX = 500
 """The longest type in the error for an expression, in characters."""
 KEYS_IN_WORKERS_MAX = 10_000
 """The most keys that the Python workers look up. Each batch of records builds a table of them, in
 about a millisecond for this many. Spark joins more keys."""
-_QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
+_TEXTS = re.compile(
+    r"(?P<type>\b(?:date|timestamp(?:_ltz|_ntz)?)\s*r?)?"
+    r"(?:'(?P<single>(?:[^'\\]|\\.|'')*)'|\"(?P<double>(?:[^\"\\]|\\.)*)\")",
+    re.IGNORECASE | re.DOTALL,
+)
+_COMMENTS = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,18 +174,28 @@ def check_where(
     frame = spark.createDataFrame([], _where_schema(WHERE_COLUMNS, value))
     try:
         plan: Any = frame.where(text)._jdf.queryExecution().analyzed()
+        # Alone, `offset > 7 AND` is an expression with the alias AND. In parentheses it has none.
+        frame.where(f"({text}\n)")
     except PySparkException as error:
         reason = " ".join(str(error).partition("\n\nJVM stacktrace")[0].split())
         raise ConfigError(
             f"Spark refuses the expression of --where reason={reason!r}"
             f" columns={_shown_columns(value)}"
         ) from None
-    if not plan.deterministic() or _OF_THE_TIME.search(_QUOTED.sub("", text)):
+    if not plan.deterministic() or _is_of_the_time(text):
         raise ConfigError(
             "the expression of --where may select other records each time, and the proof selects"
             f" once more value={text!r} hint='write times and numbers as literals'"
         )
     return frozenset(name for name in WHERE_COLUMNS if _is_named(spark, text, name, value))
+
+
+def _is_of_the_time(text: str) -> bool:
+    for match in _TEXTS.finditer(text):
+        content = match["single"] or match["double"] or ""
+        if match["type"] is not None and _DAY_OF_THE_TIME.match(content):
+            return True
+    return _OF_THE_TIME.search(_COMMENTS.sub(" ", _TEXTS.sub(" ", text))) is not None
 
 
 def _where_schema(names: Sequence[str], value: DataType) -> StructType:

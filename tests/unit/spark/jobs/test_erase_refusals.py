@@ -21,7 +21,7 @@ from isotherm.remote.erasure.certificate import ErasedPartition, ErasureCertific
 from isotherm.remote.erasure.erased_piece import EraseAction
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs import erase_tail
-from isotherm.spark.jobs.erase_selection import ScanSettings, _Selected
+from isotherm.spark.jobs.erase_selection import ScanSettings, _is_of_the_time, _Selected
 from isotherm.spark.jobs.erase_settings import settings_of
 from isotherm.spark.jobs.erase_tail import waiting_tails
 from isotherm.spark.jobs.rewrite_run import check_settings
@@ -43,6 +43,25 @@ def selected(is_open: list[bool]) -> pa.RecordBatch:
             "_is_dead": [False] * count,
         }
     )
+
+
+@pytest.mark.parametrize(
+    ("where", "is_refused"),
+    [
+        ("timestamp < now()", True),
+        ("timestamp < `now` ()", True),
+        ("timestamp < now/* */()", True),
+        ("timestamp < system.builtin.now()", True),
+        ("timestamp < current_date", True),
+        ("timestamp < TIMESTAMP 'now'", True),
+        ('timestamp < date r"Yesterday UTC"', True),
+        ("timestamp < timestamp_ntz'2020-01-01'", False),
+        ("value.now = 1 AND value.`current_date` = 2 AND value.current_time = 3", False),
+        ("value.update = 'now' OR key = 'date ''now''' OR key = \"now()\" -- now()", False),
+    ],
+)
+def test_what_is_another_value_at_another_time_is_refused(where: str, is_refused: bool) -> None:
+    assert _is_of_the_time(where) is is_refused
 
 
 @pytest.mark.parametrize("keeps_tombstones", [False, True])
