@@ -440,14 +440,14 @@ def _write(
             partition, offset, count = places[task]
             writer = HistoryWriter(owners[partition], offset, settings.rules, folder)
             for _, of_range in itertools.groupby(of_task, key=lambda row: row.range):
-                rows = packed_rows.in_order([row.data for row in of_range])
-                if settings.moved is not None:
-                    moved = moved_ranges(rows, partition, writer.next_offset, settings.moved)
-                    yield _written_row(moved=packed_rows.encoded(moved))
-                step = max(1, len(rows) * _ENCODED_BYTES // max(rows.nbytes, 1))
-                for start in range(0, len(rows), step):
-                    for _ in writer.append(rows.slice(start, step)):
-                        yield stage(writer)
+                for rows in packed_rows.in_order([row.data for row in of_range]):
+                    if settings.moved is not None:
+                        moved = moved_ranges(rows, partition, writer.next_offset, settings.moved)
+                        yield _written_row(moved=packed_rows.encoded(moved))
+                    step = max(1, len(rows) * _ENCODED_BYTES // max(rows.nbytes, 1))
+                    for start in range(0, len(rows), step):
+                        for _ in writer.append(rows.slice(start, step)):
+                            yield stage(writer)
             if writer.has_records:
                 yield stage(writer)
             # Offsets are assigned by counts. Other rows in this pass would give an offset twice, or

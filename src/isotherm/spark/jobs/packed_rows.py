@@ -41,6 +41,8 @@ TIE = "tie"
 
 PACK_BYTES = 16 * 1024 * 1024
 """Rows that are packed at once. Each gives a piece for each partition."""
+JOINED_BYTES_MAX = 512 * 1024 * 1024
+"""Rows of a range that are sorted as one batch."""
 _SAMPLE_BYTES = 64 * 1024
 """A piece has a sample of its places for so many of its bytes."""
 _ROW_BITS = 32
@@ -221,9 +223,43 @@ def _part(data: bytes, piece: pa.RecordBatch, start: int, end: int) -> bytes:
     return json.dumps([path, position, first + start, end - start]).encode()
 
 
-def in_order(pieces: Sequence[bytes]) -> pa.RecordBatch:
-    """The rows of a range. Its pieces are in the order of the input."""
-    rows = joined([decoded(piece) for piece in pieces])
+def in_order(pieces: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+    """The rows of a range. Its pieces are in the order of the input. A range with very many rows of
+    one place is cut: Arrow's arrays of bytes end at 2 GiB."""
+    batches = [decoded(piece) for piece in pieces]
+    if sum(batch.nbytes for batch in batches) <= JOINED_BYTES_MAX:
+        yield _sorted(joined(batches))
+        return
+    names = [name for name in (PLACE, TIE) if name in batches[0].schema.names]
+    keys = pa.Table.from_batches([batch.select(names) for batch in batches]).combine_chunks()
+    order = _order(keys.to_batches()[0])
+    if order is None:
+        order = np.arange(len(keys))
+    ends = np.cumsum([len(batch) for batch in batches])
+    steps = -(-sum(batch.nbytes for batch in batches) // JOINED_BYTES_MAX)
+    for rows in np.array_split(order, steps):
+        yield from _taken(batches, ends, rows)
+
+
+def _taken(
+    batches: Sequence[pa.RecordBatch], ends: Int64Array, rows: Int64Array
+) -> Iterator[pa.RecordBatch]:
+    """The rows with these numbers, as few batches as JOINED_BYTES_MAX allows. `ends` has the number
+    behind the last row of each batch."""
+    ascending = np.sort(rows)
+    parts = []
+    for number, own in enumerate(np.split(ascending, np.searchsorted(ascending, ends[:-1]))):
+        if len(own):
+            parts.append(batches[number].take(own - (ends[number] - len(batches[number]))))
+    if sum(part.nbytes for part in parts) > JOINED_BYTES_MAX and len(rows) > 1:
+        del parts
+        for half in np.array_split(rows, 2):
+            yield from _taken(batches, ends, half)
+    elif parts:
+        yield joined(parts).take(np.searchsorted(ascending, rows))
+
+
+def _sorted(rows: pa.RecordBatch) -> pa.RecordBatch:
     order = _order(rows)
     return rows if order is None else rows.take(order)
 

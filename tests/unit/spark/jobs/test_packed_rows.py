@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ def batch_of(rows: list[tuple[int, int]], first: int, *, has_ties: bool) -> pa.R
     st.lists(ROWS, min_size=1, max_size=6),
     st.lists(st.integers(-6, 21), max_size=4, unique=True).map(sorted),
     st.integers(1, 3000),
+    st.integers(1, 3000),
     st.booleans(),
     st.booleans(),
 )
@@ -43,17 +45,26 @@ def test_ranges_have_their_rows_in_order(
     inputs: list[list[tuple[int, int]]],
     bounds: list[int],
     pack_bytes: int,
+    joined_bytes: int,
     has_ties: bool,
     in_files: bool,
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        check_ranges(inputs, bounds, pack_bytes, folder if in_files else None, has_ties=has_ties)
+        check_ranges(
+            inputs,
+            bounds,
+            pack_bytes,
+            joined_bytes,
+            folder if in_files else None,
+            has_ties=has_ties,
+        )
 
 
 def check_ranges(
     inputs: list[list[tuple[int, int]]],
     bounds: list[int],
     pack_bytes: int,
+    joined_bytes: int,
     folder: str | None,
     *,
     has_ties: bool,
@@ -77,8 +88,12 @@ def check_ranges(
             pieces[row["range"]].append((row["row"], row["data"]))
     found: dict[int, list[int]] = defaultdict(list)
     for number in sorted(pieces):
-        rows_of_range = packed_rows.in_order([data for _, data in sorted(pieces[number])])
-        found[number // each] += [int(value) for value in rows_of_range["value"].to_pylist()]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(packed_rows, "JOINED_BYTES_MAX", joined_bytes)
+            batches = list(packed_rows.in_order([data for _, data in sorted(pieces[number])]))
+        for rows_of_range in batches:
+            assert len(rows_of_range) == 1 or rows_of_range.nbytes <= joined_bytes
+            found[number // each] += [int(value) for value in rows_of_range["value"].to_pylist()]
     expected: dict[int, list[int]] = defaultdict(list)
     order = sorted(
         range(len(numbered)),
