@@ -128,3 +128,16 @@ def test_a_load_of_files_is_consumed(spark: SparkSession, tmp_path: Path) -> Non
     for number in range(3):
         mine = [record.timestamp_ms for record in records if record.partition == number]
         assert mine == sorted(mine)
+
+
+def test_rows_of_one_value_are_read_some_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+    value, count = b"v" * 2000, 20_000
+    table = pa.table({"value": pa.array([value]).take(pa.array([0] * count))})
+    pq.write_table(table, tmp_path / "1.parquet")
+    frame = spark.read.parquet(str(tmp_path / "1.parquet"))
+    tasks = parquet_rows.tasks_of(frame)
+    numbers = pa.RecordBatch.from_pydict({"id": list(range(len(tasks)))})
+    batches = list(parquet_rows.read(tasks, frame.columns, NOW_MS, iter([numbers])))
+    assert sum(len(batch) for batch in batches) == count
+    # In the file the value is once. As rows it would be 40 MB.
+    assert max(batch["value"].nbytes for batch in batches) < 20_000_000

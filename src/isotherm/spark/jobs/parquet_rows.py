@@ -26,11 +26,13 @@ _COLUMNS = ("key", "value", "timestamp")
 _NOT_HERE = {"headers", "timestamptype"}
 _TASK_BYTES = 128 * 1024 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
+_BATCH_ROWS_MAX = 8192
+"""A value that occurs often is once in the file, so rows may be larger than the file says."""
 _UNITS_OF_A_MS = {"ms": 1, "us": 1000}
 
 
 class RowGroup(NamedTuple):
-    """`rows_at_once` are about as many as _BATCH_BYTES have."""
+    """`rows_at_once` are about as many as _BATCH_BYTES have in the file."""
 
     path: str
     number: int
@@ -69,7 +71,7 @@ def tasks_of(frame: DataFrame) -> list[list[RowGroup]]:
                 size_of_task = 0
             size_of_task += size
             rows = max(1, group.num_rows * _BATCH_BYTES // max(size, _BATCH_BYTES))
-            tasks[-1].append(RowGroup(path, number, rows))
+            tasks[-1].append(RowGroup(path, number, min(rows, _BATCH_ROWS_MAX)))
     return tasks
 
 
