@@ -46,8 +46,17 @@ class OldRange(NamedTuple):
 def old_ranges(bounds: Mapping[int, OffsetBounds], starts: Mapping[int, Offset]) -> list[OldRange]:
     """What is to be copied: from the log start, or where an earlier run has ended (`starts`).
 
-    Raises PolicyViolationError if retention has deleted records that the earlier run did not copy.
+    Raises PolicyViolationError if retention has deleted records that the earlier run did not copy,
+    or if the topic ends before that: it is another one, or has lost records.
     """
+    for partition, start in sorted(starts.items()):
+        end = bounds[partition].end if partition in bounds else None
+        if end is None or end < start:
+            raise PolicyViolationError(
+                "the old topic ends before what an earlier run has copied"
+                f" partition={partition} copied_to={start} end_offset={end}"
+                " hint='if the topic was made anew, copy it into another topic'"
+            )
     ranges = []
     for partition, offsets in sorted(bounds.items()):
         start = starts.get(partition, offsets.start)
@@ -120,6 +129,17 @@ def _int64s(column: Any) -> Int64Array:
 def old_count(ranges: Iterable[OldRange]) -> int:
     """The number of partitions of the old topic."""
     return max((old_range.partition for old_range in ranges), default=0) + 1
+
+
+def check_groups_have_committed(committed: Mapping[str, Mapping[int, Offset]], topic: str) -> None:
+    """Raise PolicyViolationError for a group without any offset. The one that is meant would begin
+    in the new topic where its `auto.offset.reset` says."""
+    for group, offsets in committed.items():
+        if not offsets:
+            raise PolicyViolationError(
+                f"the group has committed no offset of the topic group={group} topic={topic}"
+                " hint='isotherm groups list shows the names of groups'"
+            )
 
 
 def check_groups_follow(

@@ -58,6 +58,7 @@ from isotherm.spark.jobs.offsets_map import (
 from isotherm.spark.jobs.repartition import (
     OldRange,
     check_groups_follow,
+    check_groups_have_committed,
     old_count,
     old_ranges,
     old_rows,
@@ -192,6 +193,7 @@ def _stage(
     show_step("reading the topics")
     ranges = ranges_to_copy(plan, since)
     committed = {group: plan.brokers.committed_offsets(group, plan.old) for group in groups}
+    check_groups_have_committed(committed, plan.old)
     settings = replace(
         plan.settings, now_ms=clock.now_ms(), appends=bool(since.old), may_expire=True
     )
