@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-_DECODER = json.JSONDecoder()
+# Numbers stay texts: Python refuses integers of thousands of digits, and JSON has no bound.
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
 _NULL = "null"
 
 FieldPath: TypeAlias = tuple[str, ...]
@@ -30,7 +31,7 @@ def redacted(value: bytes, fields: Sequence[FieldPath]) -> bytes:
     replaced twice. Raises ValueError if it is not JSON in UTF-8."""
     try:
         text = value.decode()
-        json.loads(text)
+        _DECODER.decode(text)
         spans: set[tuple[int, int]] = set()
         for path in fields:
             _find(text, _skip(text, 0), path, spans)

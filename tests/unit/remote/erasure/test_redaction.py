@@ -25,6 +25,8 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
         ('{"user": {"name" : "Ada", "id": 1.00}}', ["user.name"],
          '{"user": {"name" : null, "id": 1.00}}'),
         ('{"n": 12345678901234567890123, "a": "\\u0041"}', ["n"], '{"n": null, "a": "\\u0041"}'),
+        ('{"n": ' + "9" * 5000 + ', "m": -0.0, "a": 1e400}', ["a"],
+         '{"n": ' + "9" * 5000 + ', "m": -0.0, "a": null}'),
         ('[{"a": 1}, {"b": 2}, [{"a": {"c": []}}], 7]', ["a"],
          '[{"a": null}, {"b": 2}, [{"a": null}], 7]'),
         ('{"a": 1, "a": 2}', ["a"], '{"a": null, "a": null}'),
@@ -65,7 +67,8 @@ def clear(value: Any, path: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"{", b"\x00\x00\x00\x00\x01{}", b"{'a': 1}", b"\xff", b"[" * 100_000]
+    "value",
+    [b"", b"{", b"\x00\x00\x00\x00\x01{}", b"{'a': 1}", b"\xff", b"\xef\xbb\xbf{}", b"[" * 100_000],
 )
 def test_value_that_is_not_json_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
