@@ -18,7 +18,7 @@ from pyspark.sql import Row, SparkSession
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
-from isotherm.errors import ConfigError, PolicyViolationError
+from isotherm.errors import ConfigError, PolicyViolationError, UnknownTopicOrPartitionError
 from isotherm.record.batch import CompressionType, build_batch
 from isotherm.remote.storage.object_store import ObjectStoreRemoteStorageManager
 from isotherm.remote.storage.settings import ObjectStoreSettings
@@ -359,6 +359,8 @@ def test_decoded_values_are_redacted_and_keys_limit_what_is_counted(
         (["--where", "offset = 1", "--action", "redact", "--field", "a.b", "--from", "100"],
          None, ""),
         (["--where", "key IS NOT NULL", "--max-bytes", "10"], PolicyViolationError, "more than"),
+        (["--where", "true", "--partitions", "0,2"], UnknownTopicOrPartitionError,
+         "partitions=[2]"),
         (["--keys", "/nowhere/keys.txt"], ConfigError, "cannot be read path=/nowhere/keys.txt"),
     ],
 )  # fmt: skip

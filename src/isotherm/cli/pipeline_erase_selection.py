@@ -14,6 +14,7 @@ from isotherm.cli.point_in_time import time_ms
 if TYPE_CHECKING:
     from isotherm.spark.jobs.erase_selection import Selector
 
+_PARTITION_MAX = 1_000_000
 
 Keys = Annotated[
     Path | None,
@@ -121,6 +122,8 @@ def selector_of(selected: SelectedRecords) -> Selector:
         keys = read_keys(selected.keys, selected.keys_format, selected.key_encoding)
     start_offset, start_ms = _place(selected.from_)
     end_offset, end_ms = _place(selected.until)
+    if _is_behind(start_offset, end_offset) or _is_behind(start_ms, end_ms):
+        raise typer.BadParameter("no record is between them", param_hint="--from / --until")
     return Selector(
         keys=keys,
         where=selected.where,
@@ -142,13 +145,19 @@ def _place(text: str | None) -> tuple[int | None, int | None]:
     return None, time_ms(text)
 
 
+def _is_behind(start: int | None, end: int | None) -> bool:
+    return start is not None and end is not None and start >= end
+
+
 def _numbers(text: str | None) -> frozenset[int] | None:
     if text is None:
         return None
     numbers: set[int] = set()
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
+        first, dash, last = part.partition("-")
+        last = last if dash else first
+        is_range = first.isascii() and first.isdigit() and last.isascii() and last.isdigit()
+        if not is_range or not int(first) <= int(last) <= _PARTITION_MAX:
             raise typer.BadParameter(f"numbers such as 0,3,5-7: {text}", param_hint="--partitions")
-        numbers |= set(range(int(first), int(last or first) + 1))
+        numbers |= set(range(int(first), int(last) + 1))
     return frozenset(numbers)

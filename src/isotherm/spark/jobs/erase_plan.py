@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from isotherm.errors import UnknownTopicOrPartitionError
 from isotherm.remote.erasure.certificate import Unreachable
 from isotherm.remote.rewriting.pieces import Piece
 from isotherm.remote.segment_metadata import RemoteLogSegmentMetadata
@@ -80,7 +81,8 @@ class ErasurePlan:
 def read_erasure_plan(
     options: SourceOptions, settings: RewriteSettings, selector: Selector
 ) -> ErasurePlan:
-    """Read the histories and their indexes. Raises the errors of `read_histories`."""
+    """Read the histories and their indexes. Raises the errors of `read_histories`, and
+    UnknownTopicOrPartitionError for a selected partition that no topic has."""
     histories = read_histories(options, settings)
     found = {
         partition: pieces
@@ -109,6 +111,13 @@ def read_erasure_plan(
         owner = pieces[0].segment.topic_id_partition
         unreachable[owner] = _unreachable(histories, partition, reachable, error)
     bounds = read_log_bounds(options, selector.partitions if settings.in_place else None)
+    if selector.partitions is not None:
+        tiered = {partition.partition for partition in histories.pieces}
+        unknown = sorted(selector.partitions - tiered - {owner.partition for owner in bounds})
+        if unknown:
+            raise UnknownTopicOrPartitionError(
+                f"no topic has the partitions that are selected partitions={unknown}"
+            )
     for owner, of_brokers in bounds.items():
         end = (
             found[owner.topic_partition][-1].end_offset
