@@ -1,5 +1,5 @@
-"""A read replica in front of a broker: its store does not answer for a while, a partition has no
-leader, or a transaction is open where the tier ends."""
+"""A read replica in front of a broker: its store does not answer for a while, a segment is damaged,
+a partition has no leader, or a transaction is open where the tier ends."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.cluster import upstream_cluster
 from isotherm.broker.read_replica import ReplicaNode
-from isotherm.errors import RemoteStorageError
+from isotherm.errors import CorruptDataError, RemoteStorageError
 from isotherm.protocol.api_keys import ApiKey
 from tests.support.conditions import wait_until
 from tests.support.embedded_replica import EmbeddedReplica
@@ -52,6 +52,36 @@ def test_a_history_that_could_not_be_read_is_read_once_the_store_answers(
         assert end_of_tier() == 2
         monkeypatch.undo()
         wait_until(lambda: end_of_tier() == 4, "the history")
+
+
+def test_clients_get_all_from_the_leader_if_a_new_segment_is_damaged(
+    tiers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*values: bytes) -> None:
+        tiers.produce(TOPIC, *((b"k", value) for value in values))
+
+    def fail(*arguments: object) -> NoReturn:
+        raise CorruptDataError("the segment is damaged")
+
+    tiers.create_topic(TOPIC)
+    write(b"0", b"1", b"2")
+    tiers.expect_remote_ends(TOPIC, 0, 1)
+    bucket, upstream = tiers.directory / "bucket", tiers.broker.bootstrap_servers
+    with EmbeddedReplica(tmp_path / "scratch", bucket, upstream=upstream) as replica:
+        log = replica.node.services.replica_manager.find_partition(TOPIC, None, 0).log
+        wait_until(lambda: log.log_end_offset == 2, "the first history")
+        monkeypatch.setattr(upstream_cluster, "read_history", fail)
+        write(b"3", b"4")
+        wait_until(lambda: log.log_end_offset == 0, "no history")
+        consumer = Consumer({"bootstrap.servers": replica.bootstrap_servers, "group.id": "x"})
+        place = TopicPartition(TOPIC, 0, 0)
+        assert consumer.get_watermark_offsets(place, 300, cached=False) == (0, 5)
+        consumer.assign([place])
+        messages = [consumer.poll(300) for _ in range(5)]
+        assert [message and message.value() for message in messages] == [
+            b"0", b"1", b"2", b"3", b"4"
+        ]  # fmt: skip
+        consumer.close()
 
 
 def test_the_log_start_stays_while_a_partition_has_no_leader(
