@@ -347,6 +347,28 @@ def test_records_of_an_open_transaction_are_copied_when_it_is_committed(
         assert {header.timestamp_type for header in headers} == {TimestampType.LOG_APPEND_TIME}
 
 
+def test_times_that_are_too_far_for_spark_are_copied(spark: SparkSession, tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker:
+        longest = str(2**63 - 1)
+        create_old(
+            broker,
+            message_timestamp_before_max_ms=longest,
+            message_timestamp_after_max_ms=longest,
+        )
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        # A producer's nanoseconds, and the largest time that a record can have.
+        times = [1_700_000_000_000_000_000, 2**63 - 1, 1_700_000_000_000]
+        for time_ms in times:
+            producer.produce("old", b"%d" % time_ms, key=b"k", timestamp=time_ms)
+        assert producer.flush(TIMEOUT_S) == 0
+        place = ("-b", broker.bootstrap_servers, "--path", str(tmp_path / "bucket"))
+        run("repartition", "old", "new", "--partitions", "2", *place, "--run")
+        copied = consume_all(broker.bootstrap_servers, "new")
+        assert [(each.timestamp_ms, each.value) for each in copied] == [
+            (time_ms, b"%d" % time_ms) for time_ms in times
+        ]
+
+
 def test_a_folder_whose_ranges_have_no_run_is_no_map(spark: SparkSession, tmp_path: Path) -> None:
     place = MapOfTopics(
         str(tmp_path),

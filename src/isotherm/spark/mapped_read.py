@@ -63,13 +63,22 @@ def mapped_rows(spark: SparkSession, options: Mapping[str, object]) -> MappedRow
 def planned_rows(spark: SparkSession, options: Mapping[str, object]) -> MappedRows:
     """Same as `mapped_rows`, planned now and in this process, for a job: Spark starts no Python
     workers that plan. A job's own function may take the rows in the same worker: they do not pass
-    through the JVM then."""
+    through the JVM then. Their column `timestamp` has milliseconds, as some are too many for
+    Spark's type."""
+    from pyspark.sql.types import LongType, StructField, StructType
+
     from isotherm.spark.row_schema import chosen_schema
     from isotherm.spark.source import planned_tasks
     from isotherm.spark.tasks_source import rows_of_numbers
 
     parsed = parse_options(option_texts(options))
-    schema = chosen_schema(parsed.columns, include_headers=parsed.include_headers)
+    chosen = chosen_schema(parsed.columns, include_headers=parsed.include_headers)
+    schema = StructType(
+        [
+            StructField(field.name, LongType() if field.name == "timestamp" else field.dataType)
+            for field in chosen.fields
+        ]
+    )
     tasks = [pickle.dumps(task) for task in planned_tasks(parsed)]
     numbers = spark.range(0, len(tasks), 1, max(len(tasks), 1))
     return MappedRows(numbers, functools.partial(rows_of_numbers, parsed, schema, tasks), schema)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from isotherm.spark.small_input import BatchFunction
 
 _PLACES = 2.0**40
-_MICROS_PER_MS = 1000
 
 
 class OldRange(NamedTuple):
@@ -112,7 +111,7 @@ def _with_places(rows: pa.RecordBatch, ranges: Sequence[OldRange]) -> pa.RecordB
     columns = {
         "key": rows["key"],
         "value": rows["value"],
-        "timestamp": numbers(_int64s(rows["timestamp"]) // _MICROS_PER_MS, pa.int64()),
+        "timestamp": rows["timestamp"],
         "timestamp_type": rows["timestampType"],
         PLACE: numbers(np.floor(shares * _PLACES).astype(np.int64), pa.int64()),
         "headers": rows["headers"],
