@@ -24,15 +24,24 @@ from isotherm.errors import ConfigError
 
 # The form that Java's Duration.parse takes, without negative parts.
 _DURATION = re.compile(
-    r"by_duration:\+?P(?=[0-9T+])(?:\+?[0-9]+D)?(?:T(?=[0-9+])(?:\+?[0-9]+H)?(?:\+?[0-9]+M)?"
-    r"(?:\+?[0-9]+(?:[.,][0-9]{0,9})?S)?)?",
+    r"by_duration:\+?P(?=[0-9T+])(?:\+?([0-9]{1,19})D)?(?:T(?=[0-9+])(?:\+?([0-9]{1,19})H)?"
+    r"(?:\+?([0-9]{1,19})M)?(?:\+?([0-9]{1,19})(?:[.,][0-9]{0,9})?S)?)?",
     re.IGNORECASE,
 )
+_UNITS_S = (86_400, 3_600, 60, 1)
+_SECONDS_MAX = 2**63 - 1
+"""Java's Duration counts them in a long."""
 
 
 def _is_offset_reset(value: str) -> bool:
-    is_duration = value.startswith("by_duration:") and _DURATION.fullmatch(value) is not None
-    return value in ("earliest", "latest") or is_duration
+    if value in ("earliest", "latest"):
+        return True
+    match = _DURATION.fullmatch(value) if value.startswith("by_duration:") else None
+    if match is None:
+        return False
+    numbers = [int(number or 0) for number in match.groups()]
+    seconds = sum(number * unit for number, unit in zip(numbers, _UNITS_S, strict=True))
+    return seconds <= _SECONDS_MAX
 
 
 _OFFSET_RESET = Check(

@@ -64,3 +64,25 @@ def test_an_offset_reset_is_a_name_or_a_duration(value: str) -> None:
     assert GroupLevelConfig.parse(texts, GroupConfig()).share_auto_offset_reset == value
     with pytest.raises(ConfigError, match="either 'earliest', 'latest' or of the format"):
         GroupLevelConfig.parse({"share.auto.offset.reset": f"{value} "[::-1]}, GroupConfig())
+
+
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [
+        # As Java's Duration.parse: the seconds are a long.
+        ("P106751991167300D", True),
+        ("P106751991167301D", False),
+        ("P9999999999999999D", False),
+        ("PT9223372036854775807S", True),
+        ("PT9223372036854775808S", False),
+        ("P1DT9223372036854775807S", False),
+        (f"P{'9' * 5000}D", False),
+    ],
+)
+def test_a_duration_of_an_offset_reset_has_javas_largest_number(text: str, is_taken: bool) -> None:
+    texts = {"share.auto.offset.reset": f"by_duration:{text}"}
+    if is_taken:
+        GroupLevelConfig.parse(texts, GroupConfig())
+    else:
+        with pytest.raises(ConfigError, match="of the format"):
+            GroupLevelConfig.parse(texts, GroupConfig())
