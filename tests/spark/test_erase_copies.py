@@ -134,6 +134,28 @@ def test_ranges_partitions_and_keys_apply_together(
     )
 
 
+def test_times_select_beside_times_that_are_too_far_for_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bucket, copy = tmp_path / "b", tmp_path / "copy"
+    storage = ObjectStoreRemoteStorageManager(ObjectStoreSettings(url=bucket.as_uri()))
+    maker = RecordSegmentMaker(tmp_path / "made", storage)
+    # The second one is in nanoseconds, by a mistake of its producer.
+    times = [T0, T0 * 1_000_000, T0 + 2, T0 + 1, T0 + 3]
+    records = [(time_ms, key_of(n), value_of(n), ()) for n, time_ms in enumerate(times)]
+    maker.tier(TopicIdPartition(TOPIC_ID, "users", 0), [build_batch(records, base_offset=0)])
+    certificate = erase(
+        "--path", str(bucket), "-o", "subscribe=users", "--to", str(copy), "--run",
+        "--where", "offset != 4", "--from", "2023-11-14T22:13:20.001",
+        "--until", "2023-11-14T22:13:20.003",
+    )  # fmt: skip
+    assert [(each["matched"], each["left"]) for each in certificate["partitions"]] == [(2, 0)]
+    rows = spark.read.format("isotherm").load(
+        copy.as_uri(), subscribe="users", failOnOffsetGaps=False, columns="offset"
+    )
+    assert sorted(row.offset for row in rows.collect()) == [0, 1, 4]
+
+
 def test_tombstones_keep_keys_and_redaction_keeps_the_rest(
     copied: Callable[..., tuple[Any, list[Row]]], bucket: Path, tmp_path: Path
 ) -> None:

@@ -243,8 +243,6 @@ def _columns_read(spark: SparkSession, selector: Selector, settings: ScanSetting
         decoded = None
     if selector.keys is not None:
         named.add("key")
-    if selector.start_ms is not None or selector.end_ms is not None:
-        named.add("timestamp")
     redacts = settings.action is EraseAction.REDACT
     if redacts:
         named.add("value")
@@ -339,7 +337,8 @@ def select_records(
     if keys is not None and len(keys) <= KEYS_IN_WORKERS_MAX:
         looked_up, keys = pa.array(keys, pa.binary()), None
     schema = arrow_schema(read.schema)
-    scan = _Scan(settings, read.rows, schema, read.decoded, looked_up)
+    times = (selector.start_ms, selector.end_ms)
+    scan = _Scan(settings, read.rows, schema, read.decoded, looked_up, times)
     select = _Selected.of(pieces, settings)
     conditions = list(_conditions(selector))
     if selector.where is None and keys is None and not conditions:
@@ -363,10 +362,6 @@ def _conditions(selector: Selector) -> Iterator[Column]:
         yield offset >= selector.start_offset
     if selector.end_offset is not None:
         yield offset < selector.end_offset
-    if selector.start_ms is not None:
-        yield sql.col("timestamp") >= sql.timestamp_millis(sql.lit(selector.start_ms))
-    if selector.end_ms is not None:
-        yield sql.col("timestamp") < sql.timestamp_millis(sql.lit(selector.end_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,10 +374,15 @@ class _Scan:
     schema: pa.Schema
     decoded: DecodedAs | None
     keys: ArrowArray | None
+    times: tuple[TimestampMs | None, TimestampMs | None]
+    """Records from the first time on, and before the second one. In milliseconds: a record's time
+    may be too far for Spark's type."""
 
     def __call__(self, pieces: Iterator[Piece]) -> Iterator[pa.RecordBatch]:
         storage = storage_of_job(self.settings.source)
         names = decoded_columns(self.rows) | self._looked_at()
+        if self.times != (None, None):
+            names |= {"timestamp"}
         decoder = None if self.decoded is None else self.decoded.decoder()
         for piece in pieces:
             for columns in piece_columns(storage, piece, self.settings.fetch_bytes, names):
@@ -406,11 +406,15 @@ class _Scan:
         if columns.headers is not None and self.settings.action is EraseAction.TOMBSTONE:
             lengths = columns.headers.value_lengths().to_numpy(zero_copy_only=False)
             is_open = is_open | (lengths > 0)
+        is_in_time = self._is_in_time(columns)
         if self.keys is not None:
             # Few records have one of the keys, and the others need not be decoded or go to Spark.
             has_key = pc.is_in(rows["key"], value_set=self.keys)
             rows = rows.filter(has_key)
-            is_open = is_open[has_key.to_numpy(zero_copy_only=False)]
+            is_in = has_key.to_numpy(zero_copy_only=False)
+            is_open, is_in_time = is_open[is_in], is_in_time[is_in]
+        if not is_in_time.all():
+            rows, is_open = rows.filter(pa.array(is_in_time)), is_open[is_in_time]
         if self.settings.action is EraseAction.TOMBSTONE:
             rows, is_open = rows.filter(pa.array(is_open)), is_open[is_open]
         count = rows.num_rows
@@ -425,6 +429,17 @@ class _Scan:
             own["value"], own[_IS_DEAD] = decoded_values(rows, decoder, kind)
         arrays = [own[name] if name in own else rows[name] for name in self.schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _is_in_time(self, columns: RecordColumns) -> Any:
+        is_in: Any = np.ones(columns.count, dtype=np.bool_)
+        start_ms, end_ms = self.times
+        if start_ms is not None:
+            assert columns.timestamp_ms is not None
+            is_in &= columns.timestamp_ms >= start_ms
+        if end_ms is not None:
+            assert columns.timestamp_ms is not None
+            is_in &= columns.timestamp_ms < end_ms
+        return is_in
 
 
 @dataclass(frozen=True, slots=True)
