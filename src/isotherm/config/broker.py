@@ -158,8 +158,8 @@ class BrokerConfig:
         LONG,
         256 * 1024 * 1024,
         "Bytes of requests in memory over all connections whose clients have logged in; reading"
-        " pauses beyond it. What has arrived counts. -1 is no bound. (Kafka's default is -1.)",
-        check=at_least(-1),
+        " pauses beyond it. What has arrived counts. 0 or less is no bound. (Kafka's default is"
+        " -1.)",
     )
     queued_max_unauthenticated_request_bytes: int = key(
         LONG,

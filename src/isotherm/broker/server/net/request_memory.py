@@ -31,14 +31,16 @@ from typing import Generic, NamedTuple, TypeVar
 # connections would be paused and resumed for each request.
 RESUME_SHARE = 7 / 8
 
+NO_LIMIT = -1
+
 Conn = TypeVar("Conn", bound=Hashable)
 
 
 class RequestMemory:
     """`on_change` is called when `is_exhausted` changes, to pause or resume reading.
 
-    A `limit` of -1 means no limit. `overrun_max` is how many bytes more frames may bring that have
-    arrived in part, unless one alone is larger. `share` is the largest frame in bytes that a
+    A `limit` of NO_LIMIT means none. `overrun_max` is how many bytes more frames may bring that
+    have arrived in part, unless one alone is larger. `share` is the largest frame in bytes that a
     connection which holds nothing may send without memory, `shared_max` how many bytes more than
     `limit` and `overrun_max` such frames may bring.
     """

@@ -36,7 +36,7 @@ from isotherm.broker.server.net.connection_quota import ConnectionQuota
 from isotherm.broker.server.net.frame_pool import FramePool
 from isotherm.broker.server.net.loop_watch import LoopWatch
 from isotherm.broker.server.net.memory_relief import MemoryRelief
-from isotherm.broker.server.net.request_memory import RequestMemory
+from isotherm.broker.server.net.request_memory import NO_LIMIT, RequestMemory
 from isotherm.broker.server.net.turns import Turns
 from isotherm.broker.server.net.unauthenticated import Unauthenticated
 from isotherm.clock import Clock
@@ -108,8 +108,9 @@ class Server:
         self._relief: MemoryRelief[Connection] = MemoryRelief(
             loop, self._connections, self._end_stalled
         )
+        request_size_max = config.queued_max_request_bytes
         self.memory = RequestMemory(
-            config.queued_max_request_bytes,
+            request_size_max if request_size_max > 0 else NO_LIMIT,
             self.frame_size_max,
             self._relief.changed,
             share=FRAME_SIZE_WITHOUT_MEMORY,

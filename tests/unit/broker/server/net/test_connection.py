@@ -569,6 +569,27 @@ def test_reading_of_large_frames_pauses_while_request_memory_is_used_up(run: Run
     run(scenario)
 
 
+@pytest.mark.parametrize("text", ["0", "-1", "-2"])
+def test_request_memory_has_no_bound_without_a_positive_number(run: Run, text: str) -> None:
+    """Kafka makes no pool of memory for such a number."""
+    config = parse_broker_config({"queued.max.request.bytes": text})
+
+    async def scenario() -> None:
+        async with (
+            serving(Echo(), queued_max_request_bytes=config.queued_max_request_bytes) as (
+                server,
+                port,
+            ),
+            connected(port) as (reader, writer),
+        ):
+            assert not server.memory.is_exhausted
+            writer.write(framed(bytes(2 * SCRATCH_SIZE)))
+            assert len(await read_frame(reader)) == 2 * SCRATCH_SIZE
+            assert not server.memory.is_exhausted
+
+    run(scenario)
+
+
 def test_small_frames_are_answered_while_request_memory_is_used_up(run: Run) -> None:
     async def scenario() -> None:
         echo = Echo()
