@@ -200,11 +200,10 @@ def _avro_reader(schema: RegisteredSchema, name: SchemaName) -> ValueReader:
     del name
     import fastavro  # of the extra `registry`, as the next one's
 
-    named: dict[str, Any] = {}
+    from isotherm.spark.tables.avro_schema import parsed_schema
+
     try:
-        for _, text in schema.references:
-            fastavro.parse_schema(json.loads(text), named_schemas=named)
-        parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+        parsed, named = parsed_schema(schema)
         _check_items(parsed, named, set())
         is_recursive = _contains_itself(parsed, named, frozenset(), set())
     except (fastavro.schema.SchemaParseException, ValueError, LookupError, TypeError) as error:

@@ -127,6 +127,20 @@ def test_avro_is_json_that_loses_nothing(registry: Registry, values: RegisteredV
     assert found["next"]["id"] == 1
 
 
+@pytest.mark.parametrize(
+    "more",
+    [{"type": "string", "default": None}, {"type": {"type": "string", "logicalType": "decimal"}}],
+)
+def test_what_only_writers_need_of_an_avro_schema_may_be_invalid(
+    registry: Registry, values: RegisteredValues, more: dict[str, Any]
+) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "f", **more}]}
+    registry.schemas[7] = RegisteredSchema("AVRO", json.dumps(schema), ())
+    (read,) = read_all(values, [framed(7, b"\x02x")])
+    assert read is not None
+    assert (read.text, read.error) == ('{"f": "x"}', None)
+
+
 def test_protobuf_is_the_message_that_its_indexes_name(
     registry: Registry, values: RegisteredValues
 ) -> None:

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute
 from polars.exceptions import PanicException, PolarsError
 
+from isotherm.spark.tables.avro_schema import parsed_schema
 from isotherm.spark.tables.avro_types import AvroSchemaError, AvroType, avro_type
 from isotherm.spark.tables.column_limits import UnfitValueError
 from isotherm.spark.tables.halving import decode_by_halves
@@ -136,11 +137,8 @@ class AvroCodec:
 
 
 def _parsed(schema: RegisteredSchema) -> AvroType:
-    names: dict[str, Any] = {}
-    for _, text in schema.references:
-        fastavro.parse_schema(json.loads(text), named_schemas=names)
-    parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=names)
-    return avro_type(parsed, names)
+    parsed = parsed_schema(schema)
+    return avro_type(parsed.schema, parsed.names)
 
 
 def _names() -> Iterator[str]:

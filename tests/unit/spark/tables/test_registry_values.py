@@ -253,6 +253,55 @@ def test_schemas_that_no_column_has_make_dead_letters(schema: Any, reason: str) 
         AvroCodec(RegisteredSchema("AVRO", json.dumps(schema), ()))
 
 
+def of_one_field(kind: Any, **more: Any) -> Any:
+    return {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind, **more}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "written"),
+    [("string", None, "x"), ("int", "x", 7), (["null", "string"], "x", None), ("int", 1.5, 7)],
+)
+def test_a_default_of_another_type_is_no_part_of_a_value(
+    kind: Any, default: Any, written: Any
+) -> None:
+    """Registries have accepted such schemas, and Java's deserializer reads their values."""
+    value = framed(0, of_one_field(kind), {"f": written})
+    payloads = pa.array([value], pa.binary())
+    schema = of_one_field(kind, default=default)
+    decoded = settled([schema], payloads).decode(payloads)
+    assert (decoded.column.to_pylist(), decoded.dead) == ([{"f": written}], [])
+
+
+@pytest.mark.parametrize(
+    "logical",
+    [
+        {},
+        {"precision": 0},
+        {"precision": "4"},
+        {"precision": True},
+        {"precision": 4, "scale": 5},
+        {"precision": 4, "scale": -1},
+        {"type": "fixed", "name": "F", "size": 2, "precision": 10},
+        {"type": "fixed", "name": "F", "size": 2, "precision": 5},
+    ],
+)
+def test_an_invalid_decimal_is_bytes_as_avro_has_it(logical: dict[str, Any]) -> None:
+    kind = {"type": "bytes", **logical}
+    value = framed(0, of_one_field(kind), {"f": b"\x01\x02"})
+    schema = of_one_field({**kind, "logicalType": "decimal"})
+    payloads = pa.array([value], pa.binary())
+    decoded = settled([schema], payloads).decode(payloads)
+    assert (decoded.column.to_pylist(), decoded.dead) == ([{"f": b"\x01\x02"}], [])
+
+
+@pytest.mark.parametrize(("precision", "is_decimal"), [(4, True), (5, False)])
+def test_a_fixed_decimal_has_the_digits_of_its_bytes(precision: int, is_decimal: bool) -> None:
+    kind = {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal"}
+    schema = {**kind, "precision": precision}
+    codec = AvroCodec(RegisteredSchema("AVRO", json.dumps(schema), ()))
+    assert codec.column == (pa.decimal128(4, 0) if is_decimal else pa.binary())
+
+
 def test_references_are_types_of_other_schemas() -> None:
     other = json.dumps(record("I", INNER))
     schema = {"type": "record", "name": "R", "fields": [{"name": "in", "type": "I"}]}
