@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
+from confluent_kafka.schema_registry.confluent import meta_pb2
+from confluent_kafka.schema_registry.confluent.type import decimal_pb2
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -21,6 +23,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from isotherm.spark.tables.schema_registry import RegisteredSchema, UnknownSchemaError
 
 COMPILE_S_MAX = 60
+_CONFLUENT_FILES = (meta_pb2.DESCRIPTOR, decimal_pb2.DESCRIPTOR)
+"""What schemas may import without a registered reference: Confluent's serializers register none to
+files of their own, which Kafka Connect's schemas of decimals use."""
 _WARNING = re.compile(r"WARNING: |W\d{4} ")
 
 
@@ -66,11 +71,18 @@ def _compiled(texts: Mapping[str, str], main: str) -> FileDescriptorSet:
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+        own = FileDescriptorSet()
+        for file in _CONFLUENT_FILES:
+            if file.name not in texts:
+                own.file.add().ParseFromString(file.serialized_pb)
+        given = Path(folder, "isotherm.given")
+        given.write_bytes(own.SerializeToString())
         made = Path(folder, "isotherm.descriptors")
         # grpc_tools itself adds the folder with google/protobuf.
         folders = [folder, *_common_folders()]
         options = [f"--proto_path={folder}" for folder in folders]
         command = [sys.executable, "-m", "grpc_tools.protoc", *options]
+        command += [f"--descriptor_set_in={given}"]
         command += ["--include_imports", f"--descriptor_set_out={made}", main]
         done = subprocess.run(  # noqa: S603 - this interpreter
             command, capture_output=True, text=True, timeout=COMPILE_S_MAX, check=False

@@ -532,6 +532,37 @@ def test_references_stay_in_the_folder() -> None:
         message_of(schema, (0,))
 
 
+OF_CONNECT = """
+syntax = "proto3";
+import "confluent/meta.proto";
+import "confluent/type/decimal.proto";
+message Price {
+  confluent.type.Decimal amount = 1 [(confluent.field_meta) = {
+    params: [{ key: "precision", value: "10" }, { key: "scale", value: "2" }]
+  }];
+}
+"""
+
+
+def test_files_of_confluent_need_no_reference() -> None:
+    """Its serializers register none to files of their own."""
+    price = message_of(RegisteredSchema("PROTOBUF", OF_CONNECT, ()), (0,))
+    sent = GetMessageClass(price)(amount={"value": b"\x04\xd2", "precision": 10, "scale": 2})
+    payloads = pa.array([sent.SerializeToString()], pa.binary())
+    decoded = ProtobufCodec(price).decode(payloads)
+    amount = {"value": b"\x04\xd2", "precision": 10, "scale": 2}
+    assert (decoded.column.to_pylist(), decoded.dead) == ([{"amount": amount}], [])
+
+
+def test_a_registered_file_is_before_the_one_of_that_name() -> None:
+    other = 'syntax = "proto3"; package confluent.type; message Decimal { string text = 1; }'
+    text = 'syntax = "proto3"; import "confluent/type/decimal.proto";'
+    text += "message Price { confluent.type.Decimal amount = 1; }"
+    references = (("confluent/type/decimal.proto", other),)
+    price = message_of(RegisteredSchema("PROTOBUF", text, references), (0,))
+    assert str(ProtobufCodec(price).column) == "struct<amount: struct<text: string>>"
+
+
 def test_indexes_lead_to_messages_that_lie_in_others() -> None:
     """The counting of Confluent's serializers: the message of a map does not count."""
     schema = RegisteredSchema("PROTOBUF", PROTO3, (("parts/other.proto", OTHER),))
