@@ -131,6 +131,7 @@ def test_deletion_shows_a_plan_first(broker: EmbeddedBroker) -> None:
         (["--topic", "flights:7", "--to-earliest"], r"no such partitions topic=flights .*\[7\]"),
         (["--topic", "flights:x", "--to-earliest"], "not TOPIC or TOPIC:0,1"),
         (["--topic", "flights", "--by-duration", "1 day"], "not a duration"),
+        (["--topic", "flights", "--by-duration", "P36500D"], "before 1970 .*--to-earliest"),
         (["--topic", "flights", "--to-datetime", "soon"], "not a time"),
         (["--topic", "flights", "--shift-by", "1"], "without a committed offset"),
     ],

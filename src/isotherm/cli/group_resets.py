@@ -296,7 +296,7 @@ def _new_offsets(
     elif target.time_ms is not None:
         offsets = _at_time(admin, bounds, target.time_ms)
     elif target.back_ms is not None:
-        offsets = _at_time(admin, bounds, SystemClock().now_ms() - target.back_ms)
+        offsets = _at_time(admin, bounds, time_before(SystemClock().now_ms(), target.back_ms))
     elif target.shift_by is not None:
         offsets = shifted(committed, places, target.shift_by)
     elif target.to_offset is not None:
@@ -346,6 +346,15 @@ def duration_ms(text: str) -> int:
         raise ConfigError(f"not a duration value={text!r} hint='P1D, PT2H or P1DT2H3M4S'")
     parts = zip(match.groups(), _DURATION_UNITS_S, strict=True)
     return sum(round(float(part) * unit * 1000) for part, unit in parts if part)
+
+
+def time_before(now_ms: TimestampMs, back_ms: int) -> TimestampMs:
+    """Raises ConfigError for a time before 1970, which no request for offsets may name."""
+    if back_ms > now_ms:
+        raise ConfigError(
+            "the duration goes back before 1970 option=--by-duration hint='--to-earliest'"
+        )
+    return now_ms - back_ms
 
 
 def shifted(
