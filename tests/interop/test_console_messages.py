@@ -22,6 +22,13 @@ FIRST_MS = 1_767_000_000_000
 PARTITIONS = 3
 MESSAGES = 180
 PAGE = "#/records/visits"
+TIMES_MS = {
+    1: "1970-01-01 00:00:00.001",
+    -1: "none",
+    -5: "1969-12-31 23:59:59.995",
+    -62_135_596_800_000: "0001-01-01 00:00:00.000",
+    -8_640_000_000_000_001: "-8640000000000001 ms",
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +43,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
     with EmbeddedBroker(folder) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
         kept = {"retention.ms": "-1"}
-        topics = [NewTopic(name, PARTITIONS, 1, config=kept) for name in ("visits", "arrivals")]
+        names = ("visits", "arrivals", "times")
+        topics = [NewTopic(name, PARTITIONS, 1, config=kept) for name in names]
         for created in admin.create_topics(topics).values():
             created.result()
         send(running, "visits", range(MESSAGES))
@@ -85,6 +93,23 @@ def test_newest_messages_of_all_partitions_are_shown_at_once(
     browser.wait(lambda: len(keys(browser)) == 100)
     assert keys(browser) == list(range(MESSAGES - 1, MESSAGES - 101, -1))
     assert "This console only reads" in browser.text(".read-only")
+    assert browser.messages() == []
+
+
+def test_times_are_those_of_the_records(
+    browser: Browser, address: str, broker: EmbeddedBroker
+) -> None:
+    """-1 alone is no time: a producer may send others before 1970."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for timestamp in TIMES_MS:
+        producer.produce("times", b"x", partition=0, timestamp=timestamp)
+    assert producer.flush() == 0
+    browser.open(f"{address}/#/records/times?order=oldest&offset=0", "#records tbody tr")
+    shown = browser.run(
+        "return [...document.querySelectorAll('#records tbody tr')]"
+        ".map((row) => row.children[1].textContent)"
+    )
+    assert shown == list(TIMES_MS.values())
     assert browser.messages() == []
 
 

@@ -34,12 +34,12 @@ export function dollars(amount) {
   return `$${amount.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
 }
 
-// A record's time is whatever its producer has sent: nanoseconds are beyond the last date.
+// A record's time is whatever its producer has sent: nanoseconds are beyond the last date, and -1 is none.
 const LAST_MS = 8.64e15;
 
 export function time(ms) {
-  if (ms < 0) return "none";
-  return ms > LAST_MS ? `${ms} ms` : new Date(ms).toISOString().replace("T", " ").replace("Z", " UTC");
+  if (ms === -1) return "none";
+  return Math.abs(ms) > LAST_MS ? `${ms} ms` : new Date(ms).toISOString().replace("T", " ").replace("Z", " UTC");
 }
 
 export function element(name, attributes = {}, ...children) {
