@@ -59,8 +59,9 @@ def produce(
         typer.Option(
             "--key-separator",
             "-K",
-            help="Text between key and value of a line. \\t, \\n, \\r, \\0, \\\\ and \\xNN stand"
-            " for a byte. A line without it is not sent.",
+            # Help texts are Markdown, which shows one of two backslashes.
+            help="Text between key and value of a line. \\t, \\n, \\r, \\0, \\\\\\\\ and \\xNN"
+            " stand for a byte. A line without it is not sent.",
         ),
     ] = None,
     partition: Annotated[

@@ -16,7 +16,9 @@ import typer
 from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from isotherm.cli.main import app
 from isotherm.cli.produce import (
     NOTICE_S,
     STOP_WAIT_S_MAX,
@@ -214,6 +216,11 @@ def test_signal_ends_the_wait_for_room() -> None:
     client.poll = lambda timeout_s: setattr(run.signals, "count", 1)  # type: ignore[method-assign]
     run.send(b"a")
     assert run.counts == (1, 0)
+
+
+def test_help_names_the_escapes_as_they_are_typed() -> None:
+    shown = " ".join(CliRunner().invoke(app, ["produce", "--help"]).output.replace("│", "").split())
+    assert r"\t, \n, \r, \0, \\ and \xNN stand for a byte" in shown
 
 
 @given(st.binary(max_size=12).map(lambda each: each.replace(b"x", b"\n")), st.integers(1, 5))
