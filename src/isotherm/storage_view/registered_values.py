@@ -204,6 +204,7 @@ def _avro_reader(schema: RegisteredSchema, name: SchemaName) -> ValueReader:
 
     try:
         parsed, named = parsed_schema(schema)
+        plain = parsed_schema(schema, is_plain=True).schema
         _check_items(parsed, named, set())
         is_recursive = _contains_itself(parsed, named, frozenset(), set())
     except (fastavro.schema.SchemaParseException, ValueError, LookupError, TypeError) as error:
@@ -216,13 +217,20 @@ def _avro_reader(schema: RegisteredSchema, name: SchemaName) -> ValueReader:
         from fastavro._read_py import schemaless_reader
     else:
         schemaless_reader = fastavro.schemaless_reader
-    return functools.partial(_avro_text, schemaless_reader, parsed)
+    return functools.partial(_avro_text, schemaless_reader, parsed, plain)
 
 
-def _avro_text(schemaless_reader: Callable[..., Any], schema: Any, payload: bytes) -> str:
+def _avro_text(
+    schemaless_reader: Callable[..., Any], schema: Any, plain: Any, payload: bytes
+) -> str:
+    """The value as JSON. One with a time that Python lacks has its numbers, as `plain` has them."""
     stream = BytesIO(payload)
     try:
-        value = schemaless_reader(stream, schema, None)
+        try:
+            value = schemaless_reader(stream, schema, None)
+        except (ArithmeticError, ValueError):
+            stream.seek(0)
+            value = schemaless_reader(stream, plain, None)
         text = json.dumps(value, default=_plain, ensure_ascii=False)
     except EOFError as error:
         raise ValueError("it ends before its schema does") from error

@@ -141,6 +141,24 @@ def test_what_only_writers_need_of_an_avro_schema_may_be_invalid(
     assert (read.text, read.error) == ('{"f": "x"}', None)
 
 
+@pytest.mark.parametrize(
+    ("logical", "number"),
+    [
+        ({"type": "long", "logicalType": "timestamp-millis"}, 1_764_400_000_123_000),
+        ({"type": "int", "logicalType": "date"}, 2_932_897),
+        ({"type": "int", "logicalType": "time-millis"}, 86_400_000),
+    ],
+)
+def test_a_time_that_python_lacks_is_its_number(
+    registry: Registry, values: RegisteredValues, logical: dict[str, Any], number: int
+) -> None:
+    """Mostly a producer has sent microseconds as milliseconds."""
+    registry.schemas[7] = RegisteredSchema("AVRO", json.dumps(logical), ())
+    (read,) = read_all(values, [framed(7, avro("long", number))])
+    assert read is not None
+    assert (read.text, read.error) == (str(number), None)
+
+
 def test_protobuf_is_the_message_that_its_indexes_name(
     registry: Registry, values: RegisteredValues
 ) -> None:

@@ -26,26 +26,29 @@ class ParsedSchema(NamedTuple):
     names: dict[str, Any]
 
 
-def parsed_schema(schema: RegisteredSchema) -> ParsedSchema:
-    """Parse a schema and its references. Raises SchemaParseException, ValueError, LookupError,
-    TypeError or RecursionError for a text that is no schema of Avro."""
+def parsed_schema(schema: RegisteredSchema, *, is_plain: bool = False) -> ParsedSchema:
+    """Parse a schema and its references, with `is_plain` without logical types. Raises
+    SchemaParseException, ValueError, LookupError, TypeError or RecursionError for a text that is no
+    schema of Avro."""
     names: dict[str, Any] = {}
     for _, text in schema.references:
-        fastavro.parse_schema(_for_reading(json.loads(text)), named_schemas=names)
-    parsed = fastavro.parse_schema(_for_reading(json.loads(schema.text)), named_schemas=names)
+        fastavro.parse_schema(_for_reading(json.loads(text), is_plain), named_schemas=names)
+    own = _for_reading(json.loads(schema.text), is_plain)
+    parsed = fastavro.parse_schema(own, named_schemas=names)
     return ParsedSchema(parsed, names)
 
 
-def _for_reading(schema: Any) -> Any:
-    """The schema without defaults and without invalid decimals, which it loses in place."""
+def _for_reading(schema: Any, is_plain: bool) -> Any:
+    """The schema without defaults, and without invalid decimals or all logical types, which it
+    loses in place."""
     # Without recursion, whose limit a schema may exceed.
     waiting = [schema]
     while waiting:
         part = waiting.pop()
         if isinstance(part, dict):
             part.pop(_DEFAULT, None)
-            if part.get(_LOGICAL_TYPE) == "decimal" and not _is_decimal(part):
-                del part[_LOGICAL_TYPE]
+            if is_plain or (part.get(_LOGICAL_TYPE) == "decimal" and not _is_decimal(part)):
+                part.pop(_LOGICAL_TYPE, None)
             waiting += part.values()
         elif isinstance(part, list):
             waiting += part
