@@ -49,8 +49,9 @@ BatchChecks: TypeAlias = "Mapping[int, CheckedBatch | IsothermError]"
 NO_CHECKS: BatchChecks = {}
 
 
-def needs_thread(request: ProduceRequest) -> bool:
-    """Whether checks on the event loop could touch more than LOOP_SIZE_MAX bytes of records.
+def needs_thread(request: ProduceRequest, decompressed_size_max: int) -> bool:
+    """Whether checks on the event loop could touch more than LOOP_SIZE_MAX bytes of records, or
+    more of a batch than message.decompressed.max.bytes, which `check_batches` alone knows.
 
     Raises InvalidRequestError if a partition is repeated. (Kafka stores the last batch and drops
     the others, without a word.)
@@ -66,7 +67,8 @@ def needs_thread(request: ProduceRequest) -> bool:
             if records is None or header is None or left < 0:
                 continue
             if header.attributes & CODEC_MASK:
-                left -= size_bound(header, records[HEADER_SIZE:])
+                bound = size_bound(header, records[HEADER_SIZE:])
+                left = left - bound if bound <= decompressed_size_max else -1
             else:
                 left -= len(records)
     if len(partitions) < count:

@@ -126,7 +126,7 @@ def handle(
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
         return _refuse(context, request, ErrorCode.invalid_required_acks)
     kernels, origin = context.services.kernels, AppendOrigin.CLIENT
-    if needs_thread(request):
+    if needs_thread(request, context.services.config.message_decompressed_max_bytes):
         return _append_once_checked(context, request)
     if not kernels.is_ready:
         if needs_kernels(context, request):

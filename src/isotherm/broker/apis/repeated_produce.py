@@ -176,7 +176,7 @@ def repeat(
         return None
     records = _records(frame, end, is_flexible=kind[1] >= FIRST_FLEXIBLE_VERSION)
     header = None if records is None else peek_header(records)
-    if records is None or header is None or not _is_plain(repeated, header, records):
+    if records is None or header is None or not _is_plain(services, repeated, header, records):
         return None
     head = bytes(records[:HEADER_SIZE])
     try:
@@ -218,7 +218,9 @@ def _records(frame: memoryview, position: int, *, is_flexible: bool) -> memoryvi
     return frame[start:end] if ends and start < end else None
 
 
-def _is_plain(repeated: _Repeated, header: BatchHeader, records: memoryview) -> bool:
+def _is_plain(
+    services: BrokerServices, repeated: _Repeated, header: BatchHeader, records: memoryview
+) -> bool:
     partition, codec = repeated.partition, header.attributes & CODEC_MASK
     if (
         header.magic != MAGIC
@@ -232,7 +234,8 @@ def _is_plain(repeated: _Repeated, header: BatchHeader, records: memoryview) -> 
         return False
     return not codec or (
         (codec != CompressionType.ZSTD or repeated.kind[1] >= FIRST_ZSTD_VERSION)
-        and size_bound(header, records[HEADER_SIZE:]) <= LOOP_SIZE_MAX
+        and size_bound(header, records[HEADER_SIZE:])
+        <= min(LOOP_SIZE_MAX, services.config.message_decompressed_max_bytes)
     )
 
 

@@ -593,6 +593,29 @@ def test_batch_that_is_too_large_when_decompressed_is_refused(parts: Any) -> Non
     parts.run(scenario)
 
 
+@pytest.mark.parametrize("codec", [each for each in CompressionType if each])
+def test_bound_of_decompressed_batches_may_be_small(parts: Any, codec: CompressionType) -> None:
+    async def scenario() -> None:
+        parts.services.config = dataclasses.replace(
+            parts.config, message_decompressed_max_bytes=2000
+        )
+        for size, error in (
+            (1900, ErrorCode.none),
+            (2000, ErrorCode.message_too_large),
+            (200_000, ErrorCode.message_too_large),
+            (1900, ErrorCode.none),
+        ):
+            wanted = request(batch(parts, bytes(size), compression=codec))
+            response = produce.handle(parts.context(0, 9), wanted)
+            response = await response if isinstance(response, Awaitable) else response
+            assert response is not None
+            ((partition,),) = [topic.partitions for topic in response.topics]
+            assert partition.error_code == error, size
+        assert parts.partition().log.log_end_offset == 2
+
+    parts.run(scenario)
+
+
 class _Buffer(bytearray):
     """Memory of a request that a weak reference can watch."""
 

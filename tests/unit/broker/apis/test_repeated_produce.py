@@ -191,6 +191,25 @@ def test_records_that_may_be_large_when_decompressed_are_not_repeated(parts: Par
     parts.run(scenario)
 
 
+def test_records_that_may_be_above_their_bound_when_decompressed_are_not_repeated(
+    parts: Parts,
+) -> None:
+    async def scenario() -> None:
+        parts.services.config = dataclasses.replace(
+            parts.config, message_decompressed_max_bytes=200_000
+        )
+        client = Client(parts, repeats=True)
+        client.ask(produce(11, batch([b"v"], compression=CompressionType.LZ4)))
+        kept = client._connection.repeated_requests
+        for count, is_repeated in ((1, True), (2, False), (1, True)):
+            records = batch([bytes(100_000)] * count, compression=CompressionType.LZ4)
+            frame = memoryview(bytearray(produce(11, records)))
+            answer = repeated_produce.repeat(parts.services, (0, 11), frame, kept)
+            assert (answer is not None) == is_repeated
+
+    parts.run(scenario)
+
+
 def test_appends_that_need_a_flush_are_not_repeated(tmp_path: Path, repeated: list[bool]) -> None:
     """With flush.messages above 1: an answer here comes at once."""
     config = TopicConfig(flush_messages=100)
