@@ -407,6 +407,14 @@ class BrokerConfig:
             self.topic_defaults.check_retention_rules()
             self._check_metadata_listener()
 
+    def check_retention(self) -> None:
+        """Raise ConfigError, with Kafka's message, for a retention of no time: all records of all
+        topics would be deleted, perhaps by someone who means no limit. A topic may have it."""
+        if self.topic_defaults.retention_ms == 0:
+            raise ConfigError(
+                "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
+            )
+
     def _check_one_replica(self) -> None:
         """Raise ConfigError for more than one replica, which the embedded controller cannot create.
         To ignore the key would promise copies that do not exist."""

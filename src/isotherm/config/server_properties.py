@@ -85,6 +85,7 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
         topic_defaults=topic_defaults,
         explicit=dict(texts),
     )
+    config.check_retention()
     _warn_of_other_listeners(config, texts)
     return config
 

@@ -49,6 +49,16 @@ def test_local_retention_above_the_total_is_refused() -> None:
         )
 
 
+@pytest.mark.parametrize("unit", ["ms", "minutes", "hours"])
+def test_retention_of_no_time_is_refused(unit: str) -> None:
+    with pytest.raises(ConfigError, match=r"log\.retention\.ms must be unlimited \(-1\)"):
+        parse_broker_config({f"log.retention.{unit}": "0"})
+    assert parse_broker_config({f"log.retention.{unit}": "-1"}).topic_defaults.retention_ms == -1
+    # Kafka takes the smallest unit that is set.
+    texts = {"log.retention.ms": "1", f"log.retention.{unit}": "1"}
+    assert parse_broker_config({"log.retention.hours": "0", **texts}).topic_defaults.retention_ms
+
+
 # Source: Kafka RemoteLogManagerConfig and ReplicationConfigs with their defaults, and KIP-405.
 # Kafka never built the remover of partitions that the KIP describes.
 KAFKAS_REMOTE_KEYS = {

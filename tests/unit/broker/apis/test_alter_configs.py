@@ -126,6 +126,8 @@ def test_validating_only_changes_nothing(hosted):
         (BROKER, "1", ("log.retention.hours", SET, "1"), ErrorCode.invalid_request),
         (BROKER, "1", ("node.id", SET, "2"), ErrorCode.invalid_request),
         (BROKER, "1", ("log.retention.ms", SET, "x"), ErrorCode.invalid_request),
+        (BROKER, "1", ("log.retention.ms", SET, "0"), ErrorCode.invalid_request),
+        (BROKER, "", ("log.retention.ms", SET, "0"), ErrorCode.invalid_request),
         (BROKER, "", ("message.max.bytes", SET, "-1"), ErrorCode.invalid_request),
         # Kafka has these, and does not change them while it runs.
         (BROKER, "1", ("queued.max.requests", SET, "9"), ErrorCode.invalid_request),
