@@ -18,6 +18,7 @@ from isotherm.config.definition import (
     LONG_MAX,
     STRING,
     Check,
+    ConfigType,
     Synonym,
     any_of,
     at_least,
@@ -45,6 +46,8 @@ _THROTTLED_REPLICAS = Check(
     lambda items: items == ("*",) or all(_THROTTLED_REPLICA.fullmatch(item) for item in items),
     "* or a list of partition:broker",
 )
+# With Kafka any negative number of retention.bytes is no limit.
+_SIZE_LIMIT = ConfigType("LONG", lambda text: max(LONG.parse(text), UNLIMITED), str)
 _COMPRESSION_TYPES = ("uncompressed", "none", "gzip", "snappy", "lz4", "zstd", "producer")
 
 
@@ -209,7 +212,7 @@ class TopicConfig:
         synonyms=["log.preallocate"],
     )
     retention_bytes: int = key(
-        LONG,
+        _SIZE_LIMIT,
         UNLIMITED,
         "Bytes a partition keeps over both tiers; -1 keeps everything.",
         check=at_least(-1),

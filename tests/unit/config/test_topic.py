@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from isotherm.config.server_properties import parse_broker_config
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import ConfigError
 
@@ -38,6 +39,16 @@ def test_parse_keeps_the_base_where_nothing_is_said() -> None:
     assert TopicConfig.parse({"retention.bytes": "7"}, base) == TopicConfig(
         retention_ms=5, retention_bytes=7
     )
+
+
+def test_every_negative_retention_bytes_is_no_limit() -> None:
+    """A topic of Kafka's controllers may have it. Ignored, it would get the broker's limit."""
+    base = TopicConfig(retention_bytes=7)
+    for text in ("-1", "-2", "-9223372036854775808"):
+        assert TopicConfig.parse({"retention.bytes": text}, base).retention_bytes == -1
+        assert parse_broker_config({"log.retention.bytes": text}).topic_defaults == TopicConfig()
+    with pytest.raises(ConfigError, match="Not a number of type LONG"):
+        TopicConfig.parse({"retention.bytes": "none"}, base)
 
 
 def test_local_retention_of_minus_two_is_the_total() -> None:
