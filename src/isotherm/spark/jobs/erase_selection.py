@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -35,7 +35,13 @@ from isotherm.remote.erasure.erased_piece import EraseAction
 from isotherm.remote.erasure.redaction import FieldPath, redacted
 from isotherm.remote.rewriting.pieces import Piece
 from isotherm.remote.storage.settings import ObjectStoreSettings
-from isotherm.spark.arrow_rows import ArrowArray, decoded_columns, numbers, record_batch
+from isotherm.spark.arrow_rows import (
+    TIMESTAMP_MS_MAX,
+    ArrowArray,
+    decoded_columns,
+    numbers,
+    record_batch,
+)
 from isotherm.spark.jobs.erase_keys import keys_digest, keys_frame
 from isotherm.spark.jobs.erase_values import (
     DecodedAs,
@@ -398,7 +404,8 @@ class _Scan:
     def _batch(
         self, piece: Piece, columns: RecordColumns, decoder: ValueDecoder | None
     ) -> pa.RecordBatch:
-        rows = record_batch(columns, piece.segment.topic_id_partition.topic_partition, self.rows)
+        shown = _with_times_of_spark(columns)
+        rows = record_batch(shown, piece.segment.topic_id_partition.topic_partition, self.rows)
         is_open: Any = np.ones(columns.count, dtype=np.bool_)
         if self._looked_at():
             assert columns.value is not None
@@ -440,6 +447,15 @@ class _Scan:
             assert columns.timestamp_ms is not None
             is_in &= columns.timestamp_ms < end_ms
         return is_in
+
+
+def _with_times_of_spark(columns: RecordColumns) -> RecordColumns:
+    """The records, with the farthest time of Spark's type in place of one beyond it. It compares
+    with every other time as the record's own does."""
+    times = columns.timestamp_ms
+    if times is None:
+        return columns
+    return replace(columns, timestamp_ms=np.clip(times, -TIMESTAMP_MS_MAX, TIMESTAMP_MS_MAX))
 
 
 @dataclass(frozen=True, slots=True)
