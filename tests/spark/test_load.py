@@ -206,6 +206,23 @@ def test_input_that_is_no_history_is_refused(
         isotherm.spark.write_history(spark.sql(f"SELECT {columns}"), topic, options_of(broker))
 
 
+def test_no_time_stays_no_time(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    create(broker, "timeless", 1)
+    # The source reads a record without a time as -1 ms, so that a topic is loaded as it is.
+    for column in ("-1L", "timestamp_millis(-1)"):
+        isotherm.spark.write_history(
+            spark.sql(f"SELECT 'v' AS value, {column} AS timestamp"),
+            "timeless",
+            options_of(broker),
+            append=True,
+            wait_s=TIMEOUT_S,
+        )
+    assert [each.timestamp_ms for each in consume_all(broker.bootstrap_servers, "timeless")] == [
+        -1,
+        -1,
+    ]
+
+
 def test_topics_that_cannot_take_a_history_are_refused(
     spark: SparkSession, broker: EmbeddedBroker
 ) -> None:
