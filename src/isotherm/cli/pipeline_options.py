@@ -43,6 +43,8 @@ _MASTER_TIMEOUT_S = 5.0
 debugging: ContextVar[bool] = ContextVar("debugging", default=False)
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SILENT = "-Disotherm.spark.log.level=off"
+_FAILED_QUERIES = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""The loggers of PySpark's driver for errors of queries."""
 _JAVA_TRACE = "spark.sql.pyspark.jvmStacktrace.enabled"
 _PYTHON_TRACE = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -175,7 +177,7 @@ def spark_session(options: SparkOptions, *, is_small: bool = False) -> Iterator[
     else:
         config[_JAVA_OPTIONS] = f"{_SILENT} {config.get(_JAVA_OPTIONS, '')}".strip()
     if exists:
-        with spark_errors():
+        with spark_errors(), _failed_queries_logged(debug):
             yield session("isotherm-pipeline", master=master, config=config)
         return
     spark: SparkSession | None = None
@@ -184,7 +186,7 @@ def spark_session(options: SparkOptions, *, is_small: bool = False) -> Iterator[
             with progress("starting Spark"), said_wait(master):
                 spark = session("isotherm-pipeline", master=master, config=config)
             # Again: PySpark has installed a handler of its own.
-            with own_sigint_handler():
+            with own_sigint_handler(), _failed_queries_logged(debug):
                 yield spark
     except KeyboardInterrupt:
         end_spark()
@@ -194,6 +196,25 @@ def spark_session(options: SparkOptions, *, is_small: bool = False) -> Iterator[
             spark.stop()
         raise
     spark.stop()
+
+
+@contextmanager
+def _failed_queries_logged(is_logged: bool) -> Iterator[None]:
+    """PySpark logs each refused expression with its trace, before the caller gets the error."""
+    from pyspark.logger import PySparkLogger
+
+    if is_logged:
+        yield
+        return
+    loggers = [PySparkLogger.getLogger(name) for name in _FAILED_QUERIES]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, is_disabled in zip(loggers, before, strict=True):
+            logger.disabled = is_disabled
 
 
 @contextmanager
