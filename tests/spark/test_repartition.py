@@ -349,7 +349,7 @@ def test_records_of_an_open_transaction_are_copied_when_it_is_committed(
         assert {header.timestamp_type for header in headers} == {TimestampType.LOG_APPEND_TIME}
 
 
-def test_times_that_are_too_far_for_spark_are_copied(spark: SparkSession, tmp_path: Path) -> None:
+def test_all_times_that_a_broker_takes_are_copied(spark: SparkSession, tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path) as broker:
         longest = str(2**63 - 1)
         create_old(
@@ -358,8 +358,11 @@ def test_times_that_are_too_far_for_spark_are_copied(spark: SparkSession, tmp_pa
             message_timestamp_after_max_ms=longest,
         )
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-        # A producer's nanoseconds, and the largest time that a record can have.
-        times = [1_700_000_000_000_000_000, 2**63 - 1, 1_700_000_000_000]
+        # A producer's nanoseconds, the largest time that a record can have, none, and some before
+        # 1970, such as that of an unset field.
+        times = [
+            1_700_000_000_000_000_000, 2**63 - 1, 1_700_000_000_000, -1, -5, -62_135_596_800_000
+        ]  # fmt: skip
         for time_ms in times:
             producer.produce("old", b"%d" % time_ms, key=b"k", timestamp=time_ms)
         assert producer.flush(TIMEOUT_S) == 0

@@ -79,8 +79,8 @@ _UNLIMITED = -1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
     """`compression` None is the topic's codec, or none if producers choose it. `segment_bytes` None
-    is the topic's. `appends` allows a topic that an earlier load has filled, `may_expire` records
-    that the topic's retention deletes."""
+    is the topic's. `appends` allows a topic that an earlier load has filled. The rows of
+    `copies_records` were another topic's: they may be of any time, and expired."""
 
     now_ms: TimestampMs
     partitioner: Partitioner = Partitioner.MURMUR2
@@ -90,7 +90,7 @@ class LoadSettings:
     batch_size: int = BATCH_SIZE_DEFAULT
     segment_bytes: int | None = None
     appends: bool = False
-    may_expire: bool = False
+    copies_records: bool = False
 
 
 def load_settings(
@@ -291,8 +291,8 @@ def planned(
             table = packed.toArrow()
             is_small = len(table) <= SMALL_INPUT_ROWS_MAX
             pieces = table_frame(small_session(spark) if is_small else spark, table)
-        counted = count_rows(pieces, len(target.ends))
-        if not settings.may_expire:
+        counted = count_rows(pieces, len(target.ends), copies_records=settings.copies_records)
+        if not settings.copies_records:
             _check_retention(target, counted, settings.now_ms)
         yield LoadPlan(target, counted, pieces)
 

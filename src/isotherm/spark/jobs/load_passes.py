@@ -233,9 +233,12 @@ def _place_of(
     return sql.coalesce(column.cast("long"), sql.lit(-(2**63)))
 
 
-def count_rows(packed: DataFrame, partitions_count: int) -> list[PartitionRows]:
+def count_rows(
+    packed: DataFrame, partitions_count: int, *, copies_records: bool
+) -> list[PartitionRows]:
     """Count the rows of each partition. Raises InvalidRecordError for rows that are no records: a
-    partition that the topic does not have, a time before 1970, a header without a name."""
+    partition that the topic does not have, a time before 1970, a header without a name. With
+    `copies_records` a broker has taken any time already."""
     counted = packed.groupBy("partition").agg(
         sql.sum("records").alias("records"),
         sql.sum("bytes").alias("bytes"),
@@ -251,10 +254,10 @@ def count_rows(packed: DataFrame, partitions_count: int) -> list[PartitionRows]:
                 f"rows are of a partition that the topic does not have partition={row.partition}"
                 f" rows={row.records} partitions={partitions_count}"
             )
-        if row.wrong_times:
+        if row.wrong_times and not copies_records:
             raise InvalidRecordError(
-                f"rows have a time before 1970, which no record can have rows={row.wrong_times}"
-                f" partition={row.partition} first_ms={row.first_ms}"
+                "rows have a time before 1970, which Kafka's producer refuses"
+                f" rows={row.wrong_times} partition={row.partition} first_ms={row.first_ms}"
             )
         if row.nameless:
             raise InvalidRecordError(

@@ -195,7 +195,7 @@ def _stage(
     committed = {group: plan.brokers.committed_offsets(group, plan.old) for group in groups}
     check_groups_have_committed(committed, plan.old)
     settings = replace(
-        plan.settings, now_ms=clock.now_ms(), appends=bool(since.old), may_expire=True
+        plan.settings, now_ms=clock.now_ms(), appends=bool(since.old), copies_records=True
     )
     target = open_target(plan.options, plan.new, settings)
     _check_ends(target, since)
