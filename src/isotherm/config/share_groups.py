@@ -24,28 +24,29 @@ from isotherm.errors import ConfigError
 
 # The form that Java's Duration.parse takes, without negative parts.
 _DURATION = re.compile(
-    r"by_duration:\+?P(?=[0-9T+])(?:\+?([0-9]{1,19})D)?(?:T(?=[0-9+])(?:\+?([0-9]{1,19})H)?"
-    r"(?:\+?([0-9]{1,19})M)?(?:\+?([0-9]{1,19})(?:[.,][0-9]{0,9})?S)?)?",
-    re.IGNORECASE,
+    r"by_duration:(?i:\+?P(?=[0-9T+])(?:\+?([0-9]{1,19})D)?(?:T(?=[0-9+])(?:\+?([0-9]{1,19})H)?"
+    r"(?:\+?([0-9]{1,19})M)?(?:\+?([0-9]{1,19})(?:[.,]([0-9]{0,9}))?S)?)?)"
 )
 _UNITS_S = (86_400, 3_600, 60, 1)
 _SECONDS_MAX = 2**63 - 1
 """Java's Duration counts them in a long."""
 
 
-def _is_offset_reset(value: str) -> bool:
-    if value in ("earliest", "latest"):
-        return True
-    match = _DURATION.fullmatch(value) if value.startswith("by_duration:") else None
+def by_duration_ms(value: str) -> int | None:
+    """The milliseconds of `by_duration:PnDTnHnMn.nS`. None for any other text, and for more than
+    Java's Duration can be."""
+    match = _DURATION.fullmatch(value)
     if match is None:
-        return False
-    numbers = [int(number or 0) for number in match.groups()]
-    seconds = sum(number * unit for number, unit in zip(numbers, _UNITS_S, strict=True))
-    return seconds <= _SECONDS_MAX
+        return None
+    *numbers, fraction = match.groups()
+    seconds = sum(int(number or 0) * unit for number, unit in zip(numbers, _UNITS_S, strict=True))
+    if seconds > _SECONDS_MAX:
+        return None
+    return seconds * 1000 + int((fraction or "").ljust(3, "0")[:3])
 
 
 _OFFSET_RESET = Check(
-    _is_offset_reset,
+    lambda value: value in ("earliest", "latest") or by_duration_ms(value) is not None,
     "earliest, latest or by_duration:PnDTnHnMn.nS",
     lambda value: (
         f"Invalid value `{value}` for configuration share.auto.offset.reset. The value must be"

@@ -5,25 +5,18 @@ Source: Kafka ShareGroupConfigProvider, ShareGroupAutoOffsetResetStrategy.
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from isotherm.broker.share_partitions.acknowledgement import Deliveries
 from isotherm.config.groups import GroupLevelConfig
+from isotherm.config.share_groups import by_duration_ms
 from isotherm.log.log_read import FetchIsolation
 from isotherm.types import TimestampMs
 
 EARLIEST = "earliest"
 LATEST = "latest"
-BY_DURATION = "by_duration:"
 
 _READ_COMMITTED = "read_committed"
-# The form was checked when the key was set.
-_DURATION = re.compile(
-    r"\+?P(?:\+?(?P<days>\d+)D)?(?:T(?:\+?(?P<hours>\d+)H)?(?:\+?(?P<minutes>\d+)M)?"
-    r"(?:\+?(?P<seconds>\d+)(?:[.,](?P<fraction>\d{0,9}))?S)?)?",
-    re.IGNORECASE,
-)
 
 
 class DeliverySettings(NamedTuple):
@@ -56,11 +49,6 @@ class DeliverySettings(NamedTuple):
 
 def reset_timestamp_ms(auto_offset_reset: str, now_ms: TimestampMs) -> TimestampMs:
     """Where `by_duration:PnDTnHnMn.nS` begins. No earlier than 0, the first legal timestamp."""
-    match = _DURATION.fullmatch(auto_offset_reset.removeprefix(BY_DURATION))
-    assert match is not None, "the configuration was checked"
-    days, hours, minutes, seconds = (
-        int(match[unit] or 0) for unit in ("days", "hours", "minutes", "seconds")
-    )
-    milliseconds = int((match["fraction"] or "").ljust(3, "0")[:3])
-    whole_seconds = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    return max(0, now_ms - whole_seconds * 1000 - milliseconds)
+    back_ms = by_duration_ms(auto_offset_reset)
+    assert back_ms is not None, "the configuration was checked"
+    return max(0, now_ms - back_ms)

@@ -108,9 +108,9 @@ class Server:
         self._relief: MemoryRelief[Connection] = MemoryRelief(
             loop, self._connections, self._end_stalled
         )
-        request_size_max = config.queued_max_request_bytes
+        queued_max = config.queued_max_request_bytes
         self.memory = RequestMemory(
-            request_size_max if request_size_max > 0 else NO_LIMIT,
+            queued_max if queued_max > 0 else NO_LIMIT,
             self.frame_size_max,
             self._relief.changed,
             share=FRAME_SIZE_WITHOUT_MEMORY,
