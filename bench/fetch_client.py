@@ -25,6 +25,7 @@ from bench.logins import connect
 
 CLIENT_ID = b"fetch-client"
 FETCH_KEY, FETCH_VERSION = 1, 4
+OFFSET_OUT_OF_RANGE = 1
 WAIT_MS = 500
 # fetch.max.bytes of the Java consumer.
 FETCH_MAX_BYTES = 50 * 1024 * 1024
@@ -39,6 +40,10 @@ _LAST_OFFSET_DELTA = struct.Struct(">i")
 _LAST_OFFSET_DELTA_POSITION = 23
 _BATCH_HEADER_SIZE = 61
 _LOG_OVERHEAD = 12
+
+
+class OffsetOutOfRange(RuntimeError):
+    """The broker no longer has the offset, or not yet: set `next_offset` and fetch again."""
 
 
 class FetchClient:
@@ -61,6 +66,8 @@ class FetchClient:
         self._socket.sendall(self._request())
         answer = self._receive()
         position, error, size = self._records_start(answer)
+        if error == OFFSET_OUT_OF_RANGE:
+            raise OffsetOutOfRange(f"the offset is out of range: offset={self.next_offset}")
         if error:
             raise RuntimeError(f"the fetch failed: error_code={error} offset={self.next_offset}")
         if size > 0:

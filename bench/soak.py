@@ -10,6 +10,10 @@ Resident memory, descriptors, threads and CPU time are noted every ten seconds. 
 medians of the second and of the last quarter: caches are full by then, so what grows between the
 two would go on growing. The plot is written beside the result.
 
+A client that cannot keep up does not end the run: a minute of the producer's that fails and a
+consumer that falls behind retention are counted. If another client gives up, the samples so far are
+written with the reason, the stored result stays, and the status is 1.
+
     python -m bench.soak --seconds 180 --history-gb 1
 """
 
@@ -30,10 +34,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+from confluent_kafka import Consumer, TopicPartition
 
 from bench import connections, history_readers, load, open_loop
 from bench.cold_consume import TIERED_CONFIG
-from bench.fetch_client import FetchClient
+from bench.fetch_client import FetchClient, OffsetOutOfRange
 from bench.harness import LATEST_DIRECTORY, REPOSITORY, Question, describe, keep
 from bench.latency import RECORD_SIZE, kafkas_capacity_mb_per_s
 from bench.load import Metrics
@@ -51,6 +56,7 @@ SHARE = 0.5
 READERS = 4
 IDLE, ACTIVE = 1000, 200
 SAMPLE_INTERVAL_S = 10.0
+TIMEOUT_S = 60.0
 # A round of the producer keeps its delays in memory until its end.
 ROUND_S = 60.0
 PRESENT_CONFIG = {
@@ -103,15 +109,18 @@ def main() -> None:
         server = IsothermServer(Path(directory), SETTINGS)
         stack.callback(server.stop)
         server.start()
-        document["results"] = [measure(server, options.seconds, options.history_gb, options.share)]
-    keep(document, is_whole=options.seconds >= SECONDS)
+        result = measure(server, options.seconds, options.history_gb, options.share)
+    document["results"] = [result]
+    keep(document, is_whole=options.seconds >= SECONDS and not result["failure"])
     path = LATEST_DIRECTORY / "soak.svg"
-    path.write_text(plot([Sample(*each) for each in document["results"][0]["samples"]]))
+    path.write_text(plot([Sample(*each) for each in result["samples"]]))
     print(f"written: {path.relative_to(REPOSITORY)}", file=sys.stderr)
+    if result["failure"]:
+        sys.exit(f"a client gave up: {result['failure']}")
 
 
 def measure(server: Server, seconds: float, history_gb: float, share: float) -> dict[str, Any]:
-    """Let all clients work for so long. Raises RuntimeError if one of them gives up."""
+    """Let all clients work for so long. `failure` says why one of them gave up, or is empty."""
     records = int(history_gb * 1e9 / RECORD_SIZE / load.BATCH_RECORDS) * load.BATCH_RECORDS
     create_filled(
         server,
@@ -129,14 +138,19 @@ def measure(server: Server, seconds: float, history_gb: float, share: float) -> 
     )
     records_per_s = share * kafkas_capacity_mb_per_s() * 1e6 / RECORD_SIZE
     address = server.bootstrap_server
-    with (
-        history_readers.readers(address, records, READERS) as read_bytes,
-        _tail_reader(address) as tail_bytes,
-        _connected(address, seconds),
-        _producing(address, records_per_s, seconds) as rounds,
-    ):
-        samples = list(_samples(server, seconds, rounds))
-        read_mb, tail_mb = read_bytes.value / 1e6, tail_bytes.value / 1e6
+    samples: list[Sample] = []
+    failure = ""
+    try:
+        with (
+            history_readers.readers(address, records, READERS) as read_bytes,
+            _tail_reader(address) as tail,
+            _connected(address, seconds),
+            _producing(address, records_per_s, seconds) as rounds,
+        ):
+            for sample in _samples(server, seconds):
+                samples.append(sample)
+    except (AssertionError, RuntimeError) as error:
+        failure = str(error)
     return {
         "case": "all kinds of work",
         "parameters": {
@@ -148,9 +162,12 @@ def measure(server: Server, seconds: float, history_gb: float, share: float) -> 
             "idle_connections": IDLE,
             "active_connections": ACTIVE,
         },
-        "cold_read_mb": round(read_mb),
-        "tail_read_mb": round(tail_mb),
+        "failure": failure,
+        "cold_read_mb": round(read_bytes.value / 1e6),
+        "tail_read_mb": round(tail.read_bytes.value / 1e6),
+        "tail_resets": tail.resets.value,
         "publish_p99_ms": [round(each["publish_p99_ms"], 1) for each in rounds.ended],
+        "failed_rounds": rounds.failed,
         "quarters": quarters(samples),
         "samples": [[round(value, 1) for value in sample] for sample in samples],
     }
@@ -182,11 +199,18 @@ def plot(samples: Sequence[Sample]) -> str:
 
 
 class _Rounds:
-    """The producer's rounds so far. `failure` is the error of one that failed."""
+    """The producer's rounds so far. A round fails if its queue fills or a record is not sent."""
 
     def __init__(self) -> None:
         self.ended: list[Metrics] = []
-        self.failure: BaseException | None = None
+        self.failed = 0
+
+
+class _Tail(NamedTuple):
+    """`resets` counts how often the reader had fallen behind retention and went on at the end."""
+
+    read_bytes: Synchronized[int]
+    resets: Synchronized[int]
 
 
 @contextlib.contextmanager
@@ -194,8 +218,8 @@ def _producing(address: str, records_per_s: float, seconds: float) -> Iterator[_
     rounds, end_s = _Rounds(), time.monotonic() + seconds
 
     def produce() -> None:
-        try:
-            while (left_s := end_s - time.monotonic()) > 2 * open_loop.STARTING_S:
+        while (left_s := end_s - time.monotonic()) > 2 * open_loop.STARTING_S:
+            try:
                 metrics = open_loop.run(
                     address,
                     PRESENT,
@@ -204,9 +228,12 @@ def _producing(address: str, records_per_s: float, seconds: float) -> Iterator[_
                     seconds=min(ROUND_S, left_s - open_loop.STARTING_S),
                     receives=False,
                 )
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                print(f"a round of the producer failed: {error}", file=sys.stderr)
+                rounds.failed += 1
+                time.sleep(1.0)  # a broker that is away is not asked without a pause
+            else:
                 rounds.ended.append(metrics)
-        except BaseException as error:  # raised again by the thread that samples
-            rounds.failure = error
 
     thread = threading.Thread(target=produce)
     thread.start()
@@ -217,26 +244,36 @@ def _producing(address: str, records_per_s: float, seconds: float) -> Iterator[_
 
 
 @contextlib.contextmanager
-def _tail_reader(address: str) -> Iterator[Synchronized[int]]:
+def _tail_reader(address: str) -> Iterator[_Tail]:
     context = multiprocessing.get_context("spawn")
-    read_bytes = context.Value("q", 0)
-    process = context.Process(target=read_tail, args=(address, read_bytes), daemon=True)
+    tail = _Tail(context.Value("q", 0), context.Value("q", 0))
+    process = context.Process(target=read_tail, args=(address, tail), daemon=True)
     process.start()
     try:
-        yield read_bytes
+        yield tail
         assert process.is_alive(), "the reader of the tail has given up"
     finally:
         process.kill()
         process.join()
 
 
-def read_tail(address: str, read_bytes: Synchronized[int]) -> None:
-    """Read the topic of the producer for ever, one fetch behind the other."""
+def read_tail(address: str, tail: _Tail) -> None:
+    """Read the topic of the producer for ever, one fetch behind the other.
+
+    Behind the log start offset it goes on at the end, as with auto.offset.reset=latest.
+    """
     client = FetchClient(connect(address, {}), PRESENT, history_readers.FETCH_BYTES)
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "soak"})
     while True:
-        size = client.fetch()
-        with read_bytes.get_lock():
-            read_bytes.value += size
+        try:
+            size = client.fetch()
+        except OffsetOutOfRange:
+            partition = TopicPartition(PRESENT, 0)
+            _, client.next_offset = consumer.get_watermark_offsets(partition, TIMEOUT_S)
+            tail.resets.value += 1  # the only writer
+            continue
+        with tail.read_bytes.get_lock():
+            tail.read_bytes.value += size
 
 
 @contextlib.contextmanager
@@ -253,12 +290,10 @@ def _connected(address: str, seconds: float) -> Iterator[None]:
         client.wait()
 
 
-def _samples(server: Server, seconds: float, rounds: _Rounds) -> Iterator[Sample]:
+def _samples(server: Server, seconds: float) -> Iterator[Sample]:
     process, began_s = psutil.Process(server.pid), time.monotonic()
     for number in range(1, int(seconds / SAMPLE_INTERVAL_S) + 1):
         time.sleep(max(0.0, began_s + number * SAMPLE_INTERVAL_S - time.monotonic()))
-        if rounds.failure is not None:
-            raise RuntimeError("the producer failed") from rounds.failure
         with process.oneshot():
             memory, times = process.memory_info(), process.cpu_times()
             sample = Sample(
