@@ -50,9 +50,40 @@ class QuorumMetadata(ClusterMetadata):
     def _effective_config(
         self, for_all: Mapping[str, str], for_this: Mapping[str, str]
     ) -> BrokerConfig:
-        return with_dynamic_texts(
-            self._static_config, for_all=_understood(for_all), for_this=_understood(for_this)
-        )
+        every, this = _understood(for_all), _understood(for_this)
+        try:
+            return with_dynamic_texts(self._static_config, for_all=every, for_this=this)
+        except ConfigError as error:
+            logger.warning("invalid settings of a broker are ignored reason='%s'", error)
+        # Another broker checked them, beside the settings of its own file.
+        return self._with_fitting(every, this)
+
+    def _with_fitting(
+        self, for_all: Mapping[str, str], for_this: Mapping[str, str]
+    ) -> BrokerConfig:
+        """Apply the settings one by one, and leave out those that do not fit to the others. A
+        setting that needs another is tried again after it."""
+        applied: list[dict[str, str]] = [{}, {}]
+        config = self._static_config
+        waiting = [(0, *item) for item in for_all.items()] + [
+            (1, *item) for item in for_this.items()
+        ]
+        while True:
+            refused = []
+            for place, name, text in waiting:
+                trial = [dict(texts) for texts in applied]
+                trial[place][name] = text
+                try:
+                    config = with_dynamic_texts(
+                        self._static_config, for_all=trial[0], for_this=trial[1]
+                    )
+                except ConfigError:
+                    refused.append((place, name, text))
+                else:
+                    applied = trial
+            if len(refused) == len(waiting):
+                return config
+            waiting = refused
 
     def _parsed_topic_config(
         self, topic: str, texts: Mapping[str, str], defaults: TopicConfig

@@ -106,6 +106,44 @@ def test_settings_that_are_not_understood_are_left_out(metadata, caplog):
     assert QuorumMetadata(CONFIG, image).broker_config.max_connections == 7
 
 
+def test_settings_that_do_not_fit_to_this_brokers_file_are_left_out(caplog):
+    """Another broker, whose file has other limits, has accepted them for all."""
+    config = replace(
+        CONFIG, groups=replace(CONFIG.groups, group_share_max_assignment_interval_ms=5000)
+    )
+    metadata = QuorumMetadata(config, MetadataImage())
+    image = after(
+        metadata.image,
+        setting((BROKER_RESOURCE, ""), "group.share.assignment.interval.ms", "6000"),
+        setting((BROKER_RESOURCE, ""), "max.connections", "7"),
+    )
+    metadata.publish(image)
+    assert metadata.broker_config.max_connections == 7
+    assert metadata.broker_config.groups.group_share_assignment_interval_ms == 1000
+    assert "group.share.assignment.interval.ms must be between" in caplog.text
+    assert QuorumMetadata(config, image).broker_config.max_connections == 7
+    # A later change of what did not fit is applied.
+    fitting = setting((BROKER_RESOURCE, ""), "group.share.assignment.interval.ms", "4000")
+    metadata.publish(after(metadata.image, fitting))
+    assert metadata.broker_config.groups.group_share_assignment_interval_ms == 4000
+
+
+def test_settings_that_need_each_other_are_applied_together():
+    remote = replace(CONFIG.remote, remote_log_storage_system_enable=True)
+    groups = replace(CONFIG.groups, group_share_max_assignment_interval_ms=5000)
+    metadata = QuorumMetadata(replace(CONFIG, remote=remote, groups=groups), MetadataImage())
+    broker = (BROKER_RESOURCE, "")
+    image = after(
+        metadata.image,
+        setting(broker, "group.share.assignment.interval.ms", "6000"),
+        setting(broker, "log.local.retention.ms", "800000000"),
+        setting(broker, "log.retention.ms", "900000000"),
+    )
+    metadata.publish(image)
+    defaults = metadata.broker_config.topic_defaults
+    assert (defaults.local_retention_ms, defaults.retention_ms) == (800_000_000, 900_000_000)
+
+
 def test_key_material_is_set_for_a_listener_of_this_broker(metadata, changes):
     name = "listener.name.tls.ssl.keystore.location"
     metadata.publish(after(metadata.image, setting((BROKER_RESOURCE, "5"), name, "own")))
