@@ -11,23 +11,23 @@ import scala.jdk.javaapi.CollectionConverters;
 /**
  * Lets Kafka parse server.properties files. For each it prints a line with tabs: "accepted", the
  * listeners, the advertised listeners and the listener between brokers; or "refused" and the message.
- * Without a file it prints every key that has a default, and the default.
+ * Without a file it prints every key, its type, and its default if it has one.
  */
 public final class CheckConfigs {
     public static void main(String[] files) throws Exception {
         if (files.length == 0) {
-            printDefaults();
+            printKeys();
         }
         for (String file : files) {
             System.out.println(check(file).replace("\n", " "));
         }
     }
 
-    private static void printDefaults() {
+    private static void printKeys() {
         for (ConfigDef.ConfigKey key : AbstractKafkaConfig.CONFIG_DEF.configKeys().values()) {
-            if (key.hasDefault() && key.defaultValue != null) {
-                System.out.println(key.name + "\t" + ConfigDef.convertToString(key.defaultValue, key.type));
-            }
+            boolean has = key.hasDefault() && key.defaultValue != null;
+            String text = has ? "\t" + ConfigDef.convertToString(key.defaultValue, key.type) : "";
+            System.out.println(key.name + "\t" + key.type + text);
         }
     }
 

@@ -12,9 +12,16 @@ CHECK_CONFIGS = Path(__file__).with_name("CheckConfigs.java")
 
 def default_texts() -> dict[str, str]:
     """Kafka's default of every key of a broker that has one."""
-    lines = run_tool(str(CHECK_CONFIGS)).splitlines()
-    defaults = (line.partition("\t") for line in lines)
-    return {name: text for name, tab, text in defaults if tab}
+    return {name: default for name, _, *default_or_none in _keys() for default in default_or_none}
+
+
+def types_of_keys() -> dict[str, str]:
+    """Kafka's type of every key of a broker."""
+    return {name: type_name for name, type_name, *_ in _keys()}
+
+
+def _keys() -> list[list[str]]:
+    return [line.split("\t") for line in run_tool(str(CHECK_CONFIGS)).splitlines() if "\t" in line]
 
 
 def check_configs(directory: Path, files: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:

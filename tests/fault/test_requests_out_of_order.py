@@ -33,7 +33,9 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "20",
     "group.min.session.timeout.ms": "50",
     "group.consumer.session.timeout.ms": "300",
+    "group.consumer.min.session.timeout.ms": "300",
     "group.consumer.heartbeat.interval.ms": "50",
+    "group.consumer.min.heartbeat.interval.ms": "50",
 }
 CLIENTS = 6
 STEPS = 300

@@ -44,6 +44,7 @@ SETTINGS = {
     "group.min.session.timeout.ms": "500",
     "offsets.topic.num.partitions": "5",
     "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.min.heartbeat.interval.ms": "200",
 }
 _names = itertools.count(1)
 

@@ -89,6 +89,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, logins: str) -> Iterator[Br
         "group.initial.rebalance.delay.ms": "100",
         # Members get a new assignment with their next heartbeat.
         "group.consumer.heartbeat.interval.ms": "500",
+        "group.consumer.min.heartbeat.interval.ms": "500",
     }
     started = BrokerProcess(tmp_path_factory.mktemp("franz-go-broker"), settings)
     change = UserScramCredentialUpsertion(

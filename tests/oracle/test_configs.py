@@ -5,6 +5,7 @@ listener.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,11 +15,12 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from isotherm.config.server_properties import parse_broker_config
+from isotherm.config.server_properties import broker_key_names, parse_broker_config
+from isotherm.errors import ConfigError
 from isotherm.protocol.api_keys import ApiKey
 from isotherm.testing.broker_process import BrokerProcess
 from isotherm.testing.local_servers import free_ports
-from oracle.configs import check_configs, default_texts
+from oracle.configs import check_configs, default_texts, types_of_keys
 from oracle.kafka import running_kafka
 from oracle.raw_requests import ask, read_answer, request_frame
 from oracle.topics import create_topic
@@ -46,6 +48,14 @@ DESCRIBED = (
 # A single broker cannot fulfil the defaults of these keys.
 ONE_REPLICA = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
 
+ADDRESSES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.quorum.bootstrap.servers": "127.0.0.1:9093",
+    "controller.listener.names": "CONTROLLER",
+    "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+}
+
 # Listeners do not change while Isotherm runs; Kafka's do.
 FIXED_HERE = ("listeners", "listener.security.protocol.map")
 
@@ -72,6 +82,69 @@ def test_every_key_of_kafkas_is_known_and_takes_kafkas_default(
         parse_broker_config({name: text})
     unknown = [text for text in caplog.messages if text.startswith("unknown configuration key")]
     assert unknown == []
+
+
+NUMBERS = ("-2", "-1", "0", "0.5", "1", "100", "100000", "2147483647", "2147483648")
+# A queue is bounded here in bytes that have arrived, so it may be smaller than a request.
+MORE_THAN_KAFKA = {"queued.max.request.bytes": {"1", "100", "100000"}}
+# Values with which Kafka starts, but does not do what the key is for.
+NOT_POSITIVE, NEGATIVE = {"-2", "-1", "0"}, {"-2", "-1"}
+LESS_THAN_KAFKA = {
+    "initial.broker.registration.timeout.ms": NOT_POSITIVE,
+    "broker.heartbeat.interval.ms": NOT_POSITIVE,
+    "broker.session.timeout.ms": NOT_POSITIVE,
+    "server.max.startup.time.ms": {"0"},
+    "controller.quorum.request.timeout.ms": {"0"},
+    "controller.quorum.retry.backoff.ms": {"0"},
+    "controller.socket.timeout.ms": NOT_POSITIVE,
+    "socket.connection.setup.timeout.ms": NOT_POSITIVE,
+    "default.replication.factor": NOT_POSITIVE,
+    "replica.high.watermark.checkpoint.interval.ms": NOT_POSITIVE,
+    "offset.metadata.max.bytes": NEGATIVE,
+    "group.min.session.timeout.ms": NOT_POSITIVE | {"2147483647"},  # above the maximum
+    "group.max.session.timeout.ms": NOT_POSITIVE | {"1", "100"},  # below the minimum
+    "group.initial.rebalance.delay.ms": NEGATIVE,
+    "log.cleaner.io.max.bytes.per.second": NOT_POSITIVE | {"0.5"},
+    "log.cleaner.io.buffer.load.factor": NEGATIVE,
+    "log.flush.interval.ms": NEGATIVE,
+    "log.flush.scheduler.interval.ms": NOT_POSITIVE,
+    "log.flush.offset.checkpoint.interval.ms": {"0"},
+    "log.flush.start.offset.checkpoint.interval.ms": {"0"},
+    "num.replica.alter.log.dirs.threads": NOT_POSITIVE,
+    "sasl.server.max.receive.size": NOT_POSITIVE,
+    "sasl.oauthbearer.clock.skew.seconds": NEGATIVE,
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": NOT_POSITIVE,
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": NOT_POSITIVE,
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": NOT_POSITIVE,
+    # Kafka refuses it when it creates the topic (KIP-1030).
+    "offsets.topic.segment.bytes": {"1", "100", "100000"},
+    "offsets.topic.num.partitions": {"100000", "2147483647"},
+}
+
+
+def test_numbers_are_refused_where_kafka_refuses_them(kafka_tools: Path, tmp_path: Path) -> None:
+    numbers = {"SHORT", "INT", "LONG", "DOUBLE"}
+    kafkas = {name for name, type_name in types_of_keys().items() if type_name in numbers}
+    names = sorted({*broker_key_names()} & kafkas - {*ONE_REPLICA, "node.id", "broker.id"})
+    assert len(names) > 150
+    cases = [(name, text) for name in names for text in NUMBERS]
+    node = {**ADDRESSES, **dict.fromkeys(ONE_REPLICA, "1")}
+    answers = check_configs(tmp_path, [{**node, name: text} for name, text in cases])
+    accepted, refused = defaultdict(set), defaultdict(set)
+    for (name, text), answer in zip(cases, answers, strict=True):
+        is_kafkas = "refused" not in answer
+        if is_accepted({**node, name: text}) != is_kafkas:
+            (refused if is_kafkas else accepted)[name].add(text)
+    assert accepted == MORE_THAN_KAFKA
+    assert refused == LESS_THAN_KAFKA
+
+
+def is_accepted(texts: dict[str, str]) -> bool:
+    try:
+        parse_broker_config(texts)
+    except ConfigError:
+        return False
+    return True
 
 
 class Node:

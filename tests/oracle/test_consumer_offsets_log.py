@@ -101,6 +101,7 @@ def test_kafkas_tool_reads_what_isotherm_writes(kafka_tools: Path, tmp_path: Pat
     settings = {
         "group.initial.rebalance.delay.ms": "0",
         "group.consumer.heartbeat.interval.ms": "200",
+        "group.consumer.min.heartbeat.interval.ms": "200",
         "offsets.topic.num.partitions": "1",
     }
     with EmbeddedBroker(tmp_path, settings) as broker:

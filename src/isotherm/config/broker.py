@@ -403,16 +403,39 @@ class BrokerConfig:
         _ = self.listener_layout  # refuses what Kafka refuses
         self._check_metadata_log_dir()
         self._check_one_replica()
+        self._check_idle_time()
         if self.remote.remote_log_storage_system_enable:
             self.topic_defaults.check_retention_rules()
             self._check_metadata_listener()
 
-    def check_retention(self) -> None:
-        """Raise ConfigError, with Kafka's message, for a retention of no time: all records of all
-        topics would be deleted, perhaps by someone who means no limit. A topic may have it."""
+    def check_zeros(self) -> None:
+        """Raise ConfigError, with Kafka's message, for a zero that someone may set who means no
+        limit: with no retention all records of all topics would be deleted, and without a
+        connection for each address no client could connect. A topic may have no retention.
+
+        The constructor does not do it: values that were stored while running may be zeros of an
+        earlier version, and the broker has to start to change them.
+        """
+        if self.max_connections_per_ip == 0:
+            raise ConfigError(
+                "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides"
+                " property is set, and the overrides have no effect here"
+            )
         if self.topic_defaults.retention_ms == 0:
             raise ConfigError(
                 "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
+            )
+
+    def _check_idle_time(self) -> None:
+        """Raise ConfigError for a connection that is idle before it hears that its login failed
+        (KafkaConfig.validateValues)."""
+        idle_ms = self.connections_max_idle_ms
+        delay_ms = self.security.connection_failed_authentication_delay_ms
+        if 0 <= idle_ms <= delay_ms:
+            raise ConfigError(
+                f"connection.failed.authentication.delay.ms={delay_ms} should always be less than"
+                f" connections.max.idle.ms={idle_ms} to prevent failed authentication responses"
+                " from timing out"
             )
 
     def _check_one_replica(self) -> None:

@@ -155,10 +155,12 @@ ANYTHING = Check(lambda value: True, "")
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """Another key that sets the same value at broker level, perhaps in a larger unit."""
+    """Another key that sets the same value at broker level, perhaps in a larger unit, or as another
+    type."""
 
     name: str
     multiplier: int = 1
+    type: ConfigType[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,10 @@ class ConfigKey:
         if not self.check.holds(value):
             raise self._refusal(self.format(value), self.check.refusal(value))
         return value
+
+    def under(self, synonym: Synonym) -> ConfigKey:
+        """The key as it is set by that synonym, in the synonym's unit."""
+        return dataclasses.replace(self, name=synonym.name, type=synonym.type or self.type)
 
     def _refusal(self, text: str, reason: str) -> ConfigError:
         shown = self.format(text) if self.type.name == PASSWORD.name else text

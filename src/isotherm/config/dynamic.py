@@ -99,7 +99,8 @@ def dynamic_broker_keys() -> DynamicKeys:
     }
     for field_name, declared in config_keys(TopicConfig).values():
         if declared.dynamic and declared.synonyms:
-            keys[declared.synonyms[0].name] = DynamicKey("topic_defaults", field_name, declared)
+            first = declared.synonyms[0]
+            keys[first.name] = DynamicKey("topic_defaults", field_name, declared.under(first))
     return DynamicKeys(keys)
 
 

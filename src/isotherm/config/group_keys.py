@@ -14,6 +14,7 @@ from typing import Any
 from isotherm.config.definition import INT, Check, config_keys, key
 from isotherm.errors import ConfigError
 
+KINDS = ("consumer", "share", "streams")
 _ASSIGNMENT_INTERVAL = ".assignment.interval.ms"
 # The one bound whose name does not follow from that of the key.
 _BOUNDS = {"group.streams.max.num.standby.replicas": "group.streams.max.standby.replicas"}
@@ -61,14 +62,31 @@ def check_bounds(level: object, broker: object, texts: Mapping[str, str]) -> Non
         _check(name, getattr(level, field_name), broker_name, broker)
 
 
-def check_between(name: str, low: int, value: int, high: int) -> None:
-    """Raise ConfigError for a broker's key outside the bounds that it sets for groups."""
-    if not low <= value <= high:
-        group, kind, rest = name.split(".", 2)
-        raise ConfigError(
-            f"{name} must be between {group}.{kind}.min.{rest} and {group}.{kind}.max.{rest}"
-            f" value={value} min={low} max={high}"
-        )
+def check_broker_keys(broker: object) -> None:
+    """Raise ConfigError for keys of the broker that do not fit together: a default of groups
+    outside the bounds that it sets for them, and a heartbeat that comes after its session's end.
+    """
+    values = {
+        name: getattr(broker, field) for name, (field, _) in config_keys(type(broker)).items()
+    }
+    for name, low in values.items():
+        kind, minimum, rest = name.removeprefix("group.").partition(".min.")
+        if not minimum or kind not in KINDS:
+            continue
+        value, high = values[f"group.{kind}.{rest}"], values[f"group.{kind}.max.{rest}"]
+        if not low <= value <= high:
+            raise ConfigError(
+                f"group.{kind}.{rest} must be between group.{kind}.min.{rest} and"
+                f" group.{kind}.max.{rest} value={value} min={low} max={high}"
+            )
+    for kind in KINDS:
+        interval_ms = values[f"group.{kind}.heartbeat.interval.ms"]
+        timeout_ms = values[f"group.{kind}.session.timeout.ms"]
+        if interval_ms >= timeout_ms:
+            raise ConfigError(
+                f"group.{kind}.heartbeat.interval.ms must be less than"
+                f" group.{kind}.session.timeout.ms interval={interval_ms} timeout={timeout_ms}"
+            )
 
 
 def _bounded_keys(level_class: type[Any]) -> Iterator[tuple[str, str, str]]:

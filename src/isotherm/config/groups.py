@@ -18,7 +18,7 @@ from isotherm.config.definition import (
     one_of,
     parse_fields,
 )
-from isotherm.config.group_keys import check_bounds, defaults_of
+from isotherm.config.group_keys import check_bounds, check_broker_keys, defaults_of
 from isotherm.config.share_groups import ShareGroupConfig, ShareGroupLevelConfig
 from isotherm.errors import ConfigError
 
@@ -52,7 +52,7 @@ class GroupConfig(ShareGroupConfig):
         check=at_least(1),
     )
     offset_metadata_max_bytes: int = key(
-        INT, 4096, "Largest metadata that may come with a committed offset.", check=at_least(1)
+        INT, 4096, "Largest metadata that may come with a committed offset.", check=at_least(0)
     )
     offsets_retention_minutes: int = key(
         INT,
@@ -131,14 +131,8 @@ class GroupConfig(ShareGroupConfig):
                 "group.min.session.timeout.ms is above group.max.session.timeout.ms"
                 f" min={self.group_min_session_timeout_ms} max={self.group_max_session_timeout_ms}"
             )
-        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
-            raise ConfigError(
-                "group.consumer.heartbeat.interval.ms is not below"
-                " group.consumer.session.timeout.ms"
-                f" interval={self.group_consumer_heartbeat_interval_ms}"
-                f" timeout={self.group_consumer_session_timeout_ms}"
-            )
-        self.check_share()
+        check_broker_keys(self)
+        self.check_counts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ class QuorumConfig:
         "Folder of the cluster's metadata log, one of log.dirs; the first of them if not set.",
     )
     metadata_log_max_record_bytes_between_snapshots: int = key(
-        INT,
+        LONG,
         20 * _MIB,
         "Bytes of the metadata log after which a snapshot of it is written.",
         check=at_least(1),

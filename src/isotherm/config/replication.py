@@ -89,3 +89,9 @@ class ReplicationConfig:
                 f" value={self.replica_socket_timeout_ms}"
                 f" replica.fetch.wait.max.ms={self.replica_fetch_wait_max_ms}"
             )
+        if self.replica_lag_time_max_ms < self.replica_fetch_wait_max_ms:
+            raise ConfigError(
+                "a follower must not lag while its fetch waits key=replica.lag.time.max.ms"
+                f" value={self.replica_lag_time_max_ms}"
+                f" replica.fetch.wait.max.ms={self.replica_fetch_wait_max_ms}"
+            )

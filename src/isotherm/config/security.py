@@ -204,8 +204,8 @@ class SecurityConfig:
     connections_max_reauth_ms: int = key(
         LONG,
         0,
-        "How long a client may stay connected before it authenticates again; 0 is for ever.",
-        check=at_least(0),
+        "How long a client may stay connected before it authenticates again; for ever if not"
+        " positive.",
     )
     connection_failed_authentication_delay_ms: int = key(
         INT,

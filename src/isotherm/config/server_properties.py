@@ -85,7 +85,7 @@ def parse_broker_config(texts: Mapping[str, str]) -> BrokerConfig:
         topic_defaults=topic_defaults,
         explicit=dict(texts),
     )
-    config.check_retention()
+    config.check_zeros()
     _warn_of_other_listeners(config, texts)
     return config
 
@@ -216,7 +216,7 @@ def _take_fields(
 
 
 def _parse_scaled(declared: ConfigKey, synonym: Synonym, text: str) -> Any:
-    value = declared.parse(text)
+    value = declared.under(synonym).parse(text)
     # A negative value means "no bound" or "as the total" and has no unit.
     return value * synonym.multiplier if synonym.multiplier != 1 and value >= 0 else value
 

@@ -18,7 +18,7 @@ from isotherm.config.definition import (
     key,
     one_of,
 )
-from isotherm.config.group_keys import check_between, lower_bound, of_one_group, upper_bound
+from isotherm.config.group_keys import lower_bound, of_one_group, upper_bound
 from isotherm.config.unsupported_groups import UnsupportedGroupConfig, UnsupportedGroupLevelConfig
 from isotherm.errors import ConfigError
 
@@ -105,59 +105,22 @@ class ShareGroupConfig(UnsupportedGroupConfig):
         2000, at_least(1), "Share sessions that a broker keeps."
     )
 
-    def check_share(self) -> None:
-        """Raise ConfigError for keys of the broker that do not fit together."""
-        for rest, low, value, high in (
-            (
-                "heartbeat.interval.ms",
-                self.group_share_min_heartbeat_interval_ms,
-                self.group_share_heartbeat_interval_ms,
-                self.group_share_max_heartbeat_interval_ms,
-            ),
-            (
-                "session.timeout.ms",
-                self.group_share_min_session_timeout_ms,
-                self.group_share_session_timeout_ms,
-                self.group_share_max_session_timeout_ms,
-            ),
-            (
-                "assignment.interval.ms",
-                self.group_share_min_assignment_interval_ms,
-                self.group_share_assignment_interval_ms,
-                self.group_share_max_assignment_interval_ms,
-            ),
-            (
-                "delivery.count.limit",
-                self.group_share_min_delivery_count_limit,
-                self.group_share_delivery_count_limit,
-                self.group_share_max_delivery_count_limit,
-            ),
-            (
-                "partition.max.record.locks",
-                self.group_share_min_partition_max_record_locks,
-                self.group_share_partition_max_record_locks,
-                self.group_share_max_partition_max_record_locks,
-            ),
-            (
-                "record.lock.duration.ms",
-                self.group_share_min_record_lock_duration_ms,
-                self.group_share_record_lock_duration_ms,
-                self.group_share_max_record_lock_duration_ms,
-            ),
-        ):
-            check_between(f"group.share.{rest}", low, value, high)
-        session_ms = self.group_share_session_timeout_ms
-        interval_ms = self.group_share_heartbeat_interval_ms
-        if session_ms <= interval_ms:
-            raise ConfigError(
-                "group.share.heartbeat.interval.ms must be less than"
-                f" group.share.session.timeout.ms interval={interval_ms} timeout={session_ms}"
-            )
+    def check_counts(self) -> None:
+        """Raise ConfigError for counts of the broker that do not fit together."""
         sessions, size = self.group_share_max_share_sessions, self.group_share_max_size
         if sessions < size:
             raise ConfigError(
                 "group.share.max.share.sessions must be greater than or equal to"
                 f" group.share.max.size sessions={sessions} size={size}"
+            )
+        standbys, highest = (
+            self.group_streams_num_standby_replicas,
+            self.group_streams_max_standby_replicas,
+        )
+        if standbys > highest:
+            raise ConfigError(
+                "group.streams.num.standby.replicas must be less than or equal to"
+                f" group.streams.max.standby.replicas value={standbys} max={highest}"
             )
 
 

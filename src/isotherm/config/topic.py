@@ -46,8 +46,20 @@ _THROTTLED_REPLICAS = Check(
     lambda items: items == ("*",) or all(_THROTTLED_REPLICA.fullmatch(item) for item in items),
     "* or a list of partition:broker",
 )
-# With Kafka any negative number of retention.bytes is no limit.
-_SIZE_LIMIT = ConfigType("LONG", lambda text: max(LONG.parse(text), UNLIMITED), str)
+
+
+def _limit(number: ConfigType[int]) -> ConfigType[int]:
+    """A limit that any negative number turns off."""
+    return ConfigType(number.name, lambda text: max(number.parse(text), UNLIMITED), str)
+
+
+_LONG_LIMIT, _INT_LIMIT = _limit(LONG), _limit(INT)
+# Kafka: GzipCompression.LevelValidator.
+_GZIP_LEVEL = Check(
+    lambda value: value == -1 or 1 <= value <= 9,
+    "from 1 to 9, or -1",
+    lambda value: "Value must be between 1 and 9 or equal to -1",
+)
 _COMPRESSION_TYPES = ("uncompressed", "none", "gzip", "snappy", "lz4", "zstd", "producer")
 
 
@@ -78,7 +90,7 @@ class TopicConfig:
         INT,
         -1,
         "Level when compression.type is gzip; -1 is the codec's own default.",
-        check=between(-1, 9),
+        check=_GZIP_LEVEL,
         dynamic=True,
         synonyms=["compression.gzip.level"],
     )
@@ -212,7 +224,7 @@ class TopicConfig:
         synonyms=["log.preallocate"],
     )
     retention_bytes: int = key(
-        _SIZE_LIMIT,
+        _LONG_LIMIT,
         UNLIMITED,
         "Bytes a partition keeps over both tiers; -1 keeps everything.",
         check=at_least(-1),
@@ -226,9 +238,9 @@ class TopicConfig:
         check=at_least(-1),
         dynamic=True,
         synonyms=[
-            "log.retention.ms",
-            Synonym("log.retention.minutes", _MINUTES),
-            Synonym("log.retention.hours", _HOURS),
+            Synonym("log.retention.ms", type=_LONG_LIMIT),
+            Synonym("log.retention.minutes", _MINUTES, _INT_LIMIT),
+            Synonym("log.retention.hours", _HOURS, _INT_LIMIT),
         ],
     )
     segment_bytes: int = key(
@@ -253,7 +265,7 @@ class TopicConfig:
         "Largest random time taken off segment.ms, so that not all segments roll at once.",
         check=at_least(0),
         dynamic=True,
-        synonyms=["log.roll.jitter.ms", Synonym("log.roll.jitter.hours", _HOURS)],
+        synonyms=["log.roll.jitter.ms", Synonym("log.roll.jitter.hours", _HOURS, INT)],
     )
     segment_ms: int = key(
         LONG,
@@ -261,7 +273,7 @@ class TopicConfig:
         "Age at which a segment is closed even if it is not full.",
         check=at_least(1),
         dynamic=True,
-        synonyms=["log.roll.ms", Synonym("log.roll.hours", _HOURS)],
+        synonyms=["log.roll.ms", Synonym("log.roll.hours", _HOURS, INT)],
     )
     unclean_leader_election_enable: bool = key(
         BOOLEAN,

@@ -126,7 +126,7 @@ def check_broker_changes(
         check_connection_limits(texts)
         after = with_dynamic_texts(config, for_all=for_all, for_this=for_this)
         check_thread_pools(config, after)
-        after.check_retention()
+        after.check_zeros()
         check_key_material(config, after)
     except ConfigError as error:
         raise InvalidRequestError(str(error)) from error

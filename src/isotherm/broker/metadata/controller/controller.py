@@ -380,7 +380,7 @@ class Controller(ClusterMetadata):
                 check_for_all(changed)
             check_connection_limits(changed)
             check_thread_pools(self._config, new_config)
-            new_config.check_retention()
+            new_config.check_zeros()
             check_key_material(self._config, new_config)
         except ConfigError as error:
             raise InvalidRequestError(str(error)) from error
