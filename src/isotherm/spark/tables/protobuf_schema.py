@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from confluent_kafka.schema_registry.confluent import meta_pb2
 from confluent_kafka.schema_registry.confluent.type import decimal_pb2
 from google.protobuf.descriptor import Descriptor
-from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from isotherm.spark.tables.schema_registry import RegisteredSchema, UnknownSchemaError
@@ -32,6 +32,10 @@ _WARNING = re.compile(r"WARNING: |W\d{4} ")
 def message_of(schema: RegisteredSchema, path: tuple[int, ...]) -> Descriptor:
     """The message to which the indexes before a value lead.
 
+    Java's serializer counts the messages of the text. confluent-kafka-python counts the descriptor's,
+    which has a message more for each map. Where indexes lead to a message by either count, the
+    first one is taken: a frame does not say who wrote it.
+
     Raises UnknownSchemaError for an invalid schema, and for indexes that lead to no message.
     """
     references = dict(schema.references)
@@ -43,22 +47,28 @@ def message_of(schema: RegisteredSchema, path: tuple[int, ...]) -> Descriptor:
     pool = DescriptorPool()
     for file in files.file:
         pool.Add(file)
-    messages = list(files.file[-1].message_type)
-    names = [files.file[-1].package] if files.file[-1].package else []
+    file = files.file[-1]
+    names = _names(file, path, counts_maps=False) or _names(file, path, counts_maps=True)
+    if names is None:
+        raise UnknownSchemaError(f"the schema has no such message indexes={list(path)}")
+    return pool.FindMessageTypeByName(".".join([file.package, *names] if file.package else names))
+
+
+def _names(
+    file: FileDescriptorProto, path: tuple[int, ...], *, counts_maps: bool
+) -> list[str] | None:
+    """The names on the way to a message. None if there is none, or if it is the entry of a map."""
+    messages, names = list(file.message_type), []
     for index in path:
-        if not 0 <= index < len(messages):
-            raise UnknownSchemaError(f"the schema has no such message indexes={list(path)}")
+        if not 0 <= index < len(messages) or messages[index].options.map_entry:
+            return None
         names.append(messages[index].name)
-        messages = _nested(messages[index])
-    return pool.FindMessageTypeByName(".".join(names))
-
-
-def _nested(message: DescriptorProto) -> list[DescriptorProto]:
-    """The nested messages that the indexes count.
-
-    The messages that protoc adds for maps are left out.
-    """
-    return [nested for nested in message.nested_type if not nested.options.map_entry]
+        messages = [
+            nested
+            for nested in messages[index].nested_type
+            if counts_maps or not nested.options.map_entry
+        ]
+    return names
 
 
 def _compiled(texts: Mapping[str, str], main: str) -> FileDescriptorSet:

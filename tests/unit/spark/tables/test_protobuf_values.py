@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.schema_registry.protobuf import _create_index_array
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -494,6 +495,40 @@ def test_timestamps_with_nanos_beyond_a_second_are_dead(nanos: int) -> None:
     assert [dead_value.reason for dead_value in dead] == [
         f"it does not fit its column: a timestamp's nanos are not in a second nanos={nanos}"
     ]
+
+
+NESTED_BEHIND_MAPS = """
+syntax = "proto3";
+message Before { map<string, int32> m = 1; message Inner { int32 y = 1; } }
+message M {
+  map<string, int32> m1 = 1;
+  message First { int32 x = 1; map<string, int32> m = 2; message Deep { int32 z = 1; } }
+  map<string, int32> m2 = 2;
+  message Second { int32 y = 1; }
+  message Third { int32 z = 1; }
+}
+"""
+BY_TEXT = {
+    (1, 0): "M.First", (1, 1): "M.Second", (1, 2): "M.Third", (1, 0, 0): "M.First.Deep",
+    (0, 0): "Before.Inner",
+}  # fmt: skip
+# As confluent-kafka-python counts, where that is no message of the text.
+BY_DESCRIPTOR = {
+    (1, 3): "M.Second", (1, 4): "M.Third", (0, 1): "Before.Inner", (1, 1, 1): "M.First.Deep",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [*BY_TEXT, *BY_DESCRIPTOR])
+def test_indexes_lead_to_a_nested_message_behind_maps(path):
+    message = message_of(RegisteredSchema("PROTOBUF", NESTED_BEHIND_MAPS, ()), path)
+    assert message.full_name == {**BY_TEXT, **BY_DESCRIPTOR}[path]
+    assert (tuple(_create_index_array(message)) == path) == (path in BY_DESCRIPTOR)
+
+
+@pytest.mark.parametrize("path", [(1, 5), (1, 0, 2), (0, 2)])
+def test_indexes_behind_maps_that_lead_to_no_message_are_refused(path):
+    with pytest.raises(UnknownSchemaError, match="no such message"):
+        message_of(RegisteredSchema("PROTOBUF", NESTED_BEHIND_MAPS, ()), path)
 
 
 @pytest.mark.parametrize(
