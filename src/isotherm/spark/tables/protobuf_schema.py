@@ -32,9 +32,9 @@ _WARNING = re.compile(r"WARNING: |W\d{4} ")
 def message_of(schema: RegisteredSchema, path: tuple[int, ...]) -> Descriptor:
     """The message to which the indexes before a value lead.
 
-    Java's serializer counts the messages of the text. confluent-kafka-python counts the descriptor's,
-    which has a message more for each map. Where indexes lead to a message by either count, the
-    first one is taken: a frame does not say who wrote it.
+    Java's serializer counts the messages of the text. confluent-kafka-python counts those of the
+    descriptor, which has one more for each map. Where indexes lead to a message by either count,
+    Java's is taken: a frame does not say who wrote it.
 
     Raises UnknownSchemaError for an invalid schema, and for indexes that lead to no message.
     """
