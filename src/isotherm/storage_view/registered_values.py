@@ -37,6 +37,10 @@ UNKNOWN_KEPT_S = 60.0
 FAILURE_KEPT_S = 10.0
 """Seconds without requests to the registry after one failed."""
 VALUE_BYTES_MAX = 1024 * 1024
+WITH_DECIMALS_BYTES_MAX = 16 * 1024
+"""The most bytes of an Avro value whose decimals are shown as numbers. The digits of an integer
+cost the square of its size, and 16 KiB are some 20 ms."""
+_DIGITS_MAX = 3 * WITH_DECIMALS_BYTES_MAX
 _PROTOBUF = "PROTOBUF"
 _REASON_SIZE_MAX = 400
 # Short limits, because a person waits for the page. An option of the same name overrides them.
@@ -205,6 +209,7 @@ def _avro_reader(schema: RegisteredSchema, name: SchemaName) -> ValueReader:
     try:
         parsed, named = parsed_schema(schema)
         plain = parsed_schema(schema, is_plain=True).schema
+        has_decimals = _keep_all_digits([parsed, *named.values()])
         _check_items(parsed, named, set())
         is_recursive = _contains_itself(parsed, named, frozenset(), set())
     except (fastavro.schema.SchemaParseException, ValueError, LookupError, TypeError) as error:
@@ -217,14 +222,33 @@ def _avro_reader(schema: RegisteredSchema, name: SchemaName) -> ValueReader:
         from fastavro._read_py import schemaless_reader
     else:
         schemaless_reader = fastavro.schemaless_reader
-    return functools.partial(_avro_text, schemaless_reader, parsed, plain)
+    bytes_max = WITH_DECIMALS_BYTES_MAX if has_decimals else VALUE_BYTES_MAX
+    return functools.partial(_avro_text, schemaless_reader, parsed, plain, bytes_max)
+
+
+def _keep_all_digits(schemas: list[Any]) -> bool:
+    """Whether there are decimals in parsed schemas. fastavro rounds a number that has more digits
+    than the schema says; here each gets as many as it has."""
+    waiting, has_decimals = list(schemas), False
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            if part.get("logicalType") == "decimal":
+                part["precision"], has_decimals = _DIGITS_MAX, True
+            waiting += _parts(part)
+        elif isinstance(part, list):
+            waiting += part
+    return has_decimals
 
 
 def _avro_text(
-    schemaless_reader: Callable[..., Any], schema: Any, plain: Any, payload: bytes
+    schemaless_reader: Callable[..., Any], schema: Any, plain: Any, bytes_max: int, payload: bytes
 ) -> str:
-    """The value as JSON. One with a time that Python lacks has its numbers, as `plain` has them."""
+    """The value as JSON. One with a time that Python lacks has its numbers, as `plain` has them,
+    and so has one of more than `bytes_max`."""
     stream = BytesIO(payload)
+    if len(payload) > bytes_max:
+        schema = plain
     try:
         try:
             value = schemaless_reader(stream, schema, None)

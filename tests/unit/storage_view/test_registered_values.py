@@ -141,6 +141,42 @@ def test_what_only_writers_need_of_an_avro_schema_may_be_invalid(
     assert (read.text, read.error) == ('{"f": "x"}', None)
 
 
+DECIMAL = {"logicalType": "decimal", "precision": 4, "scale": 2}
+
+
+@pytest.mark.parametrize(
+    ("schema", "references"),
+    [
+        ({"type": "bytes", **DECIMAL}, ()),
+        ({"type": "fixed", "name": "F", "size": 12, **DECIMAL}, ()),
+        ("shop.Price", ({"type": "fixed", "name": "shop.Price", "size": 12, **DECIMAL},)),
+    ],
+)
+def test_a_decimal_with_more_digits_than_its_schema_says_has_them_all(
+    registry: Registry, values: RegisteredValues, schema: Any, references: Any
+) -> None:
+    given = tuple((str(number), json.dumps(each)) for number, each in enumerate(references))
+    fields = [{"name": "f", "type": schema}]
+    record = {"type": "record", "name": "R", "fields": fields}
+    registry.schemas[7] = RegisteredSchema("AVRO", json.dumps(record), given)
+    unscaled = (-1_234_567_890_123_456_789_012).to_bytes(12, "big", signed=True)
+    payload = avro("bytes", unscaled) if schema == {"type": "bytes", **DECIMAL} else unscaled
+    (read,) = read_all(values, [framed(7, payload)])
+    assert read is not None
+    assert (read.text, read.error) == ('{"f": "-12345678901234567890.12"}', None)
+
+
+def test_a_number_of_a_million_digits_is_shown_as_its_bytes(
+    registry: Registry, values: RegisteredValues
+) -> None:
+    """Its digits would take a processor for minutes."""
+    registry.schemas[7] = RegisteredSchema("AVRO", json.dumps({"type": "bytes", **DECIMAL}), ())
+    unscaled = b"\x7f" * 1_000_000
+    (read,) = read_all(values, [framed(7, avro("bytes", unscaled))])
+    assert read is not None
+    assert (read.text, read.error) == (json.dumps(unscaled.hex()), None)
+
+
 @pytest.mark.parametrize(
     ("logical", "number"),
     [
