@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -18,19 +17,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
-    DataType,
     IntegerType,
     StructField,
     StructType,
 )
 from pyspark.storagelevel import StorageLevel
 
-from isotherm.errors import ConfigError, PolicyViolationError
+from isotherm.errors import PolicyViolationError
 from isotherm.remote.erasure.erased_piece import EraseAction
 from isotherm.remote.erasure.redaction import FieldPath, redacted
 from isotherm.remote.rewriting.pieces import Piece
@@ -49,6 +46,7 @@ from isotherm.spark.jobs.erase_values import (
     decoded_values,
     piece_columns,
 )
+from isotherm.spark.jobs.erase_where import check_where, where_schema
 from isotherm.spark.jobs.rewrite_tasks import map_pieces
 from isotherm.spark.numbered_tasks import spark_schema
 from isotherm.spark.options import SourceOptions
@@ -68,7 +66,6 @@ if TYPE_CHECKING:
 # The stubs of these lack types that they take.
 pc: Any = pyarrow.compute
 
-WHERE_COLUMNS = ("key", "value", "headers", "timestamp", "partition", "offset")
 _PIECE = "_piece"
 _IS_OPEN = "_is_open"
 _IS_DEAD = "_is_dead"
@@ -81,26 +78,9 @@ _SELECTED_FIELDS: dict[str, pa.DataType] = {
     "first": pa.int64(),
     "offsets": pa.binary(),
 }
-# What is another value at another time. Spark counts it as deterministic, because it is constant
-# within a query. The proof is another query. A name behind a dot is a field's.
-_OF_THE_TIME = re.compile(
-    r"\b(now|curdate|unix_timestamp|current_timestamp|current_date|current_time|localtimestamp)`?"
-    r"\s*\("
-    r"|(?<![.`\w])(current_timestamp|current_date|current_time|localtimestamp)\b(?!`)",
-    re.IGNORECASE,
-)
-_DAY_OF_THE_TIME = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
-_SHOWN_TYPE_MAX = 500
-"""The longest type in the error for an expression, in characters."""
 KEYS_IN_WORKERS_MAX = 10_000
 """The most keys that the Python workers look up. Each batch of records builds a table of them, in
 about a millisecond for this many. Spark joins more keys."""
-_TEXTS = re.compile(
-    r"(?P<type>\b(?:date|timestamp(?:_ltz|_ntz)?)\s*r?)?"
-    r"(?:'(?P<single>(?:[^'\\]|\\.|'')*)'|\"(?P<double>(?:[^\"\\]|\\.)*)\")",
-    re.IGNORECASE | re.DOTALL,
-)
-_COMMENTS = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,60 +152,6 @@ class UndecodedValues:
     first: Offset
 
 
-def check_where(
-    spark: SparkSession, text: str, value: DataType = COLUMN_TYPES["value"]
-) -> frozenset[str]:
-    """The columns that an expression names. Raises ConfigError if Spark refuses it, or if it may
-    select other records the next time."""
-    frame = spark.createDataFrame([], _where_schema(WHERE_COLUMNS, value))
-    try:
-        plan: Any = frame.where(text)._jdf.queryExecution().analyzed()
-        # Alone, `offset > 7 AND` is an expression with the alias AND. In parentheses it has none.
-        frame.where(f"({text}\n)")
-    except PySparkException as error:
-        reason = " ".join(str(error).partition("\n\nJVM stacktrace")[0].split())
-        raise ConfigError(
-            f"Spark refuses the expression of --where reason={reason!r}"
-            f" columns={_shown_columns(value)}"
-        ) from None
-    if not plan.deterministic() or _is_of_the_time(text):
-        raise ConfigError(
-            "the expression of --where may select other records each time, and the proof selects"
-            f" once more value={text!r} hint='write times and numbers as literals'"
-        )
-    return frozenset(name for name in WHERE_COLUMNS if _is_named(spark, text, name, value))
-
-
-def _is_of_the_time(text: str) -> bool:
-    for match in _TEXTS.finditer(text):
-        content = match["single"] or match["double"] or ""
-        if match["type"] is not None and _DAY_OF_THE_TIME.match(content):
-            return True
-    return _OF_THE_TIME.search(_COMMENTS.sub(" ", _TEXTS.sub(" ", text))) is not None
-
-
-def _where_schema(names: Sequence[str], value: DataType) -> StructType:
-    fields = schema_of(names).fields
-    return StructType([StructField("value", value) if f.name == "value" else f for f in fields])
-
-
-def _shown_columns(value: DataType) -> str:
-    if isinstance(value, BinaryType):
-        return ",".join(WHERE_COLUMNS)
-    shown = value.simpleString()[:_SHOWN_TYPE_MAX]
-    return ",".join(f"value:{shown}" if name == "value" else name for name in WHERE_COLUMNS)
-
-
-def _is_named(spark: SparkSession, text: str, column: str, value: DataType) -> bool:
-    # Not a frame that drops the column: Spark would find it below the projection.
-    others = _where_schema([name for name in WHERE_COLUMNS if name != column], value)
-    try:
-        spark.createDataFrame([], others).where(text)
-    except PySparkException:
-        return True
-    return False
-
-
 class _Columns(NamedTuple):
     """The columns that are read of the source, and those that Spark gets."""
 
@@ -254,7 +180,7 @@ def _columns_read(spark: SparkSession, selector: Selector, settings: ScanSetting
         named.add("value")
     read = named if decoded is None else named | decoded.source_columns
     shown = value_type if decoded is not None else COLUMN_TYPES["value"]
-    fields = _where_schema([name for name in COLUMN_TYPES if name in named], shown).fields
+    fields = where_schema([name for name in COLUMN_TYPES if name in named], shown).fields
     if decoded is not None and redacts:
         fields = [*fields, StructField(_BYTES, BinaryType())]
     more = [

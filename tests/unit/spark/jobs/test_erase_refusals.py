@@ -21,9 +21,10 @@ from isotherm.remote.erasure.certificate import ErasedPartition, ErasureCertific
 from isotherm.remote.erasure.erased_piece import EraseAction
 from isotherm.remote.storage.settings import ObjectStoreSettings
 from isotherm.spark.jobs import erase_tail
-from isotherm.spark.jobs.erase_selection import ScanSettings, _is_of_the_time, _Selected
+from isotherm.spark.jobs.erase_selection import ScanSettings, _Selected
 from isotherm.spark.jobs.erase_settings import settings_of
 from isotherm.spark.jobs.erase_tail import waiting_tails
+from isotherm.spark.jobs.erase_where import _is_of_the_time
 from isotherm.spark.jobs.rewrite_run import check_settings
 from isotherm.spark.option_parsing import parse_options
 from isotherm.spark.plan.offsets import OffsetBounds
