@@ -34,9 +34,9 @@ def missing_extra(error: ModuleNotFoundError, extra: str | None = None) -> Confi
     module = (error.name or "").partition(".")[0]
     if module not in EXTRA_OF_MODULE:
         return None
-    wanted = extra or EXTRA_OF_MODULE[module]
+    needed = extra or EXTRA_OF_MODULE[module]
     return ConfigError(
-        f"this needs {module}, which is not installed: run {install_command(wanted)}"
+        f"this needs {module}, which is not installed: run {install_command(needed)}"
     )
 
 

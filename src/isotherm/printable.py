@@ -50,11 +50,11 @@ def without_passwords(text: str) -> str:
     return _PARAMETER.sub(_shown_parameter, text) if "=" in text else text
 
 
-def _shown_parameter(found: re.Match[str]) -> str:
-    start, name, _ = found.groups()
+def _shown_parameter(match: re.Match[str]) -> str:
+    start, name, _ = match.groups()
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
     is_secret = plain in _SECRET_NAMES or any(part in plain for part in _SECRET_PARTS)
-    return f"{start}{name}={HIDDEN}" if is_secret else found[0]
+    return f"{start}{name}={HIDDEN}" if is_secret else match[0]
 
 
 def printable(text: str) -> str:

@@ -95,10 +95,10 @@ class ClusterClient:
         Raises BrokerUnreachableError, which names the reason of each broker, and
         UnsupportedVersionError as `ask`.
         """
-        known = self._connections.all
-        answered = [each.connection.address for each in known if each.versions is not None]
+        clients = self._connections.all
+        answered = [each.connection.address for each in clients if each.versions is not None]
         # The bootstrap servers may be gone for good while the others come back.
-        lost = [each.connection.address for each in known if each.versions is None]
+        lost = [each.connection.address for each in clients if each.versions is None]
         reasons = []
         for address in dict.fromkeys([*answered, *self._bootstrap, *lost]):
             try:

@@ -188,7 +188,7 @@ class RecordPages:
                 continue
             for line in _json_lines(topic.state.name, step):
                 yield line
-            records += len(step.step.found)
+            records += len(step.step.matches)
             fetched += sum(read.size_in_bytes for read in step.step.fetched)
             if step.left is None:
                 ranges.pop(0)
@@ -230,7 +230,7 @@ def _event(name: str, content: Row) -> str:
 
 
 def _json_lines(topic: str, step: RangeStep) -> Iterator[str]:
-    for match in step.step.found:
+    for match in step.step.matches:
         record = match.record
         headers = []
         for name, content in record.headers:

@@ -157,7 +157,7 @@ class RecordBrowser:
                 step = RangeStep(
                     partition, offset_range, offset_range, ScanStep((), 0, 0, ()), str(error)
                 )
-            found_count += len(step.step.found)
+            found_count += len(step.step.matches)
             steps.append(step)
         return steps
 
@@ -241,7 +241,7 @@ class RecordBrowser:
                     "left": None if step.left is None else str(step.left),
                     "examined": step.step.examined,
                     "error": step.error,
-                    "records": self._record_rows(step.partition, step.step.found),
+                    "records": self._record_rows(step.partition, step.step.matches),
                 }
                 for step in steps
             ],

@@ -40,21 +40,21 @@ def description() -> tuple[str, ...] | None:
 
 def target() -> tuple[str, ...] | None:
     """What machine code depends on, besides the kernels and the compiler. None as `description`."""
-    known = description()
-    if known is None:
+    processor = description()
+    if processor is None:
         return None
     name, features = (os.environ.get(setting) for setting in _OTHER_PROCESSOR)
     # Numba takes no features of this processor for "generic", so all machines share the code.
     is_other = name is not None and (features is not None or name.lower() == "generic")
     settings = (f"{setting}={os.environ.get(setting)}" for setting in _SETTINGS)
-    return *(() if is_other else known), *settings
+    return *(() if is_other else processor), *settings
 
 
 def has_crc_instruction() -> bool:
     """Whether Numba compiles for a processor with SSE 4.2."""
-    known = description()
-    if known is None or any(os.environ.get(name) is not None for name in _OTHER_PROCESSOR):
+    processor = description()
+    if processor is None or any(os.environ.get(name) is not None for name in _OTHER_PROCESSOR):
         from isotherm.kernels.compiler import target
 
         return "+sse4.2" in str(target()[2])
-    return "sse4_2" in known[-1].split()
+    return "sse4_2" in processor[-1].split()

@@ -29,12 +29,12 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The first `known` values were measured. The later ones are a forecast, and dashed."""
+    """The first `measured_count` values are measured. The others are a forecast, and dashed."""
 
     name: str
     days: Sequence[int]
     values: Sequence[float]
-    known: int | None = None
+    measured_count: int | None = None
 
 
 def count_text(value: float) -> str:
@@ -76,7 +76,7 @@ def line_plot(caption: str, lines: Sequence[Line], text: Format = count_text) ->
     for number, line in reversed(list(enumerate(lines))):
         drawn += _drawn(scale, line, number, text)
     names = [(f"s{number}", line.name) for number, line in enumerate(lines)]
-    if any(line.known is not None for line in lines):
+    if any(line.measured_count is not None for line in lines):
         names.append(("s0 ahead", "forecast"))
     legend = "".join(f'<span class="{kind}">{html.escape(name)}</span>' for kind, name in names)
     return (
@@ -152,7 +152,7 @@ def _dates(scale: _Scale) -> Iterator[str]:
 
 def _drawn(scale: _Scale, line: Line, number: int, text: Format) -> Iterator[str]:
     places = [(scale.x(d), scale.y(v)) for d, v in zip(line.days, line.values, strict=True)]
-    measured = len(places) if line.known is None else line.known
+    measured = len(places) if line.measured_count is None else line.measured_count
     kind = f"line s{number}"
     yield f'<path class="{kind}" d="{_path(places[:measured])}"/>'
     if measured < len(places):

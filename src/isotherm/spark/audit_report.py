@@ -298,7 +298,7 @@ def _growth_plots(rows: Sequence[Row], ahead: Sequence[Row]) -> Iterator[str]:
         "of the topic",
         days + [_day(row["day"]) for row in ahead],
         [row["bytes_so_far"] for row in rows] + [row["bytes"] for row in ahead],
-        known=len(rows),
+        measured_count=len(rows),
     )
     yield line_plot("Size of the topic", [sizes], bytes_text)
     yield line_plot("Records a day", [Line("records", days, _column(rows, "records"))])

@@ -73,11 +73,11 @@ def check_schema(schema: StructType) -> None:
     if not schema.fields:
         raise ConfigError(f"a schema has at least one column known={','.join(COLUMN_TYPES)}")
     expected = schema_of(schema.fieldNames())
-    for field, wanted in zip(schema.fields, expected.fields, strict=True):
-        if field.dataType != wanted.dataType:
+    for field, needed in zip(schema.fields, expected.fields, strict=True):
+        if field.dataType != needed.dataType:
             raise ConfigError(
                 f"a column cannot have another type column={field.name}"
-                f" type={field.dataType.simpleString()} expected={wanted.dataType.simpleString()}"
+                f" type={field.dataType.simpleString()} expected={needed.dataType.simpleString()}"
                 " hint='read it as it is and cast in the query'"
             )
 

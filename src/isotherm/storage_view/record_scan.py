@@ -102,7 +102,7 @@ class ScanStep:
     did not move and is not at the end, the tier did not answer in time, or nothing was left of the
     limits."""
 
-    found: tuple[FoundRecord, ...]
+    matches: tuple[FoundRecord, ...]
     next_offset: Offset
     examined: int
     fetched: tuple[Fetched, ...]
@@ -173,7 +173,7 @@ def newest_step(
             size = window.next_offset - start
             size_max = 2 * size  # four fetches cover as many
             continue
-        matches += window.found[::-1]
+        matches += window.matches[::-1]
         end = start
         size = min(4 * size, size_max)
     if len(matches) > found_max:

@@ -52,7 +52,7 @@ def step(log: Log, first: Offset, end: Offset, wanted: RecordFilter, found_max: 
 
 
 def offsets(found: ScanStep) -> list[Offset]:
-    return [each.record.offset for each in found.found]
+    return [each.record.offset for each in found.matches]
 
 
 def test_scan_begins_within_a_batch_and_ends_with_what_was_wanted() -> None:
@@ -98,7 +98,7 @@ def test_a_step_without_a_match_is_bounded() -> None:
     found = step(log, 0, 10_000, RecordFilter(key=b"none"), 50)
     assert len(log.fetches) == record_scan.FETCHES_MAX
     assert found.next_offset == record_scan.FETCHES_MAX * PER_BATCH
-    assert not found.found
+    assert not found.matches
 
 
 def test_records_looked_at_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_window_that_a_fetch_does_not_cover_is_begun_anew_nearer_to_the_end() ->
     found = newest(log, 0, 1000, ALL, 500, StepLimits(fetches=3))
     # Two fetches had 20 of 500 offsets: the next window has 20.
     assert log.fetches == [500, 510, 980]
-    assert (found.found, found.next_offset) == ((), 1000)
+    assert (found.matches, found.next_offset) == ((), 1000)
     found = newest(log, 0, 1000, ALL, 500, StepLimits(fetches=4))
     assert offsets(found) == list(range(999, 979, -1))
     assert found.next_offset == 980
@@ -162,7 +162,7 @@ def test_step_for_the_newest_ends_at_its_limits_and_says_where() -> None:
     found = newest(log, 0, 1000, RecordFilter(key=b"none"), 10, limits)
     assert len(log.fetches) == 2
     assert limits.is_used_up
-    assert (found.found, found.next_offset < 1000) == ((), True)
+    assert (found.matches, found.next_offset < 1000) == ((), True)
 
 
 def test_several_scans_share_the_limits_of_a_step() -> None:
@@ -186,10 +186,10 @@ def test_window_in_which_compaction_left_nothing_is_passed() -> None:
 def test_tier_that_gives_nothing_ends_the_step_for_the_newest() -> None:
     nothing = Fetched(memoryview(b""), "remote", "broker", 1, 0, 0.0)
     found = newest_step(lambda _: nothing, 0, 100, ALL, 5, StepLimits())
-    assert (found.found, found.next_offset, len(found.fetched)) == ((), 100, 1)
+    assert (found.matches, found.next_offset, len(found.fetched)) == ((), 100, 1)
 
 
 def test_condition_is_met_by_the_part_that_it_names() -> None:
     log = Log()
     wanted = RecordFilter(condition=json_condition("value.n = 1"))
-    assert scan_step(log.fetch, 0, 20, wanted, 5).found == ()
+    assert scan_step(log.fetch, 0, 20, wanted, 5).matches == ()

@@ -41,43 +41,43 @@ GROUPS_AT_ONCE = 8
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    asked = list(_asked(request.groups).items())
+    requested = list(_requested(request.groups).items())
     turns = AnswerTurns()
     groups: list[dict[str, Any]] = []
-    for start in range(0, len(asked), GROUPS_AT_ONCE):
+    for start in range(0, len(requested), GROUPS_AT_ONCE):
         await turns.take()
-        some = asked[start : start + GROUPS_AT_ONCE]
+        some = requested[start : start + GROUPS_AT_ONCE]
         groups += await asyncio.gather(
             *(_group(context, turns, group_id, topics) for group_id, topics in some)
         )
     return context.response({"groups": groups})
 
 
-def _asked(groups: Sequence[Any]) -> dict[str, dict[str, list[int]] | None]:
+def _requested(groups: Sequence[Any]) -> dict[str, dict[str, list[int]] | None]:
     """The partitions of each group by topic, or None for all."""
-    asked: dict[str, dict[str, list[int]] | None] = {}
+    requested: dict[str, dict[str, list[int]] | None] = {}
     for group in groups:
-        of_group = asked.setdefault(group.group_id, {})
+        of_group = requested.setdefault(group.group_id, {})
         if of_group is None or group.topics is None:
-            asked[group.group_id] = None
+            requested[group.group_id] = None
             continue
         for topic in group.topics:
             of_group.setdefault(topic.topic_name, []).extend(topic.partitions)
-    return asked
+    return requested
 
 
 async def _group(
     context: RequestContext,
     turns: AnswerTurns,
     group_id: str,
-    asked: Mapping[str, Sequence[int]] | None,
+    requested: Mapping[str, Sequence[int]] | None,
 ) -> dict[str, Any]:
     """Others are served meanwhile, since a short request may be answered with the offsets of any
     number of partitions."""
     try:
-        if asked is None:
+        if requested is None:
             await context.services.group_coordinator.ensure_topic()
-        offsets = await context.services.share_group_states.describe(group_id, asked)
+        offsets = await context.services.share_group_states.describe(group_id, requested)
     except IsothermError as error:
         return _group_fields(group_id, (), error_code(error), error_message(error))
     topic_type = item_class(item_class(context.response_type, "groups"), "topics")
@@ -131,7 +131,7 @@ def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: A
 
     named = {topic.topic_name for group in request.groups for topic in group.topics or ()}
     denied = named - allowed(named)
-    asked = _asked(request.groups)
+    requested = _requested(request.groups)
     groups = tuple(
         group
         if group.topics is None
@@ -145,14 +145,14 @@ def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: A
         not_named = {
             topic.topic_name
             for group in response.groups
-            if asked[group.group_id] is None
+            if requested[group.group_id] is None
             for topic in group.topics
         }
         shown = allowed(not_named)
         return dataclasses.replace(
             response,
             groups=tuple(
-                _visible(context, group, asked[group.group_id], denied, shown)
+                _visible(context, group, requested[group.group_id], denied, shown)
                 for group in response.groups
             ),
         )
@@ -164,13 +164,13 @@ def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: A
 def _visible(
     context: RequestContext,
     group: Any,
-    asked: Mapping[str, Sequence[int]] | None,
+    requested: Mapping[str, Sequence[int]] | None,
     denied: set[str],
     shown: set[str],
 ) -> Any:
     if group.error_code is not ErrorCode.none:
         return group
-    if asked is None:
+    if requested is None:
         topics = tuple(topic for topic in group.topics if topic.topic_name in shown)
         return dataclasses.replace(group, topics=topics)
     refused = [
@@ -189,7 +189,7 @@ def _visible(
                 for partition in partitions
             ],
         }
-        for name, partitions in asked.items()
+        for name, partitions in requested.items()
         if name in denied
     ]
     (of_group,) = context.response({"groups": [_group_fields(group.group_id, refused)]}).groups

@@ -146,14 +146,14 @@ class UpstreamGroups:
             answers.append(await _answered(self._requests, _passing(address, part)))
         if not answers:
             return context.response({several.in_response: ()})
-        found = {
+        described = {
             str(each.group_id): each
             for answer in answers
             for each in getattr(answer, several.in_response)
         }
         # In the order of the request: the checks around this handler rely on it.
         names = dict.fromkeys(map(several.name_of, getattr(request, several.in_request)))
-        joined = tuple(found[name] for name in names if name in found)
+        joined = tuple(described[name] for name in names if name in described)
         if getattr(request, "include_authorized_operations", False):
             joined = tuple(_with_operations(context, group) for group in joined)
         return dataclasses.replace(answers[0], **{several.in_response: joined})

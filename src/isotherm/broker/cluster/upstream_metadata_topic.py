@@ -186,7 +186,7 @@ class UpstreamMetadataTopic:
         """Whole batches, of which the first one may begin below `offset`; the last one may be cut
         off. None at the end."""
         max_bytes = min(max_bytes, FETCH_BYTES_MAX)
-        wanted = {
+        fetched = {
             "partition": partition,
             "fetch_offset": offset,
             "partition_max_bytes": max_bytes,
@@ -201,7 +201,7 @@ class UpstreamMetadataTopic:
                 "max_bytes": max_bytes,
                 "isolation_level": 0,
                 "session_epoch": _NO_SESSION,
-                "topics": [{"topic": REMOTE_LOG_METADATA_TOPIC, "partitions": [wanted]}],
+                "topics": [{"topic": REMOTE_LOG_METADATA_TOPIC, "partitions": [fetched]}],
                 "forgotten_topics_data": (),
                 "rack_id": "",
             },

@@ -97,18 +97,18 @@ class ReplicaManager:
     # ---- histories that a job has written (AdoptsHistories), any thread
 
     def durable_log_start(self, partition: TopicIdPartition) -> Offset:
-        found = self.find_partition(None, partition.topic_id, partition.partition)
-        return found.log.durable_log_start_offset
+        replica = self.find_partition(None, partition.topic_id, partition.partition)
+        return replica.log.durable_log_start_offset
 
     def begin_behind(
         self, partition: TopicIdPartition, start_offset: Offset, end_offset: Offset
     ) -> None:
-        found = self.find_partition(None, partition.topic_id, partition.partition)
-        begin_behind(found, self._log_manager, start_offset, end_offset)
+        replica = self.find_partition(None, partition.topic_id, partition.partition)
+        begin_behind(replica, self._log_manager, start_offset, end_offset)
 
     def is_replicated(self, partition: TopicIdPartition, end_offset: Offset) -> bool:
-        found = self.find_partition(None, partition.topic_id, partition.partition)
-        return is_replicated(found, end_offset)
+        replica = self.find_partition(None, partition.topic_id, partition.partition)
+        return is_replicated(replica, end_offset)
 
     # ---- look-ups, any thread
 

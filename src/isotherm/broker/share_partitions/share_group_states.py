@@ -153,19 +153,19 @@ class ShareGroupStates:
         return errors
 
     async def describe(
-        self, group_id: str, asked: Mapping[str, Sequence[int]] | None
+        self, group_id: str, partitions_of_topics: Mapping[str, Sequence[int]] | None
     ) -> list[DescribedOffset]:
         """The start offsets of partitions, by topic; None for all partitions that the group has
         states of. Raises the errors of a group coordinator if it is None.
 
         As in Kafka, what cannot be read of a state is shown as no state.
         """
-        if asked is None:
-            asked = self._initialized(group_id)
+        if partitions_of_topics is None:
+            partitions_of_topics = self._initialized(group_id)
         image = self._metadata.image
         keys: dict[SharePartitionKey, str] = {}
         described: list[DescribedOffset] = []
-        for name, partitions in asked.items():
+        for name, partitions in partitions_of_topics.items():
             topic = image.topics_by_name.get(name)
             if topic is None:
                 described += [DescribedOffset(name, None, partition) for partition in partitions]

@@ -470,12 +470,12 @@ def state_error(error: IsothermError) -> IsothermError:
     if isinstance(
         error, NotCoordinatorError | CoordinatorNotAvailableError | CoordinatorLoadInProgressError
     ):
-        told: IsothermError = CoordinatorNotAvailableError(str(error))
+        answered: IsothermError = CoordinatorNotAvailableError(str(error))
     elif isinstance(error, FencedLeaderEpochError | FencedStateEpochError):
-        told = NotLeaderOrFollowerError(str(error))
+        answered = NotLeaderOrFollowerError(str(error))
     elif isinstance(error, UnknownTopicOrPartitionError):
         return error
     else:
-        told = ShareStateError(str(error))
-    told.__cause__ = error
-    return told
+        answered = ShareStateError(str(error))
+    answered.__cause__ = error
+    return answered

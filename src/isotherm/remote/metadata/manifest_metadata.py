@@ -211,9 +211,9 @@ class ManifestReader:
         # Of listings of which all manifests are read.
         self._hashes: dict[TopicIdPartition, int | None] = {}
 
-    def read(self, known: Collection[uuid.UUID]) -> BucketContent:
-        """List the bucket, and read the manifests of segments that are not `known`. `known` has all
-        segments that earlier calls and `read_partition` have returned, unless they are gone.
+    def read(self, read_before: Collection[uuid.UUID]) -> BucketContent:
+        """List the bucket, and read the manifests of segments that are not in `read_before`. It has
+        all segments that earlier calls and `read_partition` have returned, unless they are gone.
 
         At most MANIFEST_READ_THREADS manifests are read at once, and PENDING_MANIFESTS_MAX wait.
         Raises RemoteStorageError if the store does not answer.
@@ -232,7 +232,7 @@ class ManifestReader:
                     yield from listing.segments
 
         with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-manifests") as pool:
-            reading = self._read(changed(), known, pool, ReadPace(PENDING_MANIFESTS_MAX))
+            reading = self._read(changed(), read_before, pool, ReadPace(PENDING_MANIFESTS_MAX))
         self._damaged = reading.damaged | {
             segment_id: objects
             for segment_id, objects in self._damaged.items()
@@ -286,7 +286,7 @@ class ManifestReader:
     def _read(
         self,
         objects: Iterable[SegmentObjects],
-        known: Collection[uuid.UUID],
+        read_before: Collection[uuid.UUID],
         pool: Executor,
         pace: ReadPace,
     ) -> _Reading:
@@ -312,7 +312,7 @@ class ManifestReader:
             segment_id = listed.segment_id.id
             if self._commit_suffix not in listed.objects:
                 continue
-            if segment_id in known:
+            if segment_id in read_before:
                 segments.add(segment_id)
             elif self._damaged.get(segment_id) == listed:
                 damaged[segment_id] = listed

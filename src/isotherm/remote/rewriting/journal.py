@@ -205,13 +205,13 @@ class RewriteJournals:
 
     def find(self) -> list[FoundRun]:
         """Every unfinished run, with its journal. A run that ends meanwhile is left out."""
-        found = []
+        runs = []
         for listed in self.list_runs():
             try:
-                found.append(self.read(listed))
+                runs.append(self.read(listed))
             except RemoteResourceNotFoundError:
                 continue  # its journal was removed after the listing
-        return found
+        return runs
 
     def forget(self, run: FoundRun) -> None:
         """Remove the run's folder; the journal last."""

@@ -67,7 +67,7 @@ _KNOWN = tuple(reason.partition(":")[0] for _, reason in _REASONS)
 def known_reason(reason: str) -> str | None:
     """The first words of a reason of `store_reason`, without what only the store says. None if the
     store has a reason of its own."""
-    return next((known for known in _KNOWN if reason.startswith(known)), None)
+    return next((beginning for beginning in _KNOWN if reason.startswith(beginning)), None)
 
 
 def store_reason(error: BaseException) -> str:

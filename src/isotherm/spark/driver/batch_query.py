@@ -52,9 +52,9 @@ class BatchQuery:
         check_order(starts, ends, "resolved start offset")
         ranges = []
         for partition in sorted(views):
-            wanted = OffsetRange(partition, starts[partition], ends[partition])
-            problem = check_range(wanted, bounds[partition])
+            requested = OffsetRange(partition, starts[partition], ends[partition])
+            problem = check_range(requested, bounds[partition])
             if problem is not None:
                 self._log.report_data_loss(problem)
-            ranges.append(clip_range(wanted, bounds[partition]))
+            ranges.append(clip_range(requested, bounds[partition]))
         return ranges

@@ -108,10 +108,10 @@ def _ranges(log: TieredLog, views: Views, covered: Mapping[int, Offset]) -> list
             )
         # An earlier run may have read more: without the tail the log ends at the first transaction
         # that is open where the bucket ends. That is not data loss.
-        wanted = OffsetRange(partition, start, max(start, bounds.end))
-        if wanted.size and (problem := check_range(wanted, bounds)):
+        requested = OffsetRange(partition, start, max(start, bounds.end))
+        if requested.size and (problem := check_range(requested, bounds)):
             log.report_data_loss(problem)
-        ranges.append(clip_range(wanted, bounds) if wanted.size else wanted)
+        ranges.append(clip_range(requested, bounds) if requested.size else requested)
     return ranges
 
 

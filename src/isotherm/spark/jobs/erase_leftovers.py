@@ -29,16 +29,16 @@ def unread_segments(
     segments of the run are left out: their end is awaited.
     """
     ends = covering(certificate.partitions)
-    known = set(plan.visible)
+    read = set(plan.visible)
     for erased in certificate.partitions:
-        known.update(uuid_from_text(segment.old) for segment in erased.segments)
+        read.update(uuid_from_text(segment.old) for segment in erased.segments)
     topics = {partition.topic for partition in ends}
     unread: dict[TopicIdPartition, list[str]] = {}
     client, layout = open_for_reading(settings.written), settings.written.create_layout()
     for listed in list_segment_objects(client, layout, topics.__contains__):
         partition = listed.segment_id.topic_id_partition
         is_below = listed.start_offset < ends.get(partition, 0)
-        if is_below and LOG_SUFFIX in listed.objects and listed.segment_id.id not in known:
+        if is_below and LOG_SUFFIX in listed.objects and listed.segment_id.id not in read:
             unread.setdefault(partition, []).append(uuid_to_text(listed.segment_id.id))
     return unread
 

@@ -46,15 +46,15 @@ class Matches:
 
     def undecoded_in(self, pieces: Sequence[Piece]) -> UndecodedValues | None:
         """The values in these pieces that cannot be decoded, if there are any."""
-        found = [
+        undecoded = [
             (piece, self.undecoded[piece.number])
             for piece in pieces
             if piece.number in self.undecoded
         ]
-        if not found:
+        if not undecoded:
             return None
-        piece, first = found[0]
-        count = sum(values.count for _, values in found)
+        piece, first = undecoded[0]
+        count = sum(values.count for _, values in undecoded)
         return UndecodedValues(count, piece.start_offset + first.first)
 
 

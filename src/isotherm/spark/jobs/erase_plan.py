@@ -84,7 +84,7 @@ def read_erasure_plan(
     """Read the histories and their indexes. Raises the errors of `read_histories`, and
     UnknownTopicOrPartitionError for a selected partition that no topic has."""
     histories = read_histories(options, settings)
-    found = {
+    pieces_of = {
         partition: pieces
         for partition, pieces in histories.pieces.items()
         # A copy has all partitions.
@@ -98,7 +98,7 @@ def read_erasure_plan(
     storage = storage_of_job(settings.source)
     planned: list[Piece] = []
     unreachable: dict[TopicIdPartition, list[Unreachable]] = {}
-    for partition, pieces in marked_pieces(CommittedHistory(storage, found), found).items():
+    for partition, pieces in marked_pieces(CommittedHistory(storage, pieces_of), pieces_of).items():
         error = histories.unproven.get(partition)
         reachable = [
             replace(
@@ -120,7 +120,7 @@ def read_erasure_plan(
             )
     for owner, of_brokers in bounds.items():
         end = (
-            found[owner.topic_partition][-1].end_offset
+            pieces_of[owner.topic_partition][-1].end_offset
             if owner in unreachable
             else of_brokers.start
         )

@@ -104,12 +104,12 @@ def find_value_type(
     rows = arrow_schema(schema_of([name for name in ("value", "headers") if name in names]))
     while True:
         find = _FindType(value_format, source, fetch_bytes, rows, kind)
-        found = map_pieces(spark, pieces, find, spark_schema(_FOUND)).collect()
+        rows_of_pieces = map_pieces(spark, pieces, find, spark_schema(_FOUND)).collect()
         before: ValueType = kind
-        for row in sorted(found, key=lambda row: row.piece):
+        for row in sorted(rows_of_pieces, key=lambda row: row.piece):
             kind = merged(kind, None if row.type is None else _decoded(bytes(row.type)))
         # A value that a task cannot decode may have fields that it can with the types of all.
-        if kind == before or all(row.is_complete for row in found):
+        if kind == before or all(row.is_complete for row in rows_of_pieces):
             return unmarked(kind)
 
 

@@ -211,14 +211,14 @@ def _ends(
     bounds = brokers.bounds([partition.topic_partition for partition in partitions])
     ends = {}
     for partition in partitions:
-        found = bounds[partition.topic_partition]
-        if found.end and not settings.appends:
+        present = bounds[partition.topic_partition]
+        if present.end and not settings.appends:
             raise PolicyViolationError(
-                f"the topic has records already partition={partition} start_offset={found.start}"
-                f" end_offset={found.end} hint='a history is written into a new topic; --append"
+                f"the topic has records already partition={partition} start_offset={present.start}"
+                f" end_offset={present.end} hint='a history is written into a new topic; --append"
                 " continues one that an earlier run has written'"
             )
-        ends[partition] = found.end
+        ends[partition] = present.end
     return ends
 
 

@@ -190,9 +190,11 @@ def _headers_of(columns: Mapping[str, types.StructField]) -> list[Column]:
     """The column of headers. None without headers: an array costs each row more than its key."""
     if "headers" not in columns:
         return []
-    found = columns["headers"].dataType.simpleString()
-    if found != _HEADERS_SQL:
-        raise ConfigError(f"column has the wrong type column=headers {found=} need={_HEADERS_SQL}")
+    type_text = columns["headers"].dataType.simpleString()
+    if type_text != _HEADERS_SQL:
+        raise ConfigError(
+            f"column has the wrong type column=headers type={type_text!r} need={_HEADERS_SQL}"
+        )
     return [sql.col(columns["headers"].name).alias("headers")]
 
 

@@ -79,11 +79,11 @@ def moved_ranges(
     step = max(1, len(rows) * rules.range_bytes // max(rows.nbytes, 1))
     ties: Any = rows["tie"]
     values = ties.to_numpy()
-    found: list[tuple[int, ...]] = []
+    ranges: list[tuple[int, ...]] = []
     for start in range(0, len(rows), step):
         part = values[start : start + step]
-        found += _ranges(part, new_partition, new_offset + start, rules)
-    columns = zip(*found, strict=True) if found else [()] * len(MOVED)
+        ranges += _ranges(part, new_partition, new_offset + start, rules)
+    columns = zip(*ranges, strict=True) if ranges else [()] * len(MOVED)
     return pa.RecordBatch.from_arrays(
         [pa.array(column, kind.type) for column, kind in zip(columns, MOVED, strict=True)],
         schema=MOVED,

@@ -226,13 +226,13 @@ def end_staging(
     # and after a crash `plan_recovery` would undo a part of it otherwise.
     for journal in started:
         journals.put(_staged_journal(journal, staged))
-    for found in journals.find():
-        if found.run != run:
+    for unfinished in journals.find():
+        if unfinished.run != run:
             continue
         # In place the broker goes on. Without replacements only the journal is to be removed.
-        if settings.in_place and found.journal is not None and found.journal.replacements:
+        if settings.in_place and unfinished.journal is not None and unfinished.journal.replacements:
             continue
-        finish_copy(_storage(settings.written), journals, found)
+        finish_copy(_storage(settings.written), journals, unfinished)
 
 
 def check_not_undone(
@@ -294,15 +294,15 @@ class RecoveryStep(enum.Enum):
 class Recovery:
     """The step that recovery takes for one partition of an interrupted run."""
 
-    found: FoundRun
+    unfinished: FoundRun
     step: RecoveryStep
 
     def as_row(self) -> dict[str, Any]:
-        journal, partition = self.found.journal, self.found.partition
+        journal, partition = self.unfinished.journal, self.unfinished.partition
         return {
             "topic": partition.topic,
             "partition": partition.partition,
-            "run": self.found.run,
+            "run": self.unfinished.run,
             "state": None if journal is None else journal.state.value,
             "step": self.step.value,
         }
@@ -337,11 +337,11 @@ def recover(settings: RewriteSettings, runs: Sequence[FoundRun]) -> list[Recover
     steps = plan_recovery(runs)
     # Delete the journal that shows an incomplete run last. If it went first and a crash followed,
     # the other journals would look like those of a complete one.
-    for recovery in sorted(steps, key=lambda step: _is_unstaged(step.found)):
+    for recovery in sorted(steps, key=lambda step: _is_unstaged(step.unfinished)):
         if recovery.step is RecoveryStep.UNDO:
-            undo_run(storage, journals, recovery.found)
+            undo_run(storage, journals, recovery.unfinished)
         elif recovery.step is RecoveryStep.FINISH:
-            finish_copy(storage, journals, recovery.found)
+            finish_copy(storage, journals, recovery.unfinished)
     return steps
 
 

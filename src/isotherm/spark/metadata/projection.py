@@ -104,23 +104,24 @@ class Projection:
 
     def check(self, source: LogIdentity) -> None:
         """Raise ConfigError unless this is the projection of `source`."""
-        known = self.identity()
-        if known is None:
+        projected = self.identity()
+        if projected is None:
             raise ConfigError(f"there is no projection url={self._settings.url}")
-        if known.contradicts(source):
+        if projected.contradicts(source):
             raise ConfigError(
                 "the projection is of another topic: give another place, or name its cluster"
-                f" url={self._settings.url} projection={_text_of(known)} given={_text_of(source)}"
+                f" url={self._settings.url} projection={_text_of(projected)}"
+                f" given={_text_of(source)}"
             )
 
     def partitions(self) -> dict[int, ProjectedPartition]:
-        found: dict[int, list[tuple[Offset, str]]] = {}
+        files_of: dict[int, list[tuple[Offset, str]]] = {}
         for stored in self._client.list_objects("segments/"):
             matched = _FILE.fullmatch(stored.key)
             if matched:
-                found.setdefault(int(matched[1]), []).append((int(matched[2]), stored.key))
+                files_of.setdefault(int(matched[1]), []).append((int(matched[2]), stored.key))
         partitions = {}
-        for number, files in sorted(found.items()):
+        for number, files in sorted(files_of.items()):
             files.sort()
             next_offset, key = files[-1]
             outdated = tuple(other for _, other in files[:-1])

@@ -117,11 +117,11 @@ class SliceFold:
         self._damaged = 0
         self._gaps = Gaps()
 
-    def begin(self, wanted: LogSlice) -> None:
+    def begin(self, log_slice: LogSlice) -> None:
         """Prepare for the first run of a slice that begins at the topic's start."""
-        self.next_offset = wanted.start_offset
-        if wanted.start_offset > 0:
-            self.findings.add(HEAD_MISSING, wanted.start_offset, HEAD_MISSING_TEXT)
+        self.next_offset = log_slice.start_offset
+        if log_slice.start_offset > 0:
+            self.findings.add(HEAD_MISSING, log_slice.start_offset, HEAD_MISSING_TEXT)
 
     def feed(self, run: RecordRun) -> None:
         if len(run.columns.offset):
@@ -167,14 +167,14 @@ class SliceFold:
 
 def fold_slice(
     log: MetadataLog,
-    wanted: LogSlice,
+    log_slice: LogSlice,
     topic_partitions: int | None,
     as_of_ms: TimestampMs | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Fold one metadata partition, in a task. Yields rows of FOLDED."""
-    folding = SliceFold(wanted.number, topic_partitions)
-    folding.begin(wanted)
-    for run in until_time(log.read(wanted, folding.on_damaged_batch), as_of_ms):
+    folding = SliceFold(log_slice.number, topic_partitions)
+    folding.begin(log_slice)
+    for run in until_time(log.read(log_slice, folding.on_damaged_batch), as_of_ms):
         folding.feed(as_events(log.topic, run))
     yield from folded_rows(folding)
 

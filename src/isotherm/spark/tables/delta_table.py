@@ -185,16 +185,16 @@ class DeltaTopicTable:
         )
 
     def commit(self, commit: TableCommit) -> None:
-        known = self._known
+        table = self._known
         with translated("the table cannot be written"):
             # Once for all tries: the files do not change.
             added = self._added(self._place, commit.rows)
             for _ in range(_COMMIT_TRIES):
                 # Other programs may have committed since the table was read, or since the last try.
-                if self._read_covered(known) != self._covered:
+                if self._read_covered(table) != self._covered:
                     raise overtaken(self.name)
                 # delta-rs does not retry by itself, so the commit gets this version or fails.
-                version = known.version() + 1
+                version = table.version() + 1
                 # Transaction ids are looked up by name, so the number of partitions is one of them.
                 versions = {_VERSION: version, _PARTITIONS: max(commit.covered, default=-1) + 1}
                 versions |= {f"{_OFFSET_OF}{n}": offset for n, offset in commit.covered.items()}
@@ -204,7 +204,7 @@ class DeltaTopicTable:
                     _OFFSETS: json.dumps({str(n): at for n, at in commit.covered.items()}),
                     _DEAD_LETTERS: json.dumps([self._dead_place.path_of(n) for n in commit.dead]),
                 }
-                if self._write(self._place, known, added, commit.replaced, versions, texts):
+                if self._write(self._place, table, added, commit.replaced, versions, texts):
                     self._covered = dict(commit.covered)
                     return
         raise overtaken(self.name)
@@ -315,10 +315,10 @@ class DeltaTopicTable:
                 return None
 
     def _dead_table(self) -> DeltaTable:
-        found = self._open(self._dead_place) or self._create(self._dead_place, dead_schema(), {})
-        found = found or self._open(self._dead_place)
-        assert found is not None, "another run has made it"
-        return found
+        table = self._open(self._dead_place) or self._create(self._dead_place, dead_schema(), {})
+        table = table or self._open(self._dead_place)
+        assert table is not None, "another run has made it"
+        return table
 
     def _added(self, place: DeltaPlace, names: Sequence[str]) -> list[AddAction]:
         """The actions that add files, with the statistics of their footers."""

@@ -109,8 +109,8 @@ def _without_login(uri: str) -> str:
 
 def _type_of(name: str | None, properties: Mapping[str, str]) -> str | None:
     """The type of the catalog. Raises ValueError as PyIceberg does if nothing determines it."""
-    known = Config().get_catalog_config(name or "isotherm") or {}
-    merged = {**known, **properties}
+    configured = Config().get_catalog_config(name or "isotherm") or {}
+    merged = {**configured, **properties}
     if "type" in merged:
         return str(merged["type"]).lower()
     if "py-catalog-impl" in merged:

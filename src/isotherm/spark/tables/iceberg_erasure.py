@@ -74,12 +74,12 @@ class IcebergErasure:
             )
         with translated("the table's folder cannot be listed"):
             scheme, netloc, path = PyArrowFileIO.parse_location(folder, io.properties)
-            found = io.fs_by_scheme(scheme, netloc).get_file_info(
+            files = io.fs_by_scheme(scheme, netloc).get_file_info(
                 fs.FileSelector(path, recursive=True, allow_not_found=True)
             )
         # The store has names without the scheme, the table has them with it.
         return sorted(
             f"{folder}{info.path.removeprefix(path)}"
-            for info in found
+            for info in files
             if info.is_file and info.path.endswith(_SUFFIX)
         )

@@ -201,7 +201,7 @@ def _referred(schema: Schema, root: Schema) -> Schema | None:
     path = schema.get("$ref")
     if not isinstance(path, str) or not path.startswith("#/"):
         return None
-    found: Any = root
+    part_of_root: Any = root
     for part in path[2:].split("/"):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else None
+        part_of_root = part_of_root.get(part) if isinstance(part_of_root, dict) else None
+    return part_of_root if isinstance(part_of_root, dict) else None

@@ -386,5 +386,5 @@ def _reason(error: Exception) -> str:
     our `v`.
     """
     text = _PLACE.sub("", " ".join(str(error).split()))
-    named = _FIELD.sub(lambda found: f"field {found[1]}" if found[1] else "it", text)
+    named = _FIELD.sub(lambda match: f"field {match[1]}" if match[1] else "it", text)
     return named[:_REASON_SIZE_MAX]

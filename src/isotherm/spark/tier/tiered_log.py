@@ -118,7 +118,7 @@ class TieredLog:
         chosen = choose_partitions(
             options,
             [p.topic_partition for p in partitions] if partitions is not None else histories,
-            known=seen,
+            known_topics=seen,
             may_lack_topics=may_lack_topics,
         )
         self._prove_claims([histories.get(partition, ()) for partition in chosen])
@@ -430,10 +430,10 @@ def choose_partitions(
     options: SourceOptions,
     existing: Collection[TopicPartition],
     *,
-    known: Collection[str] = (),
+    known_topics: Collection[str] = (),
     may_lack_topics: bool = False,
 ) -> list[TopicPartition]:
-    """The partitions of `existing` that a query reads. `known` has further topic names, for the
+    """The partitions of `existing` that a query reads. `known_topics` has further names, for the
     error message.
 
     Raises UnknownTopicOrPartitionError if a topic or partition that the options name does not
@@ -447,7 +447,7 @@ def choose_partitions(
         missing = sorted(options.named_topics - {p.topic for p in chosen})
     if (missing or not chosen) and not may_lack_topics:
         # A folder with the topic's name but without a segment does not make the topic exist.
-        met = sorted({p.topic for p in existing} | set(known) - options.named_topics)
+        met = sorted({p.topic for p in existing} | set(known_topics) - options.named_topics)
         raise UnknownTopicOrPartitionError(
             f"nothing to read: no such topic or partition"
             f" missing={','.join(missing) or options.subscribe_pattern}"
