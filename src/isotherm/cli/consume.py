@@ -261,7 +261,7 @@ class WaitNotice:
 def wait_lines(positions: Iterable[Assignment], waited_s: float) -> Iterator[str]:
     """A line for each topic, with the partitions and the offsets that are waited for."""
     by_topic: dict[str, list[str]] = {}
-    for position in sorted(positions, key=lambda each: (each.topic, each.partition)):
+    for position in sorted(positions, key=lambda position: (position.topic, position.partition)):
         where = str(position.offset) if position.offset >= 0 else "its start"
         by_topic.setdefault(position.topic, []).append(f"{position.partition} at {where}")
     for topic, places in by_topic.items():

@@ -213,9 +213,9 @@ def delete(
             # The request is the same for every type of group.
             answered = admin.delete_consumer_groups(group, request_timeout=REQUEST_TIMEOUT_S)
             wait_for_all(answered, "group")
-    for each, count in counts.items():
+    for group_id, count in counts.items():
         words = "deleted" if execute else "would delete"
-        console().print(f"{words} group {each} with {count}")
+        console().print(f"{words} group {group_id} with {count}")
     if not execute:
         console().print("a plan: --execute does it")
 

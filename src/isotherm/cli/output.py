@@ -141,7 +141,7 @@ def duration(seconds: float) -> Quantity:
     """0.25 -> '250 ms', 90 -> '1.5 min'."""
     if abs(seconds) < 1:
         return Quantity(f"{seconds * 1000:.3g} ms")
-    unit_s, unit = next((each for each in _DURATIONS if abs(seconds) >= each[0]), (1, "s"))
+    unit_s, unit = next((step for step in _DURATIONS if abs(seconds) >= step[0]), (1, "s"))
     return Quantity(f"{seconds / unit_s:.1f}".removesuffix(".0") + f" {unit}")
 
 

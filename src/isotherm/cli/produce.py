@@ -333,13 +333,13 @@ def refusal_lines(refusals: Iterable[_Refusal]) -> Iterator[str]:
     """One text for each run of consecutive lines with one reason."""
     ordered = sorted(refusals)
     first = 0
-    for place, each in enumerate(ordered):
+    for place, refusal in enumerate(ordered):
         after = ordered[place + 1] if place + 1 < len(ordered) else None
-        if after == (each.line + 1, each.reason):
+        if after == (refusal.line + 1, refusal.reason):
             continue
         begin = ordered[first].line
-        where = f"line={begin}" if begin == each.line else f"lines={begin}-{each.line}"
-        yield f"isotherm: not acknowledged {where} reason={each.reason!r}"
+        where = f"line={begin}" if begin == refusal.line else f"lines={begin}-{refusal.line}"
+        yield f"isotherm: not acknowledged {where} reason={refusal.reason!r}"
         first = place + 1
 
 

@@ -139,7 +139,7 @@ def screen(
     topics = [
         topic for topic in look.content.topics.values() if not topic.state.name.startswith("__")
     ]
-    topics.sort(key=lambda each: (-each.sums.total_bytes, each.state.name))
+    topics.sort(key=lambda row: (-row.sums.total_bytes, row.state.name))
     parts: list[RenderableType] = [_summary(look.content, price)]
     if look.error is not None:
         parts.append(Text(f"the cluster does not answer; old numbers: {look.error}", "bold red"))

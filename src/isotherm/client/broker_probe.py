@@ -185,7 +185,7 @@ def _cause_of_login(stream: Stream, security: NodeSecurity) -> _Cause | None:
     from isotherm.protocol.errors import ProtocolError
 
     try:
-        log_in(security.login, lambda each: ask(stream, each), secrets.token_hex)
+        log_in(security.login, lambda frame: ask(stream, frame), secrets.token_hex)
     except SaslAuthenticationError as error:
         return _Cause(str(error), is_login=True)
     except TimeoutError:

@@ -96,9 +96,9 @@ class ClusterClient:
         UnsupportedVersionError as `ask`.
         """
         clients = self._connections.all
-        answered = [each.connection.address for each in clients if each.versions is not None]
+        answered = [client.connection.address for client in clients if client.versions is not None]
         # The bootstrap servers may be gone for good while the others come back.
-        lost = [each.connection.address for each in clients if each.versions is None]
+        lost = [client.connection.address for client in clients if client.versions is None]
         reasons = []
         for address in dict.fromkeys([*answered, *self._bootstrap, *lost]):
             try:

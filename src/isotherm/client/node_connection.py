@@ -285,7 +285,7 @@ class NodeConnection:
     def _logged_in(self, stream: Stream, login: Login | TokenLogin) -> float:
         """Log in; returns the lifetime of the session in seconds, 0 if it does not end."""
         try:
-            return log_in(login, lambda each: ask(stream, each), secrets.token_hex)
+            return log_in(login, lambda frame: ask(stream, frame), secrets.token_hex)
         except ProtocolError as error:
             raise self._malformed("login") from error
 

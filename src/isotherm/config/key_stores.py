@@ -236,7 +236,7 @@ def _unprotected(protected: bytes, password: str) -> bytes:
     while len(stream) < len(encrypted):
         block = _sha1(secret, block)
         stream += block
-    plain = bytes(each ^ mask for each, mask in zip(encrypted, stream, strict=False))
+    plain = bytes(byte ^ mask for byte, mask in zip(encrypted, stream, strict=False))
     if not hmac.compare_digest(_sha1(secret, plain), digest):
         raise ValueError("the password of the key in the JKS store is wrong")
     return _key_pem(load_der_private_key(plain, None))

@@ -141,8 +141,8 @@ def _warn_of_other_listeners(config: BrokerConfig, texts: Mapping[str, str]) -> 
     than meant.
     """
     layout = config.listener_layout
-    opened = [each.name for each in (*layout.brokers, *layout.controllers)]
-    names = {each.lower() for each in (*opened, *config.controller_listener_names)}
+    opened = [listener.name for listener in (*layout.brokers, *layout.controllers)]
+    names = {name.lower() for name in (*opened, *config.controller_listener_names)}
     if config.prometheus_listener is not None:
         names.add("prometheus")
     for name in texts:

@@ -171,7 +171,7 @@ def _credential(
 def _trust(given: GivenProperties, options: Mapping[str, str]) -> dict[str, str]:
     """The properties with the authorities for the provider's address: those of the login module, or
     the system's."""
-    texts = {name: each for name, each in options.items() if name.startswith(_TRUST_STORE)}
+    texts = {name: text for name, text in options.items() if name.startswith(_TRUST_STORE)}
     if not texts:
         return {}
     if (other := given.any_of((HTTPS_CA_PEM, HTTPS_CA_LOCATION))) is not None:

@@ -269,11 +269,11 @@ def _ranges(request: Request, topic: TopicStorage) -> list[OffsetRange]:
     if not ranges_text:
         return [OffsetRange(partition) for partition in sorted(partitions)[:PARTITIONS_MAX]]
     ranges = []
-    for each in ranges_text.split(","):
-        match = _RANGE.fullmatch(each)
+    for range_text in ranges_text.split(","):
+        match = _RANGE.fullmatch(range_text)
         if match is None:
             raise HTTPException(
-                _BAD_REQUEST, f"ranges must be like 0,1:500,2:500:900, and has {each!r}"
+                _BAD_REQUEST, f"ranges must be like 0,1:500,2:500:900, and has {range_text!r}"
             )
         partition, first, end = (None if part is None else int(part) for part in match.groups())
         if partition is None or partition not in partitions:

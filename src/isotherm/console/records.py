@@ -197,9 +197,9 @@ class RecordBrowser:
         else:
             place = partition.state.partition.topic_partition
             first = next(
-                each
-                for each in (offsets.first, search.first, local.log_start_offset)
-                if each is not None
+                offset
+                for offset in (offsets.first, search.first, local.log_start_offset)
+                if offset is not None
             )
             end = local.high_watermark if search.end is None else search.end
             if search.since_ms is not None:

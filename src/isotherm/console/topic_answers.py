@@ -68,7 +68,7 @@ def topic_answers(
         "metadata_topic": metadata_topic_row(storage),
         "topics": sorted(
             (topic for topic in topics if topic["local_bytes"] or topic["remote_bytes"]),
-            key=lambda each: (not _has_problem(each["holds"]), -each["local_bytes"]),
+            key=lambda row: (not _has_problem(row["holds"]), -row["local_bytes"]),
         ),
         "leftovers": [
             row for topic in storage.topics.values() for row in _leftover_rows(topic, storage)
@@ -161,9 +161,9 @@ def _hold_rows(topic: TopicStorage, now_ms: TimestampMs, signs: Signs) -> list[R
     """
     holds: dict[HoldCause, list[tuple[Hold, int]]] = defaultdict(list)
     seen = signs.get(topic.state.name)
-    for each, of_partition in zip(topic.partitions, _shared(seen, topic), strict=True):
-        for hold in _holds(topic, each, now_ms, of_partition):
-            holds[hold.cause].append((hold, each.state.partition.partition))
+    for storage, of_partition in zip(topic.partitions, _shared(seen, topic), strict=True):
+        for hold in _holds(topic, storage, now_ms, of_partition):
+            holds[hold.cause].append((hold, storage.state.partition.partition))
     rows = []
     for cause, held in holds.items():
         held.sort(key=lambda one: -one[0].size_in_bytes)
@@ -234,7 +234,7 @@ def _forecast_row(topic: TopicStorage, price: float, now_ms: TimestampMs) -> Row
         for partition in topic.partitions
         if len(partition.segments)
     ]
-    rates = [each.bytes_per_ms for each in growths]
+    rates = [past.bytes_per_ms for past in growths]
     row: Row = {"growth_bytes_per_day": _sum(None if r is None else r * DAY_MS for r in rates)}
     sizes = [
         _sum(

@@ -149,8 +149,8 @@ class WatchedMetrics:
 
 
 def _all_seen(histories: Mapping[str, MeterHistory], window_ms: int) -> dict[str, CountsSeen]:
-    seen = {url: each.seen(window_ms) for url, each in histories.items()}
-    return {url: each for url, each in seen.items() if each is not None}
+    seen = {url: history.seen(window_ms) for url, history in histories.items()}
+    return {url: counts for url, counts in seen.items() if counts is not None}
 
 
 def _errors_row(
@@ -161,8 +161,8 @@ def _errors_row(
     counts = Counter(
         {
             (url, meter, topic): count
-            for url, each in seen.items()
-            for (meter, topic), count in each.counts.items()
+            for url, counts_seen in seen.items()
+            for (meter, topic), count in counts_seen.counts.items()
             if meter in ERRORS
         }
     )

@@ -51,7 +51,7 @@ class DueLogs:
             self._due_ms[topic_partition] = due_ms
             heapq.heappush(self._queue, (due_ms, topic_partition))
             if len(self._queue) > 2 * len(self._due_ms) + _STALE_ENTRIES_MIN:
-                self._queue = [(due, each) for each, due in self._due_ms.items()]
+                self._queue = [(due, partition) for partition, due in self._due_ms.items()]
                 heapq.heapify(self._queue)
 
     def take(self, now_ms: TimestampMs) -> list[TopicPartition]:

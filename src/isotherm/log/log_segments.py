@@ -68,7 +68,7 @@ class LogSegments:
     def check_replaceable(self, segments: Sequence[LogSegment]) -> None:
         """Raise LogCleaningAbortedError unless these are adjacent, closed segments of the log."""
         # By identity: another segment may have the base offset by now.
-        first = next((i for i, each in enumerate(self.all) if each is segments[0]), 0)
+        first = next((i for i, segment in enumerate(self.all) if segment is segments[0]), 0)
         if tuple(segments) != self.all[first:-1][: len(segments)]:
             raise LogCleaningAbortedError(
                 f"segments to be replaced are not in the log any more dir={self._directory}"

@@ -96,7 +96,7 @@ class StartPlan(NamedTuple):
             return [directory for directory in directories if directory.log_dir is log_dir]
 
         return StartPlan(
-            [each for each in self.loaded if each[0].log_dir is log_dir],
+            [directory for directory in self.loaded if directory[0].log_dir is log_dir],
             own(self.retired),
             own(self.stray),
             own(self.marked),
@@ -111,10 +111,10 @@ def plan_start(
     """Find the directories of all partitions and decide what happens to each. Log directories that
     fail meanwhile go offline and are left out. Raises what `identify` raises."""
     listings: list[FoundDirectories] = []
-    for each in locked:
-        if each.log_dir.is_online:
+    for held in locked:
+        if held.log_dir.is_online:
             with suppress(LogDirFailedError):  # the directory is offline, which was logged
-                listings.append(find_directories(fs, each.log_dir))
+                listings.append(find_directories(fs, held.log_dir))
     partitions = [directory for listing in listings for directory in listing.partitions]
     replaced = replaced_by_moves(fs, partitions)
     partitions = [partition for partition in partitions if partition not in replaced]
@@ -196,7 +196,7 @@ def identify(
     """
     identified = IdentifiedDirectories([], [], [], [])
     counted = Counter(directory.topic_partition for directory in directories)
-    twice = {each for each, count in counted.items() if count > 1}
+    twice = {name for name, count in counted.items() if count > 1}
     for directory in directories:
         try:
             with directory.log_dir.errors_fail_it(f"identify {directory.topic_partition}"):

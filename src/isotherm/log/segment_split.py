@@ -136,8 +136,8 @@ def split_segment(cache: FileCache, segment: LogSegment, plan: SplitPlan) -> Non
 
     swap_segments(fs, directory, [segment], parts, mark_for_deletion)
     segment.delete_files()
-    for each in (segment, *parts):
-        each.release_files()
+    for part in (segment, *parts):
+        part.release_files()
     fs.sync_directory(directory)
     logger.warning(
         "segment spans more offsets than its indexes can hold and is split file=%s parts=%d"

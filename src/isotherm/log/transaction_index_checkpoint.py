@@ -89,8 +89,8 @@ class TransactionIndexCheckpoint:
         """Read the index of a closed segment again after it was rebuilt."""
         content = _content_of(segment.transaction_index)
         self._contents = {
-            each: content if each is segment else old_content
-            for each, old_content in self._contents.items()
+            old_segment: content if old_segment is segment else old_content
+            for old_segment, old_content in self._contents.items()
         }
 
     def store(self) -> None:

@@ -140,13 +140,13 @@ class BrokerTopicMetrics:
             blocked[partition] = reason
         if not blocked:
             del self._blocked[topic]
-        for each in changed - {None}:
-            count = sum(one == each for one in blocked.values())
+        for blocking in changed - {None}:
+            count = sum(one == blocking for one in blocked.values())
             series = self._blocked_partitions()
             if count:
-                series.labels(topic=topic, reason=each).set(count)
+                series.labels(topic=topic, reason=blocking).set(count)
             else:
-                series.remove(topic, each)
+                series.remove(topic, blocking)
 
     def _show(self, topic: str) -> None:
         """Publish all values as 0: a rate needs a first sample."""

@@ -71,7 +71,7 @@ def _is_of_another_version(module_name: str, class_name: str, field_name: str) -
     own = _messages(module_name).keys() - {class_name}
     package = importlib.import_module(module["package"])
     versions = (module.name for module in pkgutil.iter_modules(package.__path__))
-    for version in sorted(versions, key=lambda each: int(each[1:]), reverse=True):
+    for version in sorted(versions, key=lambda name: int(name[1:]), reverse=True):
         others = _messages(f"{module['package']}.{version}.{module['kind']}")
         if any(field_name in others[name] for name in others.keys() - own):
             return True
@@ -81,9 +81,9 @@ def _is_of_another_version(module_name: str, class_name: str, field_name: str) -
 def _messages(module_name: str) -> Mapping[str, frozenset[str]]:
     """The names of the fields of each message class of a module."""
     return {
-        name: frozenset(field.name for field in dataclasses.fields(each))
-        for name, each in vars(importlib.import_module(module_name)).items()
-        if isinstance(each, type) and dataclasses.is_dataclass(each)
+        name: frozenset(field.name for field in dataclasses.fields(message))
+        for name, message in vars(importlib.import_module(module_name)).items()
+        if isinstance(message, type) and dataclasses.is_dataclass(message)
     }
 
 

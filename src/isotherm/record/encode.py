@@ -78,7 +78,9 @@ def encode_batches(
     size_max = (
         (kernels.RECORD_OVERHEAD_MAX + HEADER_SIZE) * len(rows)
         + kernels.RECORD_HEADER_OVERHEAD_MAX * int(starts[-1] - starts[0])
-        + sum(int(each[0][-1]) - int(each[0][0]) for each in (keys, values, names, header_values))
+        + sum(
+            int(parts[0][-1]) - int(parts[0][0]) for parts in (keys, values, names, header_values)
+        )
     )
     out = np.empty(size_max, dtype=np.uint8)
     encoded = np.empty(len(rows), dtype=kernels.ENCODED)

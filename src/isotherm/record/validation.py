@@ -155,10 +155,10 @@ def validate_and_assign_offsets(
                 ),
             )
     batches = _read_batches(records, origin)
-    for position, each in batches:
-        _check_batch(records, position, each, config, origin)
+    for position, batch in batches:
+        _check_batch(records, position, batch, config, origin)
     if origin is AppendOrigin.COORDINATOR:
-        largest = [each.max_timestamp for _, each in batches]
+        largest = [batch.max_timestamp for _, batch in batches]
     else:
         rules = _record_rules(topic_partition, config, now_ms)
         vouched = None

@@ -46,8 +46,11 @@ def read_release(client: ClusterClient, address: NodeAddress) -> BrokerRelease:
         {"client_software_name": "isotherm", "client_software_version": "console"},
         newest=_API_VERSIONS_VERSION,
     )
-    supported = {each.name: each.max_version for each in getattr(answer, "supported_features", ())}
+    supported = {
+        feature.name: feature.max_version for feature in getattr(answer, "supported_features", ())
+    }
     finalized = {
-        each.name: each.max_version_level for each in getattr(answer, "finalized_features", ())
+        feature.name: feature.max_version_level
+        for feature in getattr(answer, "finalized_features", ())
     }
     return BrokerRelease(supported.get(_FEATURE), finalized.get(_FEATURE))

@@ -258,7 +258,9 @@ def list_offsets(
             {
                 "replica_id": -1,  # a consumer
                 "isolation_level": isolation_level,
-                "topics": [{"name": name, "partitions": each} for name, each in by_topic.items()],
+                "topics": [
+                    {"name": name, "partitions": fields} for name, fields in by_topic.items()
+                ],
             },
             newest=_LIST_OFFSETS_VERSION,
             oldest=_LIST_OFFSETS_VERSION_OF_TIERS if timestamp == _EARLIEST_LOCAL else 1,
@@ -322,7 +324,7 @@ def _topic_state(
     settings: Mapping[str, str],
     answers_by_broker: Mapping[BrokerId, _Answers | IsothermError],
 ) -> TopicState:
-    partitions = sorted(topic.partitions, key=lambda each: int(each.partition_index))
+    partitions = sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
     return TopicState(
         topic.name,
         topic.topic_id,

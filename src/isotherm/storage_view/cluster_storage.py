@@ -218,7 +218,9 @@ class StorageReader:
         has them. Raises as `read`."""
         kept = [REMOTE_LOG_METADATA_AUDIT_TOPIC, REMOTE_LOG_METADATA_TOPIC]
         ends = {name: _ends_of(storage.topics[name]) for name in kept if name in storage.topics}
-        name = next((name for name, each in ends.items() if any(each.values())), None)
+        name = next(
+            (name for name, ends_by_kind in ends.items() if any(ends_by_kind.values())), None
+        )
         if name is None:
             return None
         if self._events is None or self._events.name != name:

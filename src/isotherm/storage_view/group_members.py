@@ -107,7 +107,7 @@ def _described(client: ClusterClient, group: GroupPlace, api: ApiKey) -> Any:
 
 
 def _sorted(members: Iterable[Member]) -> tuple[Member, ...]:
-    return tuple(sorted(members, key=lambda each: (each.client_id, each.member_id)))
+    return tuple(sorted(members, key=lambda member: (member.client_id, member.member_id)))
 
 
 def _consumer(member: Any) -> Member:

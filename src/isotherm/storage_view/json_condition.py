@@ -68,9 +68,9 @@ class JsonCondition:
 def _parsed(data: bytes) -> Any:
     """_ABSENT if the bytes are no JSON."""
     framed = [data[_SCHEMA_ID_SIZE:]] if data.startswith(_SCHEMA_ID_MAGIC) else []
-    for each in (*framed, data):
+    for payload in (*framed, data):
         try:
-            return json.loads(each)
+            return json.loads(payload)
         except (ValueError, RecursionError):
             continue
     return _ABSENT

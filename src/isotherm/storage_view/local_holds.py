@@ -96,7 +96,7 @@ def local_holds(
             *_uncopied(local, segments, sums, settings, now_ms, signs or CopySigns()),
         ]
     return sorted(
-        (each for each in held if each.size_in_bytes > 0), key=lambda each: -each.size_in_bytes
+        (hold for hold in held if hold.size_in_bytes > 0), key=lambda hold: -hold.size_in_bytes
     )
 
 

@@ -100,8 +100,8 @@ def _price_file(path: Path) -> PriceList:
     if not isinstance(listed, list) or not listed:
         raise ConfigError(f"a price list has no step file={path} hint='[[storage]] price = 0.023'")
     steps = tuple(
-        _price_step(path, each, is_last=number == len(listed))
-        for number, each in enumerate(listed, 1)
+        _price_step(path, step, is_last=number == len(listed))
+        for number, step in enumerate(listed, 1)
     )
     ends = [0.0, *(end for end, _ in steps)]
     if any(end <= before for before, end in itertools.pairwise(ends)):

@@ -155,8 +155,8 @@ class BucketSource:
             segments[segment.topic_id_partition][segment.segment_id.id] = segment
         self._segments = dict(segments)
         self._columns = {
-            partition: RemoteSegments.of_metadata(each.values())
-            for partition, each in segments.items()
+            partition: RemoteSegments.of_metadata(of_partition.values())
+            for partition, of_partition in segments.items()
         }
 
     def unread_metadata(self, partition: TopicIdPartition) -> int | None:

@@ -83,7 +83,9 @@ def read_settings(
             f"a broker does not show a configuration {kind.name.lower()}={name}"
             f" reason={code_name(result.error_code)} message={result.error_message or ''!r}"
         )
-    return sorted(map(_setting, result.configs), key=lambda each: (_rank(each.source), each.name))
+    return sorted(
+        map(_setting, result.configs), key=lambda setting: (_rank(setting.source), setting.name)
+    )
 
 
 def _rank(source: str) -> int:

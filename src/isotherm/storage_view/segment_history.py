@@ -142,8 +142,7 @@ def past_log(
     log_start = min([local.log_start_offset, *starts[:1].tolist()])
     tiered_end = last_tiered_offset(past) + 1
     written = [
-        each.end_offset[each.max_timestamp_ms <= at_ms].max(initial=-1) + 1
-        for each in (present, past)
+        log.end_offset[log.max_timestamp_ms <= at_ms].max(initial=-1) + 1 for log in (present, past)
     ]
     end = max(log_start, tiered_end, *map(int, written), int(past.end_offset.max(initial=-1)) + 1)
     return LocalTier(

@@ -177,8 +177,8 @@ class _Results:
             for part in self._turns.parts(topic.partitions):
                 await self._turns.take(len(part))
                 partitions += [
-                    self._of_partition(each, codes[TopicPartition(topic.name, each)])
-                    for each in part
+                    self._of_partition(index, codes[TopicPartition(topic.name, index)])
+                    for index in part
                 ]
             await self._turns.take()
             fields = {"name": topic.name, "results_by_partition": partitions}

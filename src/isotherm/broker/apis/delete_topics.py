@@ -106,7 +106,7 @@ def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: A
     names = set(
         request.topic_names
         if by_name
-        else (name for each in request.topics if (name := topic_name(context, each)) is not None)
+        else (name for topic in request.topics if (name := topic_name(context, topic)) is not None)
     )
     describable = authorizer.allowed(context, Operation.DESCRIBE, ResourceType.TOPIC, names)
     deletable = authorizer.allowed(context, Operation.DELETE, ResourceType.TOPIC, names)
@@ -123,7 +123,10 @@ def _guard(authorizer: Authorizer, api: Api, context: RequestContext, request: A
     def with_names(response: Any) -> Any:
         return dataclasses.replace(
             response,
-            responses=tuple(_named(context, each, describable) for each in response.responses),
+            responses=tuple(
+                _named(context, topic_response, describable)
+                for topic_response in response.responses
+            ),
         )
 
     handled = handle_allowed(api, context, request, refusal_of)

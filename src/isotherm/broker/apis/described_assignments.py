@@ -34,7 +34,7 @@ def assignment_fields(context: RequestContext, assigned: Assignment) -> dict[str
                 "partitions": tuple(index for _, index in partitions),
             }
             for topic_id, partitions in itertools.groupby(
-                sorted(assigned), key=lambda each: each[0]
+                sorted(assigned), key=lambda entry: entry[0]
             )
             if (topic := image.topic(topic_id)) is not None
         ]

@@ -277,7 +277,7 @@ async def _read_tail(tail: TailReader, reads: FetchReads, request: FetchRequest)
         max(1, request.max_bytes - size),
         request.isolation_level,
     )
-    places = [index for index, each in enumerate(reads.reads) if each.is_tail]
+    places = [index for index, read in enumerate(reads.reads) if read.is_tail]
     requests = []
     for index in places:
         target = reads.targets[index]

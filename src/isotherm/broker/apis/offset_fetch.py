@@ -183,7 +183,7 @@ async def _all_topics(
         topic_id = None if image is None else image.topic_id
         if topic_id is None and context.header.api_version >= FIRST_TOPIC_ID_VERSION:
             continue
-        partitions = sorted(of_topics[name], key=lambda each: each.partition_index)
+        partitions = sorted(of_topics[name], key=lambda partition: partition.partition_index)
         topics.append({"name": name, "topic_id": topic_id, "partitions": partitions})
     return topics
 
@@ -280,14 +280,14 @@ async def _guard_groups(
     refusals = api.refuse_items(context, asked_of_denied, _TOPIC_DENIED).groups
     response = await api.handle(context, dataclasses.replace(request, groups=groups))
     answered = []
-    for each, group, refusal in zip(response.groups, request.groups, refusals, strict=True):
-        if is_refusal(each):
-            answered.append(each)
+    for answer, group, refusal in zip(response.groups, request.groups, refusals, strict=True):
+        if is_refusal(answer):
+            answered.append(answer)
             continue
-        topics = each.topics
+        topics = answer.topics
         if group.topics is None:
             topics = await _visible(authorizer, context, topics)
-        answered.append(dataclasses.replace(each, topics=(*topics, *refusal.topics)))
+        answered.append(dataclasses.replace(answer, topics=(*topics, *refusal.topics)))
     return dataclasses.replace(response, groups=tuple(answered))
 
 

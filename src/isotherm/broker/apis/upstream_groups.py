@@ -50,7 +50,7 @@ _SEVERAL: Mapping[int, _Several] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: _Several("group_ids", "groups"),
     ApiKey.DELETE_GROUPS: _Several("groups_names", "results"),
     ApiKey.DESCRIBE_GROUPS: _Several("groups", "groups"),
-    ApiKey.OFFSET_FETCH: _Several("groups", "groups", lambda each: str(each.group_id)),
+    ApiKey.OFFSET_FETCH: _Several("groups", "groups", lambda group: str(group.group_id)),
 }
 _ONE = (
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
@@ -138,8 +138,8 @@ class UpstreamGroups:
             # OffsetFetch before version 8.
             return await self._passed_on(request, str(request.group_id), self._requests)
         by_coordinator: dict[NodeAddress, list[Any]] = defaultdict(list)
-        for each in getattr(request, several.in_request):
-            by_coordinator[await self._coordinator(several.name_of(each))].append(each)
+        for group in getattr(request, several.in_request):
+            by_coordinator[await self._coordinator(several.name_of(group))].append(group)
         answers = []
         for address, groups in by_coordinator.items():
             part = dataclasses.replace(request, **{several.in_request: tuple(groups)})
@@ -147,9 +147,9 @@ class UpstreamGroups:
         if not answers:
             return context.response({several.in_response: ()})
         described = {
-            str(each.group_id): each
+            str(group.group_id): group
             for answer in answers
-            for each in getattr(answer, several.in_response)
+            for group in getattr(answer, several.in_response)
         }
         # In the order of the request: the checks around this handler rely on it.
         names = dict.fromkeys(map(several.name_of, getattr(request, several.in_request)))

@@ -382,7 +382,10 @@ def next_image(
             by_name = {topic.name: topic for topic in kept.values()}
             image = replace(image, topics_by_id=kept, topics_by_name=by_name)
     if configs is not None:
-        texts = {ConfigResource(TOPIC_RESOURCE, name): each for name, each in configs.items()}
+        texts = {
+            ConfigResource(TOPIC_RESOURCE, name): topic_texts
+            for name, topic_texts in configs.items()
+        }
         if texts != image.configs:
             image = replace(image, configs=texts)
     return image

@@ -67,7 +67,7 @@ def read_state(client: ClusterClient) -> UpstreamState:
 
 
 def _topic(topic: Any) -> TopicImage:
-    partitions = sorted(topic.partitions, key=lambda each: int(each.partition_index))
+    partitions = sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
     return TopicImage(
         str(topic.name),
         topic.topic_id,
@@ -153,17 +153,19 @@ def list_offsets(
             {
                 "replica_id": _CONSUMER,
                 "isolation_level": 0,
-                "topics": [{"name": name, "partitions": each} for name, each in by_topic.items()],
+                "topics": [
+                    {"name": name, "partitions": fields} for name, fields in by_topic.items()
+                ],
                 "timeout": _TIMEOUT,
             },
             newest=_LIST_OFFSETS_VERSION,
             oldest=1,
         )
         offsets |= {
-            TopicPartition(str(topic.name), int(each.partition_index)): int(each.offset)
+            TopicPartition(str(topic.name), int(partition.partition_index)): int(partition.offset)
             for topic in answer.topics
-            for each in topic.partitions
-            if each.error_code is ErrorCode.none
+            for partition in topic.partitions
+            if partition.error_code is ErrorCode.none
         }
     return offsets
 

@@ -221,7 +221,8 @@ class UpstreamCluster(ReplicaCluster):
         records count."""
         places = [TopicPartition(REMOTE_LOG_METADATA_TOPIC, n) for n in range(partition_count)]
         starts, ends = (
-            read_offsets(self.client, self._state, places, each) for each in (EARLIEST, LATEST)
+            read_offsets(self.client, self._state, places, timestamp)
+            for timestamp in (EARLIEST, LATEST)
         )
         count = sum(end - starts.get(place, end) for place, end in ends.items())
         return 0 if count >= COLUMNAR_RECORDS_MIN else COLUMNAR_RECORDS_MIN
@@ -425,16 +426,18 @@ class UpstreamCluster(ReplicaCluster):
         own = self._config.node_id
         replicas = (own, *self._answering)
 
-        def image_of(each: PartitionImage) -> PartitionImage:
-            place = TopicIdPartition(topic.topic_id, topic.name, each.partition)
+        def image_of(partition: PartitionImage) -> PartitionImage:
+            place = TopicIdPartition(topic.topic_id, topic.name, partition.partition)
             is_led = place in led
             if self._tail is not Tail.LEADER:
                 leader = owner_of(place, replicas) if is_led else NO_LEADER
                 # Without its own id among the replicas, a node has no log of the partition.
-                return each._replace(leader=leader, replicas=replicas, isr=replicas)
+                return partition._replace(leader=leader, replicas=replicas, isr=replicas)
             if not is_led:
-                return each
-            return each._replace(leader=own, replicas=(*each.replicas, own), isr=(*each.isr, own))
+                return partition
+            return partition._replace(
+                leader=own, replicas=(*partition.replicas, own), isr=(*partition.isr, own)
+            )
 
         return replace(topic, partitions=tuple(map(image_of, topic.partitions)))
 

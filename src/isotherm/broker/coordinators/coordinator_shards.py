@@ -195,8 +195,8 @@ class CoordinatorShards(Generic[Shard]):
     @property
     def is_loading(self) -> bool:
         return any(
-            not each.has_failed and index not in self._active
-            for index, each in self._elections.items()
+            not election.has_failed and index not in self._active
+            for index, election in self._elections.items()
         )
 
     def counts(self) -> dict[str, int]:

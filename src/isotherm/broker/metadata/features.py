@@ -48,7 +48,7 @@ def new_cluster_features(metadata_compaction_level: int) -> list[FeatureLevelRec
     """The feature levels of a new cluster: the highest, except the configured one
     (remote.log.metadata.compaction.initial.level). An existing cluster keeps its levels."""
     chosen = {METADATA_COMPACTION_FEATURE: metadata_compaction_level}
-    levels = {name: chosen.get(name, each.max) for name, each in SUPPORTED_FEATURES.items()}
+    levels = {name: chosen.get(name, feature.max) for name, feature in SUPPORTED_FEATURES.items()}
     return [
         FeatureLevelRecord(name=name, feature_level=level)
         for name, level in levels.items()

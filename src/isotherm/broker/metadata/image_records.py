@@ -34,7 +34,10 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
     """The records of `image`. Replayed onto an empty image they make an equal one, except for
     kraft.version, which a control record of the snapshot holds."""
     # metadata.version first: it determines how Kafka reads the records that follow.
-    levels = sorted(image.features.items(), key=lambda each: each[0] != METADATA_VERSION_FEATURE)
+    levels = sorted(
+        image.features.items(),
+        key=lambda feature_level: feature_level[0] != METADATA_VERSION_FEATURE,
+    )
     for name, level in levels:
         if name != KRAFT_VERSION_FEATURE:
             yield FeatureLevelRecord(name=name, feature_level=level)

@@ -396,7 +396,7 @@ class ReplicaManager:
             by_topic.setdefault(name, {})[index] = partition
         for name, lost in by_topic.items():
             topic = self._topics[name]
-            served = {i: each for i, each in topic.partitions.items() if i not in lost}
+            served = {i: partition for i, partition in topic.partitions.items() if i not in lost}
             # Replaced before waiting requests wake: their second read must find the partition
             # offline.
             self._topics[name] = replace(
@@ -439,7 +439,7 @@ class ReplicaManager:
         self, hosted: HostedTopic, places: list[TopicIdPartition], *, delete_remote: bool
     ) -> None:
         indexes = {place.partition for place in places}
-        left = {i: each for i, each in hosted.partitions.items() if i not in indexes}
+        left = {i: partition for i, partition in hosted.partitions.items() if i not in indexes}
         # Removed first, so that no new request finds them. Waiting requests complete after that.
         if left or hosted.offline - indexes:
             self._topics[hosted.name] = replace(

@@ -241,7 +241,7 @@ class ReplicaRoles:
             if here is not None:
                 # By the id that is here: a topic that was created again has another one.
                 hosted[here.topic_id] = {
-                    **{index: each.image for index, each in here.partitions.items()},
+                    **{index: partition.image for index, partition in here.partitions.items()},
                     **dict.fromkeys(here.offline),
                 }
         return hosted

@@ -114,7 +114,7 @@ class TailReader:
             "max_bytes": min(terms.max_bytes, TAIL_BYTES_MAX),
             "isolation_level": terms.isolation_level,
             "session_epoch": _NO_SESSION,
-            "topics": [{"topic": name, "partitions": each} for name, each in by_topic.items()],
+            "topics": [{"topic": name, "partitions": fields} for name, fields in by_topic.items()],
             "forgotten_topics_data": (),
             "rack_id": "",
         }

@@ -150,8 +150,8 @@ def _check_unused(fs: FileSystem, directory: Path) -> None:
         if parsed is not None and (
             parsed.topic_partition.topic != CLUSTER_METADATA_TOPIC
             or any(
-                each.endswith(LOG_SUFFIX) and fs.file_size(directory / name / each)
-                for each in fs.list_names(directory / name)
+                file_name.endswith(LOG_SUFFIX) and fs.file_size(directory / name / file_name)
+                for file_name in fs.list_names(directory / name)
             )
         ):
             raise CorruptCheckpointError(

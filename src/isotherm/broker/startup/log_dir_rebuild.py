@@ -232,7 +232,7 @@ def _write_events(
         tier.log_manager.create_log(place, topic.topic_id, topic_config)
     target = LocalMetadataTopic(tier.log_manager, clock, len(topic.partitions))
     written = 0
-    for number, records in itertools.groupby(events, key=lambda each: each[0]):
+    for number, records in itertools.groupby(events, key=lambda event: event[0]):
         for chunk in _batched((record for _, record in records), _EVENTS_PER_APPEND):
             target.append_all(number, chunk)
             written += len(chunk)

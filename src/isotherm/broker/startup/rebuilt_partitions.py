@@ -120,13 +120,13 @@ def abort_markers(partition: RebuiltPartition, now_ms: TimestampMs) -> bytes:
     return b"".join(
         build_end_transaction_marker(
             ControlRecordType.ABORT,
-            producer_id=each.producer_id,
-            producer_epoch=each.producer_epoch,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
             # A snapshot has -1 for a producer that has had no marker.
-            coordinator_epoch=max(each.coordinator_epoch, 0),
+            coordinator_epoch=max(transaction.coordinator_epoch, 0),
             timestamp_ms=now_ms,
             base_offset=offset,
             partition_leader_epoch=last_epoch,
         )
-        for offset, each in enumerate(undecided, partition.log_end)
+        for offset, transaction in enumerate(undecided, partition.log_end)
     )

@@ -301,7 +301,9 @@ class MemberMetadataLevels:
 
     def _brokers_without(self) -> list[BrokerId]:
         brokers = self._cluster_metadata.image.brokers
-        return sorted(each for each, broker in brokers.items() if not _knows_level_1(broker))
+        return sorted(
+            broker_id for broker_id, broker in brokers.items() if not _knows_level_1(broker)
+        )
 
 
 def _knows_level_1(broker: BrokerImage) -> bool:

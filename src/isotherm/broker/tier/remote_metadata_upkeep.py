@@ -84,7 +84,7 @@ class UpkeepTasks:
             TierCleanupTarget(
                 self._manager.tier,
                 metadata,
-                lambda each: self._manager.stop_partitions([each], delete_remote=True),
+                lambda partition: self._manager.stop_partitions([partition], delete_remote=True),
                 leads=self._manager.leads,
                 keeps=keeps,
                 is_alone=self._is_alone,

@@ -227,7 +227,7 @@ def _upkeep(
         work += tasks.rewriting(
             parts.storage,
             parts.metadata,
-            lambda each: _replicas(cluster_metadata, each),
+            lambda partition: _replicas(cluster_metadata, partition),
             replica_manager,
         )
     return work

@@ -252,4 +252,4 @@ def _partitions_of(response: Any) -> list[Any]:
     if hasattr(response, "topics"):
         return [partition for topic in response.topics for partition in topic.partitions]
     name = "partitions" if type(response) is _FETCH_RESPONSE else "partition_responses"
-    return [each for topic in response.responses for each in getattr(topic, name)]
+    return [partition for topic in response.responses for partition in getattr(topic, name)]

@@ -95,7 +95,7 @@ class LogCleanerManager:
             ]
             if not due:
                 return None
-            filthiest = max(due, key=lambda each: each.to_clean.cleanable_ratio)
+            filthiest = max(due, key=lambda log: log.to_clean.cleanable_ratio)
             self._cleaning[filthiest.log.topic_partition] = filthiest
             return filthiest
 
@@ -316,9 +316,9 @@ class CleanerCheckpoints:
         """Set one entry, or remove it (None). Also removes entries of logs that do not exist."""
         before = self._of(log_dir)
         offsets = {
-            each: clean_offset
-            for each, clean_offset in before.items()
-            if each in existing and each != topic_partition
+            partition: clean_offset
+            for partition, clean_offset in before.items()
+            if partition in existing and partition != topic_partition
         }
         if offset is not None:
             offsets[topic_partition] = offset

@@ -334,8 +334,8 @@ def with_more_deleted(
 ) -> tuple[ErasedTable, ...]:
     """The same tables after a second deletion."""
     return tuple(
-        replace(each, deleted=each.deleted + more.deleted)
-        for each, more in zip(before, after, strict=True)
+        replace(earlier, deleted=earlier.deleted + more.deleted)
+        for earlier, more in zip(before, after, strict=True)
     )
 
 

@@ -134,4 +134,4 @@ class BatchChain:
 def _first_fact(facts: Iterable[tuple[str, BoolArray]], count: int) -> tuple[int, str]:
     """The first wrong row, and the first fact about it; `count` if none is wrong."""
     facts_by_row = [(int(is_wrong.argmax()), fact) for fact, is_wrong in facts if is_wrong.any()]
-    return min(facts_by_row, key=lambda each: each[0], default=(count, ""))
+    return min(facts_by_row, key=lambda fact: fact[0], default=(count, ""))

@@ -39,7 +39,7 @@ def find_holes(segments: Iterable[RemoteLogSegmentMetadata]) -> list[Hole]:
     holes = []
     reached: RemoteLogSegmentMetadata | None = None
     finished = (s for s in segments if s.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
-    for segment in sorted(finished, key=lambda each: each.start_offset):
+    for segment in sorted(finished, key=lambda metadata: metadata.start_offset):
         if reached is not None and segment.start_offset > reached.end_offset_inclusive + 1:
             first = reached.end_offset_inclusive + 1
             holes.append(Hole(first, segment.start_offset - 1, reached, segment))
@@ -59,12 +59,12 @@ def hole_error(
     finished = [s for s in segments if s.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
     before = max(
         (segment for segment in finished if segment.end_offset_inclusive < offset),
-        key=lambda each: each.end_offset_inclusive,
+        key=lambda metadata: metadata.end_offset_inclusive,
         default=None,
     )
     after = min(
         (segment for segment in finished if segment.start_offset > offset),
-        key=lambda each: each.start_offset,
+        key=lambda metadata: metadata.start_offset,
         default=None,
     )
     last = (after.start_offset if after is not None else local_log_start_offset) - 1

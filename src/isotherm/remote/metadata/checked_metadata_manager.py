@@ -183,7 +183,7 @@ class CheckedMetadataManager:
                 method, partition, "segments, not None", segment, is_right=segment is not None
             )
             self._segment(method, partition, segment)
-        return sorted(segments, key=lambda each: each.start_offset)
+        return sorted(segments, key=lambda segment: segment.start_offset)
 
     def remote_log_size(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> int:
         method = "remote_log_size"

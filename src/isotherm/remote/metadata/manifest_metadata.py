@@ -134,7 +134,9 @@ class ManifestMetadataManager(CachedReads):
         segment counts. For the caller of `take_over`."""
         held = {(owner.topic, owner.topic_id) for owner in self._caches}
         newest: dict[str, TopicOfId] = {}
-        for topic in sorted(held, key=lambda each: (self._newest_ms[each], str(each[1]))):
+        for topic in sorted(
+            held, key=lambda held_topic: (self._newest_ms[held_topic], str(held_topic[1]))
+        ):
             newest[topic[0]] = topic
         return set(newest.values())
 
@@ -338,7 +340,7 @@ def _warn(damaged: DamagedSegment) -> None:
 def _add(cache: RemoteLogMetadataCache, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
     """Apply the events of these copies, in the order in which they were made."""
     for segment in sorted(
-        segments, key=lambda each: (each.event_timestamp_ms, each.end_offset_inclusive)
+        segments, key=lambda segment: (segment.event_timestamp_ms, segment.end_offset_inclusive)
     ):
         started = RemoteLogSegmentState.COPY_SEGMENT_STARTED
         cache.apply_add(replace(segment, state=started, custom_metadata=None))

@@ -284,7 +284,7 @@ class RemoteLogReader:
                     )
         if not others:
             return span.end_offset, self._span(request, span.end_offset)
-        going_on = holder or min(others, key=lambda each: each.start_offset)
+        going_on = holder or min(others, key=lambda segment: segment.start_offset)
         end_offset = min(span.end_offset, going_on.end_offset_inclusive + 1)
         return max(offset, going_on.start_offset), SegmentSpan(going_on, end_offset)
 
@@ -430,7 +430,7 @@ class RemoteLogReader:
             return transactions, is_complete
 
         transactions = search_both_tiers(request.log, request.partition, "read", search)
-        return sorted(transactions, key=lambda each: each.first_offset)
+        return sorted(transactions, key=lambda transaction: transaction.first_offset)
 
     def _aborted_in_remote_tier(
         self, request: ReadRequest, end_offset: Offset

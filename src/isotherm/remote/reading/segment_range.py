@@ -152,7 +152,7 @@ class SegmentRange:
     def checked_at(self, position: Position) -> CheckedBatches | None:
         """The checked batches that contain `position`."""
         checked = self._checked
-        index = bisect_right(checked, position, key=lambda each: each.start) - 1
+        index = bisect_right(checked, position, key=lambda batches: batches.start) - 1
         return checked[index] if index >= 0 and position < checked[index].end else None
 
     def check(self, position: Position) -> CheckedBatches | None:
@@ -177,7 +177,7 @@ class SegmentRange:
                     for batches in self._checked
                     if batches.end <= checked.start or batches.start >= checked.end
                 ]
-                self._checked = tuple(sorted([*others, checked], key=lambda each: each.start))
+                self._checked = tuple(sorted([*others, checked], key=lambda batches: batches.start))
             return checked
 
     def _check(self, position: Position, end: Position) -> CheckedBatches | None:

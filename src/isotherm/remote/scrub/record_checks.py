@@ -40,8 +40,10 @@ def check_records(data: memoryview, batches: BatchTable, start: Position) -> lis
                 # Of `batches`: a failed call may have pointed the rows of `chunk` elsewhere
                 # already.
                 singles = (batches[i : i + 1] for i in range(row, len(batches)))
-                each = (check_records(data, single, start) for single in singles)
-                return problems + [problem for chunk_problems in each for problem in chunk_problems]
+                of_batches = (check_records(data, single, start) for single in singles)
+                return problems + [
+                    problem for chunk_problems in of_batches for problem in chunk_problems
+                ]
             detail = (
                 f"records cannot be unpacked {_place(batches, row, start)} reason={str(error)!r}"
             )

@@ -132,8 +132,8 @@ def list_partitions_again(
             under_way.append(pool.submit(_list_again, *arguments))
             if len(under_way) >= LISTING_THREADS:
                 yield under_way.popleft().result()
-        for each in under_way:
-            yield each.result()
+        for listing in under_way:
+            yield listing.result()
 
 
 def _list_again(

@@ -393,8 +393,8 @@ def _pieces(content: Path | bytes | Iterable[bytes]) -> Iterator[bytes]:
             while piece := file.read(_PIECE_SIZE):
                 yield piece
     else:
-        for each in content:
-            yield from _pieces(each)
+        for part in content:
+            yield from _pieces(part)
 
 
 def _folder_of(url: str) -> Path:

@@ -265,8 +265,8 @@ class TierCleanupTarget:
     def delete_partition(self, partition: TopicIdPartition) -> None:
         """Start the deletion of a deleted topic's partition, in the background. Idempotent."""
         running = self._running_deletions
-        for each in [each for each, done in running.items() if done.done()]:
-            del running[each]
+        for ended in [partition for partition, deletion in running.items() if deletion.done()]:
+            del running[ended]
         if partition not in running:
             # Noted once it has begun: after an error of `begin_deletion` the next run tries again.
             running[partition] = self.begin_deletion(partition)

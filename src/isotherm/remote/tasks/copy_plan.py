@@ -67,7 +67,7 @@ def plan_copies(
     back all later ones.
     """
     first = max(
-        (index for index, each in enumerate(segments) if each.base_offset <= from_offset),
+        (index for index, segment in enumerate(segments) if segment.base_offset <= from_offset),
         default=0,
     )
     waiting = segments[first:]

@@ -222,8 +222,8 @@ class Audit:
     def beyond_retention(self) -> DataFrame:
         """Finished segments that retention should have deleted, by age or by size."""
         retention = [
-            {"topic": topic, "retention_ms": each.ms, "retention_bytes": each.bytes}
-            for topic, each in self._settings.retention.items()
+            {"topic": topic, "retention_ms": limits.ms, "retention_bytes": limits.bytes}
+            for topic, limits in self._settings.retention.items()
         ]
         # Not from Python's rows, for which Spark would start a job.
         limits = local_frame(

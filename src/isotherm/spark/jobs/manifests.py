@@ -66,7 +66,7 @@ def read_manifests(listing: DataFrame, settings: ObjectStoreSettings) -> Manifes
         with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-manifests") as pool:
             for batch in batches:
                 objects = [_segment_objects(row, layout) for row in batch.to_pylist()]
-                manifests = pool.map(lambda each: _read(client, layout, each), objects)
+                manifests = pool.map(lambda segment: _read(client, layout, segment), objects)
                 rows = [row for row in manifests if row is not None]
                 yield pa.RecordBatch.from_pylist(rows, schema=_READ)
 
@@ -75,7 +75,7 @@ def read_manifests(listing: DataFrame, settings: ObjectStoreSettings) -> Manifes
         listing.where(sql.col("place") == IN_PLACE)
         .groupBy("topic_id", "partition", "segment_id", "start_offset")
         .agg(sql.first("topic").alias("topic"), stored.alias("objects"))
-        .where(sql.exists("objects", lambda each: each["suffix"] == suffix))
+        .where(sql.exists("objects", lambda stored: stored["suffix"] == suffix))
     )
     rows = map_batches(groups, read, _READ, tasks=spread_over(listing.sparkSession))
     # In a small session the driver has them already.

@@ -106,7 +106,7 @@ def project(spark: SparkSession, log: MetadataLog, target: ObjectStoreSettings) 
 def cost_of_projecting(log: MetadataLog, target: ObjectStoreSettings) -> Cost:
     """The cost of the records that a run would read."""
     projected = Projection(target, create=True).partitions()
-    return cost_of_log(log, {number: each.next_offset for number, each in projected.items()})
+    return cost_of_log(log, {number: files.next_offset for number, files in projected.items()})
 
 
 def projected_segments(spark: SparkSession, target: ObjectStoreSettings) -> DataFrame:

@@ -200,9 +200,9 @@ def _with_previous(segments: DataFrame) -> DataFrame:
             }
             for segment_metadata in segments
         ]
-        for row, each in zip(rows, segments, strict=True):
-            if each.segment_id.id in before:
-                row["previous"] = segment_row(before[each.segment_id.id])
+        for row, segment in zip(rows, segments, strict=True):
+            if segment.segment_id.id in before:
+                row["previous"] = segment_row(before[segment.segment_id.id])
         return pa.Table.from_pylist(rows, schema=_PAIRED)
 
     return map_groups(_finished(segments), _OF_PARTITION, pair, _PAIRED)
@@ -225,7 +225,9 @@ def overlapping_segments(
 ) -> dict[uuid.UUID, list[RemoteLogSegmentMetadata]]:
     """The earlier segments (by start offset) that have some offsets of another, by the other's
     segment id, for all finished segments of one partition. At most _OVERLAPPING_MAX for each."""
-    ordered = sorted(segments, key=lambda each: (each.start_offset, each.segment_id.id.bytes))
+    ordered = sorted(
+        segments, key=lambda segment: (segment.start_offset, segment.segment_id.id.bytes)
+    )
     reaching: list[RemoteLogSegmentMetadata] = []
     beside = {}
     for segment in ordered:

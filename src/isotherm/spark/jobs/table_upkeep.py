@@ -91,7 +91,7 @@ def merged_batches(
                 continue
             _, number = heapq.heappop(heads)
             # Up to the next row of another open file, and of the next file that is not open yet.
-            others = [each for each, _ in heads[:1]] + [file.first for file in waiting[-1:]]
+            others = [head for head, _ in heads[:1]] + [file.first for file in waiting[-1:]]
             yield readers[number].take_below(min(others, default=None))
             readers[number].push(heads, number)
 

@@ -137,9 +137,9 @@ def settle(
         owner = read.segment.topic_id_partition
         as_it_is = _settled(read, facts, led_to.get(owner, -1))
         segments = [as_it_is] if as_it_is is not None else read_again(read) or ()
-        for each in segments:
-            if isinstance(each, SegmentRead):
-                led_to[owner] = max(led_to.get(owner, -1), *each.segment.segment_leader_epochs)
+        for part in segments:
+            if isinstance(part, SegmentRead):
+                led_to[owner] = max(led_to.get(owner, -1), *part.segment.segment_leader_epochs)
         settled.extend(segments)
     return settled
 

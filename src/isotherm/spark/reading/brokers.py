@@ -200,7 +200,9 @@ class KafkaBrokers:
     def commit_offsets(self, group: str, topic: str, offsets: Mapping[int, Offset]) -> None:
         """Commit offsets for a group without members. Raises PolicyViolationError if the broker
         refuses them."""
-        places = [ClientTopicPartition(topic, each, offset) for each, offset in offsets.items()]
+        places = [
+            ClientTopicPartition(topic, partition, offset) for partition, offset in offsets.items()
+        ]
         request = ConsumerGroupTopicPartitions(group, places)
         answers = self._answers(
             "commit", lambda: self._admin.alter_consumer_group_offsets([request])

@@ -79,13 +79,13 @@ def _try_commit(
     """Try the commit once. Returns False if another program committed first."""
     removed = []
     if change.removed:
-        planned = {each.file.file_path: each for each in table.scan().plan_files()}
+        planned = {task.file.file_path: task for task in table.scan().plan_files()}
         # Another program has rewritten such a file. Its rows would be in the table twice.
         if not planned.keys() >= set(change.removed):
             raise lost
         removed = [planned[name] for name in change.removed]
         # Another program has deleted rows of it. The files that are added still have them.
-        if any(each.delete_files for each in removed):
+        if any(task.delete_files for task in removed):
             raise lost
     # This changes only the copy in memory.
     table.properties.update(_ONE_RETRY)
@@ -101,8 +101,8 @@ def _try_commit(
                 update = transaction.update_snapshot(snapshot_properties=dict(summary))
                 producer = update.overwrite() if removed else update.fast_append()
             with producer:
-                for each in data_files:
-                    producer.append_data_file(each)
+                for data_file in data_files:
+                    producer.append_data_file(data_file)
                 for task in removed:
                     producer.delete_data_file(task.file)
     except CommitFailedException:

@@ -184,10 +184,10 @@ def _struct(properties: object, below: Callable[[Schema], ValueType]) -> ValueTy
         return None
     fields = [
         _declared(name, kind)
-        for name, each in properties.items()
+        for name, schema in properties.items()
         # Values with other names become dead letters.
-        if isinstance(each, dict) and name_reason(name) is None
-        for kind in [below(each)]
+        if isinstance(schema, dict) and name_reason(name) is None
+        for kind in [below(schema)]
         if kind is not None
     ]
     return pa.struct(fields) if fields else None

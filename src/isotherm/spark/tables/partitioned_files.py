@@ -44,8 +44,8 @@ class PartitionedFiles:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for each in self._open.values():
-            each.__exit__(*error)
+        for file in self._open.values():
+            file.__exit__(*error)
         if not self._is_whole:
             self._place.delete([file.name for file in self._put])
 
@@ -80,6 +80,6 @@ class PartitionedFiles:
     def _keep_bounds(self) -> None:
         files = self._open.values()
         while sum(file.waiting_bytes for file in files) >= ROW_GROUP_BYTES:
-            max(files, key=lambda each: each.waiting_bytes).write_row_group()
+            max(files, key=lambda file: file.waiting_bytes).write_row_group()
         while sum(file.local_bytes for file in files) >= FILE_BYTES:
-            max(files, key=lambda each: each.local_bytes).end_file()
+            max(files, key=lambda file: file.local_bytes).end_file()

@@ -336,12 +336,12 @@ class Wire:
     def _declare(self, made: Message, *, is_entry: bool) -> None:
         wire = DescriptorProto(name=made.wire_name.rpartition(".")[2])
         wire.options.map_entry = is_entry
-        for each in made.fields:
+        for member in made.fields:
             # The fields of a map's entries must keep their names, key and value.
-            name = each.name if is_entry else each.wire_name
-            label = _F.LABEL_REPEATED if each.is_repeated else _F.LABEL_OPTIONAL
-            field = wire.field.add(name=name, number=each.number, label=label)
-            each.kind.declare(field)
+            name = member.name if is_entry else member.wire_name
+            label = _F.LABEL_REPEATED if member.is_repeated else _F.LABEL_OPTIONAL
+            field = wire.field.add(name=name, number=member.number, label=label)
+            member.kind.declare(field)
         self.file.message_type.append(wire)
 
     def _field(self, field: FieldDescriptor) -> Field:

@@ -141,21 +141,21 @@ def _references(client: SchemaRegistryClient, listed: Iterable[Any]) -> dict[str
     following: list[tuple[str | None, Iterator[Any]]] = [(None, iter(listed))]
     while following:
         name, references = following[-1]
-        each = next(references, None)
-        if each is None:
+        reference = next(references, None)
+        if reference is None:
             following.pop()
             if name is not None:
                 texts[name] = begun[name]
-        elif each.name in texts:
+        elif reference.name in texts:
             continue
-        elif each.name in begun:
-            raise ValueError(f"references of schemas form a cycle name={each.name}")
+        elif reference.name in begun:
+            raise ValueError(f"references of schemas form a cycle name={reference.name}")
         elif len(begun) >= REFERENCES_MAX:
             raise ValueError(f"a schema refers to more than {REFERENCES_MAX} others")
         else:
-            schema = client.get_version(each.subject, each.version).schema
-            begun[each.name] = schema.schema_str or ""
-            following.append((each.name, iter(schema.references or ())))
+            schema = client.get_version(reference.subject, reference.version).schema
+            begun[reference.name] = schema.schema_str or ""
+            following.append((reference.name, iter(schema.references or ())))
     return texts
 
 

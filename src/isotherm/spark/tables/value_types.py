@@ -199,13 +199,13 @@ def too_deep(kind: ValueType) -> str | None:
     # Without recursion, whose limit a schema may exceed.
     waiting: list[tuple[ValueType, int, int]] = [(kind, 1, 0)]
     while waiting:
-        each, levels, repeated = waiting.pop()
-        if isinstance(each, pa.StructType):
-            inner = [field.type for field in each]
-        elif isinstance(each, pa.ListType):
-            inner, repeated = [each.value_type], repeated + 1
-        elif isinstance(each, pa.MapType):
-            inner, repeated = [each.key_type, each.item_type], repeated + 1
+        part, levels, repeated = waiting.pop()
+        if isinstance(part, pa.StructType):
+            inner = [field.type for field in part]
+        elif isinstance(part, pa.ListType):
+            inner, repeated = [part.value_type], repeated + 1
+        elif isinstance(part, pa.MapType):
+            inner, repeated = [part.key_type, part.item_type], repeated + 1
         else:
             continue
         if repeated > REPEATED_LEVELS_MAX:

@@ -180,8 +180,8 @@ class BucketSegmentSource:
             *(segment for listed in ordered.values() for segment in follow_one_another(listed)),
             *(
                 segments[e.segment_id]
-                for each in by_manifest
-                for e in each
+                for of_partition in by_manifest
+                for e in of_partition
                 if e.segment_id in segments
             ),
         ]
@@ -213,9 +213,9 @@ class BucketSegmentSource:
         """The metadata in the manifests. Segments that were deleted since the listing are left
         out."""
 
-        def read(each: SegmentObjects) -> RemoteLogSegmentMetadata | DamagedSegment | None:
-            known_segment = self._known.get(each.segment_id)
-            return known_segment or read_segment(self._client, self._layout, each)
+        def read(segment: SegmentObjects) -> RemoteLogSegmentMetadata | DamagedSegment | None:
+            known_segment = self._known.get(segment.segment_id)
+            return known_segment or read_segment(self._client, self._layout, segment)
 
         with ThreadPoolExecutor(MANIFEST_READ_THREADS, "isotherm-manifests") as pool:
             segments = list(pool.map(read, listed))

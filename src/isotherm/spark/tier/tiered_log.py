@@ -154,7 +154,7 @@ class TieredLog:
             for segments in histories
             for epoch in contested_epochs(segments)
         }
-        fresh = [each for key, each in claims.items() if key not in self._proven_claims]
+        fresh = [claim for key, claim in claims.items() if key not in self._proven_claims]
         is_lenient = not self._options.fail_on_data_loss
         prove_epochs(fresh, self._storage, may_be_unreadable=is_lenient)
         self._proven_claims = frozenset(claims)
@@ -358,10 +358,10 @@ class TieredLog:
         pieces = lineage_pieces(self._segments_now(read), unreadable)
         span = OffsetRange(read.topic_partition, read.start_offset, read.end_offset)
         reads: list[Read] = []
-        for each in plan_reads(pieces, span):
-            if not isinstance(each, SegmentRead):
+        for planned in plan_reads(pieces, span):
+            if not isinstance(planned, SegmentRead):
                 return None
-            reads.append(replace(each, aborted=read.aborted, beside=_alone(read, each)))
+            reads.append(replace(planned, aborted=read.aborted, beside=_alone(read, planned)))
         return reads
 
     def report_data_loss(self, problem: str) -> None:

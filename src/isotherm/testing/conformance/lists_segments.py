@@ -59,7 +59,7 @@ def _listed(store: StoreUnderTest) -> list[RemoteLogSegmentMetadata]:
 
 
 def _in_order(segments: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-    return sorted(segments, key=lambda each: each.segment_id.id)
+    return sorted(segments, key=lambda segment: segment.segment_id.id)
 
 
 def _whole(metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:

@@ -72,7 +72,7 @@ def write_assignment(partitions: Iterable[TopicPartition], metadata: bytes) -> b
         version = min(_version_of(metadata), _ASSIGNMENT_VERSION_MAX)
     except ProtocolError:
         version = 0
-    by_topic = itertools.groupby(sorted(partitions), key=lambda each: each.topic)
+    by_topic = itertools.groupby(sorted(partitions), key=lambda partition: partition.topic)
     assignment = assignment_v0.ConsumerProtocolAssignment(
         assigned_partitions=tuple(
             assignment_v0.TopicPartition(

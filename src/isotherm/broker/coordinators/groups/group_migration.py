@@ -69,8 +69,8 @@ class ClassicState(NamedTuple):
     def of(cls, classic: ClassicGroup) -> ClassicState:
         # Without deadlines and waiting requests, which the consumer group does not take over.
         members = (
-            replace(each, deadline_ms=None, join_reply=None, sync_reply=None)
-            for each in classic.members.all()
+            replace(member, deadline_ms=None, join_reply=None, sync_reply=None)
+            for member in classic.members.all()
         )
         return cls(classic.group_id, classic.generation_id, classic.protocol_name, tuple(members))
 
@@ -178,8 +178,8 @@ def downgraded(
         )
     classic.protocol_name = classic.members.select_protocol()
     classic.find_subscribed_topics()
-    for each in classic.members.all():
-        target = catalog.partitions(group.target.get(each.member_id, NOTHING))
-        each.assignment = write_assignment(target, each.metadata(classic.protocol_name))
-        each.reset_session_timeout(now_ms)
+    for of_classic in classic.members.all():
+        target = catalog.partitions(group.target.get(of_classic.member_id, NOTHING))
+        of_classic.assignment = write_assignment(target, of_classic.metadata(classic.protocol_name))
+        of_classic.reset_session_timeout(now_ms)
     return classic

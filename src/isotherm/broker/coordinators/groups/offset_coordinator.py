@@ -103,7 +103,9 @@ class OffsetCoordinator:
             for partition, offset in offsets.items()
             if (error := check(offset.topic_id, partition.partition)) is not ErrorCode.none
         }
-        accepted = {each: offset for each, offset in offsets.items() if each not in refused}
+        accepted = {
+            partition: offset for partition, offset in offsets.items() if partition not in refused
+        }
         if not accepted:
             return refused
         codes = {**refused, **self._write(shard, group_id, accepted, producer)}

@@ -23,7 +23,7 @@ from isotherm.errors import CorruptMetadataError
 from isotherm.types import NO_PRODUCER_ID, Offset, ProducerId, TopicPartition
 
 _TYPES = tuple(
-    struct.pack(">h", each) for each in (OffsetCommitKey.__api_key__, LEGACY_OFFSET_COMMIT)
+    struct.pack(">h", api_key) for api_key in (OffsetCommitKey.__api_key__, LEGACY_OFFSET_COMMIT)
 )
 
 

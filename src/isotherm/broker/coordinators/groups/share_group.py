@@ -474,7 +474,7 @@ class ShareGroup:
         if deadline_ms is None or now_ms < deadline_ms:
             return []
         deadlines = self.session_deadlines
-        late = min(each for each, end_ms in deadlines.items() if end_ms == deadline_ms)
+        late = min(member_id for member_id, end_ms in deadlines.items() if end_ms == deadline_ms)
         return self.leave(late, catalog, now_ms)
 
     def resume(self, now_ms: TimestampMs) -> None:

@@ -119,9 +119,9 @@ class TopicSelector:
         if not self._start(pattern) and not is_own:
             await shared_result(self._running[pattern])
         patterns = {
-            other_id: (each.pattern, each.viewer)
-            for other_id, each in selections.items()
-            if each.viewer is not None and each.version != version
+            other_id: (selection.pattern, selection.viewer)
+            for other_id, selection in selections.items()
+            if selection.viewer is not None and selection.version != version
         }
         if not is_own:
             patterns[member_id] = (pattern, viewer)

@@ -174,7 +174,7 @@ def plan_removals(filters: Sequence[AclFilter], existing: Acls) -> Removals:
 
 # The legal numbers of each field. A client reads 0 (UNKNOWN) for a number that it does not know.
 _TYPES, _PATTERNS, _OPERATIONS, _PERMISSIONS = (
-    frozenset(int(each) for each in kind) - {0}
+    frozenset(int(code) for code in kind) - {0}
     for kind in (ResourceType, PatternType, Operation, Permission)
 )
 

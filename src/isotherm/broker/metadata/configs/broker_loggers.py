@@ -75,4 +75,4 @@ def _logger(name: str) -> logging.Logger:
 
 def _name_of(level: int) -> str:
     """The lowest of Kafka's levels that is not below `level`. Python allows levels in between."""
-    return next((name for each, name in sorted(_NAMES.items()) if each >= level), "OFF")
+    return next((name for other, name in sorted(_NAMES.items()) if other >= level), "OFF")

@@ -373,7 +373,10 @@ class Controller(ClusterMetadata):
                 current, changes, lambda name: broker_list_in_effect(name, self._config)
             )
             after = {key: text for key, text in {**current, **changed}.items() if text is not None}
-            texts = {each: self.broker_texts(each) for each in (ALL_BROKERS, this_broker)}
+            texts = {
+                broker_name: self.broker_texts(broker_name)
+                for broker_name in (ALL_BROKERS, this_broker)
+            }
             texts[broker] = after
             new_config = self._effective_config(texts[ALL_BROKERS], texts[this_broker])
             if broker == ALL_BROKERS:

@@ -70,8 +70,8 @@ def plan_growth(
         replicas = list(growth.assignments)
         _check_assignments(growth, replicas, added, replication_factor, brokers)
     return [
-        partition_record(topic.topic_id, count + number, each)
-        for number, each in enumerate(replicas)
+        partition_record(topic.topic_id, count + number, brokers)
+        for number, brokers in enumerate(replicas)
     ]
 
 

@@ -108,7 +108,7 @@ def refusal(error: ErrorCode, request: Any) -> ConfigError | None:
         return ConfigError(f"the controllers are of another cluster than this broker {place}")
     if error == ErrorCode.unsupported_version:
         ranges = ",".join(
-            f"{name}={each.min}-{each.max}" for name, each in DECLARED_FEATURES.items()
+            f"{name}={feature.min}-{feature.max}" for name, feature in DECLARED_FEATURES.items()
         )
         return ConfigError(
             "the cluster has finalized a feature, or a level of one, that this broker does not"

@@ -144,7 +144,7 @@ class AlterPartitionManager:
         for partition in proposals.keys() - answers.keys():
             logger.warning("the AlterPartition response lacks a partition partition=%s", partition)
         is_clean = proposals.keys() <= answers.keys()
-        for partition, each in proposals.items():
+        for partition, proposal in proposals.items():
             answer = answers.get(partition)
             # Sent again, as in Kafka: the controller may have changed the ISR.
             if answer is None:
@@ -153,13 +153,13 @@ class AlterPartitionManager:
                 # Removed before the call, because `on_answer` may submit another change.
                 del self._waiting[partition]
             is_clean = is_clean and answer.error is ErrorCode.none
-            each.on_answer(answer)
+            proposal.on_answer(answer)
         return is_clean
 
     def _request(self, proposals: dict[TopicIdPartition, _Proposal]) -> Any:
         partitions: dict[uuid.UUID, list[dict[str, Any]]] = {}
-        for place, each in sorted(proposals.items()):
-            partitions.setdefault(place.topic_id, []).append(_fields(place, each.change))
+        for place, proposal in sorted(proposals.items()):
+            partitions.setdefault(place.topic_id, []).append(_fields(place, proposal.change))
         return entity_of(
             request_class(ApiKey.ALTER_PARTITION, VERSION),
             {

@@ -149,11 +149,11 @@ class InSyncReplicas:
         self.leader_epoch = image.leader_epoch
         # The caller holds the partition's lock, so nothing of this epoch is appended yet.
         self.epoch_start_offset = log_end_offset
-        for each, state in self._followers.items():
-            self._followers[each] = state.elected(
+        for broker_id, state in self._followers.items():
+            self._followers[broker_id] = state.elected(
                 leader_end_offset=log_end_offset,
                 now_ms=now_ms,
-                is_in_sync=each in image.isr,
+                is_in_sync=broker_id in image.isr,
                 is_new_leader=is_new_leader,
             )
 
@@ -283,8 +283,8 @@ class InSyncReplicas:
         # A member that has not fetched from this leader yet has no known epoch. The controller
         # accepts -1 for it (KIP-903).
         epochs = {
-            each: ANY_BROKER_EPOCH if state.broker_epoch is None else state.broker_epoch
-            for each, state in self._followers.items()
+            broker_id: ANY_BROKER_EPOCH if state.broker_epoch is None else state.broker_epoch
+            for broker_id, state in self._followers.items()
         }
         epochs[self._broker_id] = broker_epoch
         self._pending = IsrChange(

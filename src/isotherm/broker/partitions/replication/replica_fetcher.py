@@ -279,9 +279,9 @@ class ReplicaFetcher:
                 if followed.place.topic_partition in removed:
                     self._partition_outages.forget(followed.place)
             self._followed = {
-                key: each
-                for key, each in self._followed.items()
-                if each.place.topic_partition not in removed
+                key: partition
+                for key, partition in self._followed.items()
+                if partition.place.topic_partition not in removed
             }
 
     @property
@@ -402,7 +402,7 @@ class ReplicaFetcher:
                 continue
             followed.request = None
             if followed.state is None:
-                self._attempt(followed, lambda each=followed: self._begin(each))  # type: ignore[misc]
+                self._attempt(followed, lambda beginning=followed: self._begin(beginning))  # type: ignore[misc]
             state, place = followed.state, followed.place
             if state is not None and not state.is_ready(now_ms):
                 self._ready_ms = min(self._ready_ms, state.delayed_until_ms)

@@ -106,11 +106,11 @@ class TokenVerifier:
         if key_id is not None and len(key_id) > KEY_ID_SIZE_MAX:
             raise TokenRefusedError(f"the key's id is too long size={len(key_id)}")
 
-        def fits(each: VerificationKey) -> bool:
+        def fits(key: VerificationKey) -> bool:
             return (
-                algorithm in ALGORITHMS[each.kind]
-                and each.algorithm in (None, algorithm)
-                and key_id in (None, each.key_id)
+                algorithm in ALGORITHMS[key.kind]
+                and key.algorithm in (None, algorithm)
+                and key_id in (None, key.key_id)
             )
 
         verification_key = self._keys.find(fits)

@@ -97,7 +97,7 @@ def _trust(security: SecurityConfig, listener: Listener) -> ssl.SSLContext:
     module = parse_login_module(security.sasl_jaas_config, place)
     if module.name != OAUTHBEARER_MODULE:
         raise ConfigError(f"another login module is expected {place} expected={OAUTHBEARER_MODULE}")
-    texts = {name: each for name, each in module.options.items() if name.startswith(_TRUST_STORE)}
+    texts = {name: text for name, text in module.options.items() if name.startswith(_TRUST_STORE)}
     if not texts:
         return https_context()
     try:

@@ -55,7 +55,7 @@ class OAuthBearerExchange:
         first = _FIRST.fullmatch(token.decode("utf-8", "replace"))
         if first is None:
             raise _malformed()
-        pairs = dict(each.split("=", 1) for each in first["pairs"].split("\x01")[:-1])
+        pairs = dict(pair.split("=", 1) for pair in first["pairs"].split("\x01")[:-1])
         shown = _AUTH.fullmatch(pairs.get("auth", ""))
         if shown is None:
             raise _malformed()

@@ -156,8 +156,8 @@ class _Shapes:
         # Once for each change, as any client may ask for users that do not exist.
         if stored is not self._stored:
             own = (
-                each
-                for user, each in stored.items()
+                shape
+                for user, shape in stored.items()
                 if user.mechanism == self._mechanism and user.name != SECRET_USER
             )
             self._shapes = sorted(

@@ -132,7 +132,7 @@ class ScramExchange:
         # The largest digest wins, so that a new shape changes what is shown of few users alone.
         shape = max(
             self._find_shapes() or (_USUAL_SHAPE,),
-            key=lambda each: hmac.digest(digest, repr(each).encode(), "sha256"),
+            key=lambda shape: hmac.digest(digest, repr(shape).encode(), "sha256"),
         )
         if shape.salt_size is None:
             salt = _in_base_36(int.from_bytes(digest) % (1 << _NUMBER_BITS))

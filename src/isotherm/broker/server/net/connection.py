@@ -299,9 +299,9 @@ class Connection(asyncio.BufferedProtocol):
             self._sending.cancel()
         if self._unmuting is not None:
             self._unmuting.cancel()
-        for each in tuple(self._unanswered):
-            if each.pending is not None and not each.pending.outlives_client:
-                each.pending.future.cancel()
+        for request in tuple(self._unanswered):
+            if request.pending is not None and not request.pending.outlives_client:
+                request.pending.future.cancel()
         # Frames of requests that outlive the client are released here too, so `_answer` does not.
         self.request_memory.release(self._reserved)
         self._reserved = 0

@@ -96,7 +96,7 @@ def frames_to_finish(remaining: Iterable[tuple[Conn, int]], size_max: int) -> se
     least one, while they lack at most `size_max` together.
     """
     chosen: set[Conn] = set()
-    for connection, size in sorted(remaining, key=lambda each: each[1]):
+    for connection, size in sorted(remaining, key=lambda entry: entry[1]):
         if chosen and size > size_max:
             break
         chosen.add(connection)
@@ -122,13 +122,13 @@ def connections_to_end(held: Iterable[Held[Conn]], size: int) -> list[Conn]:
     holds little is ended last.
     """
     of_owners: dict[Hashable, list[Held[Conn]]] = collections.defaultdict(list)
-    for each in held:
-        of_owners[each.owner].append(each)
+    for memory in held:
+        of_owners[memory.owner].append(memory)
     for of_owner in of_owners.values():
-        of_owner.sort(key=lambda each: each.size)
+        of_owner.sort(key=lambda memory: memory.size)
     # A number breaks ties, since owners have no order.
     heap = [
-        (-sum(each.size for each in of_owner), number, of_owner)
+        (-sum(memory.size for memory in of_owner), number, of_owner)
         for number, of_owner in enumerate(of_owners.values())
     ]
     heapq.heapify(heap)

@@ -330,8 +330,8 @@ class Server:
         old = self._acceptors[listener.name]
         new: list[Acceptor] = []
         try:
-            for each in old:
-                new.append(self._acceptor(each.bound, listener, tls.context))  # noqa: PERF401 - closed if it fails
+            for acceptor in old:
+                new.append(self._acceptor(acceptor.bound, listener, tls.context))  # noqa: PERF401 - closed if it fails
             if self._is_serving:
                 for acceptor in new:
                     acceptor.start_serving()
@@ -457,7 +457,7 @@ class Server:
         # An aborted connection is counted out in a later loop iteration. A call before that
         # finds the same ones again.
         for connection in heapq.nsmallest(
-            self._limits.excess, others, key=lambda each: each.active_at
+            self._limits.excess, others, key=lambda connection: connection.active_at
         ):
             logger.info(
                 "connection closed to make room for others client=%s listener=%s"

@@ -54,7 +54,7 @@ class Unauthenticated(Generic[C]):
 
     def add(self, connection: C) -> None:
         if len(self._began_s) >= self._count_max:
-            silent = min(self._began_s, key=lambda each: each.active_at)
+            silent = min(self._began_s, key=lambda waiting: waiting.active_at)
             del self._began_s[silent]
             self._end(silent, "too many connections before their login")
         self._began_s[connection] = self._loop.time()

@@ -25,12 +25,12 @@ def handle_allowed(
     items = next(item for item in api.items if hasattr(request, item.request[0]))
     asked_in, answered_in = items.request[0], items.response[0]
     allowed, refused = [], dict[ErrorCode, list[Any]]()
-    for each in getattr(request, asked_in) or ():
-        code = refusal_of(each)
+    for item in getattr(request, asked_in) or ():
+        code = refusal_of(item)
         if code is None:
-            allowed.append(each)
+            allowed.append(item)
         else:
-            refused.setdefault(code, []).append(each)
+            refused.setdefault(code, []).append(item)
     if not refused:
         return api.handle(context, request)
 

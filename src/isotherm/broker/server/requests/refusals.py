@@ -107,8 +107,8 @@ def _refuse(
         elif items is not None and items.response[depth : depth + 1] == (name,):
             assert field.entity_type is not None
             values[name] = tuple(
-                _refuse(field.entity_type, each, refusal, items, depth + 1)
-                for each in getattr(request, items.request[depth]) or ()
+                _refuse(field.entity_type, inner, refusal, items, depth + 1)
+                for inner in getattr(request, items.request[depth]) or ()
             )
         elif items is not None and depth == len(items.response) and name == items.named:
             values[name] = request

@@ -58,7 +58,7 @@ def fold_metadata_topic(
         for folded in fold_metadata_partition(topic, number, selects).partitions
     ]
     return {
-        cache.partition: cache for cache in sorted(caches, key=lambda each: str(each.partition))
+        cache.partition: cache for cache in sorted(caches, key=lambda cache: str(cache.partition))
     }
 
 

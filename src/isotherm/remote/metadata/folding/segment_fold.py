@@ -125,12 +125,12 @@ class SegmentFold(ColumnarFold):
         for partition, group in itertools.groupby(facts, key=operator.itemgetter(0)):
             place = self._number_of(partition)
             if place >= 0:
-                each = list(group)
+                group_rows = list(group)
                 self._lay_down(
                     place,
-                    {segment: row for _, segment, row, _, _ in each},
-                    [(*row_key(row), segment) for _, segment, row, _, keyed in each if keyed],
-                    [offset for _, _, _, offset, _ in each],
+                    {segment: row for _, segment, row, _, _ in group_rows},
+                    [(*row_key(row), segment) for _, segment, row, _, keyed in group_rows if keyed],
+                    [offset for _, _, _, offset, _ in group_rows],
                 )
 
     def _apply_one(self, run: DecodedRun, number: int, place: int) -> None:

@@ -184,7 +184,9 @@ class RemoteLogLeaderEpochState:
     def withdraw(self, segment_ids: set[bytes]) -> None:
         """Forget segments in any state. Allowed only if `has_hidden` is false."""
         self.unreferenced -= segment_ids
-        kept = [index for index, each in enumerate(self._ids) if each not in segment_ids]
+        kept = [
+            index for index, segment_id in enumerate(self._ids) if segment_id not in segment_ids
+        ]
         if len(kept) == len(self._ids):
             return
         self._ids = [self._ids[index] for index in kept]

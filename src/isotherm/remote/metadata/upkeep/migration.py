@@ -249,7 +249,7 @@ def _keyed_states(cache: RemoteLogMetadataCache) -> list[RemoteLogSegmentMetadat
     """
     taken: dict[Offset, set[LeaderEpoch]] = {}
     states = []
-    for segment in sorted(cache.segments(), key=lambda each: _rank(each, cache)):
+    for segment in sorted(cache.segments(), key=lambda other: _rank(other, cache)):
         end = segment.end_offset_inclusive
         epochs = taken.setdefault(end, {epoch for epoch, _ in cache.keys_at(end)})
         occupant = cache.find_by_key(end, segment.broker_leader_epoch)

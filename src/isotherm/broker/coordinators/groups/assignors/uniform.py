@@ -112,7 +112,7 @@ def _hand_out(
         for topic_id in member.topics:
             subscribers.setdefault(topic_id, []).append(member_id)
     # The sort is stable, so topics with as many subscribers stay in the order of their ids.
-    for topic_id, indexes in sorted(free, key=lambda each: len(subscribers[each[0]])):
+    for topic_id, indexes in sorted(free, key=lambda place: len(subscribers[place[0]])):
         if len(subscribers[topic_id]) == 1:
             (member_id,) = subscribers[topic_id]
             given[member_id].update((topic_id, index) for index in indexes)
