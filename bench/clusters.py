@@ -92,7 +92,7 @@ class Cluster:
         """Delete a topic; return when its files are gone."""
         self.admin.delete_topics([topic])[topic].result(TIMEOUT_S)
         wait_until(
-            lambda: not any(any(self.log_dir(each).glob(f"{topic}-*")) for each in NODE_IDS),
+            lambda: not any(any(self.log_dir(node_id).glob(f"{topic}-*")) for node_id in NODE_IDS),
             f"the files of {topic} to be deleted",
             TIMEOUT_S,
         )
@@ -104,11 +104,11 @@ class Cluster:
         """The bytes of partition 0's segments on a broker's disk, without those that wait for
         deletion.
         """
-        found = 0
+        size = 0
         for path in (self.log_dir(node_id) / f"{topic}-0").glob("*.log"):
             with contextlib.suppress(FileNotFoundError):  # deleted since the listing
-                found += path.stat().st_size
-        return found
+                size += path.stat().st_size
+        return size
 
     def leader(self, topic: str) -> int:
         """The node id of partition 0's leader; -1 if it has none."""
@@ -140,8 +140,8 @@ class Cluster:
         server, _, _ = self.bootstrap_server.partition(",")
         answer = ask(server, frame, timeout_s=60)
         assert isinstance(answer, bytes), answer
-        found = outcomes(read_answer(ALTER_PARTITION_REASSIGNMENTS, 0, answer))
-        assert all(result.error_code == 0 for result in found.values()), found
+        results = outcomes(read_answer(ALTER_PARTITION_REASSIGNMENTS, 0, answer))
+        assert all(result.error_code == 0 for result in results.values()), results
 
 
 class BrokersUsage:

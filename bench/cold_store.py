@@ -84,7 +84,7 @@ class Bench:
         store = S3Server(s3, self._directory / "s3", access_log=self._access_log)
         with store, Toxiproxy(proxy, store.port) as slow:
             here = psutil.Process().children(recursive=True)
-            self._servers = [each for each in here if each.name() in SERVERS]
+            self._servers = [process for process in here if process.name() in SERVERS]
             self._settings = dict(store.config)
             self._settings["s3.endpoint.url"] = f"http://127.0.0.1:{slow.port}"
             with self._broker() as broker:
@@ -223,10 +223,10 @@ def _get_here(config: Mapping[str, str], at_once: int, get_size: int) -> dict[st
             buffer = buffers.pop()
         while True:
             with lock:
-                wanted = next(waiting, None)
-            if wanted is None:
+                part = next(waiting, None)
+            if part is None:
                 return {}
-            path, start, end = wanted
+            path, start, end = part
             at = 0
             for piece in obstore.get(store, path, options={"range": (start, end)}).stream(1):
                 buffer[at : at + len(piece)] = memoryview(piece)

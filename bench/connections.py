@@ -60,7 +60,7 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frame
 
 
 async def _work(
-    address: str, frame: bytes, first_s: float, end_s: float, found: array[float]
+    address: str, frame: bytes, first_s: float, end_s: float, latencies_s: array[float]
 ) -> None:
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -72,7 +72,7 @@ async def _work(
         await asyncio.sleep(planned_s - time.monotonic())
         again = await _ask(reader, writer, frame)
         assert len(again) == len(answer), "the broker refuses a record"
-        found.append(time.monotonic() - planned_s)
+        latencies_s.append(time.monotonic() - planned_s)
         planned_s += PERIOD_S
     writer.close()
 
@@ -86,14 +86,14 @@ async def _run(address: str, idle: int, active: int, seconds: float) -> Metrics:
             stack.callback(writer.close)
             await _ask(reader, writer, versions)
         frame = _produce_frame()
-        found = array("d")
+        latencies_s = array("d")
         start_s = time.monotonic() + WARM_UP_S
         workers = [
-            _work(address, frame, start_s + PERIOD_S * n / active, start_s + seconds, found)
+            _work(address, frame, start_s + PERIOD_S * n / active, start_s + seconds, latencies_s)
             for n in range(active)
         ]
         await asyncio.gather(*workers)
-    return percentiles("publish", found)
+    return percentiles("publish", latencies_s)
 
 
 def _measure(server: Server, *, idle: int, active: int, seconds: float) -> Metrics:

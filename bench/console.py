@@ -92,21 +92,23 @@ def opened(driver: webdriver.Chrome, address: str, page: str) -> tuple[float, fl
 
 def measure(driver: webdriver.Chrome, address: str) -> dict[str, list[float]]:
     """Measure each page once; milliseconds by page and step."""
-    found: dict[str, list[float]] = defaultdict(list)
+    milliseconds: dict[str, list[float]] = defaultdict(list)
     for page in PAGES:
         first, whole = opened(driver, address, page)
-        found[f"{page}: first paint"].append(first)
-        found[f"{page}: painted whole"].append(whole)
+        milliseconds[f"{page}: first paint"].append(first)
+        milliseconds[f"{page}: painted whole"].append(whole)
         if page != "tier map":
             continue
         driver.execute_script("document.querySelector('canvas').focus()")
         for _ in range(ZOOMS):
-            found["zoom"].append(float(driver.execute_async_script(_KEY, "+", "aria-valuemax")))
+            milliseconds["zoom"].append(
+                float(driver.execute_async_script(_KEY, "+", "aria-valuemax"))
+            )
         for _ in range(STEPS):
-            found["step to the next cell"].append(
+            milliseconds["step to the next cell"].append(
                 float(driver.execute_async_script(_KEY, "ArrowRight", "aria-valuetext"))
             )
-    return found
+    return milliseconds
 
 
 def main() -> None:

@@ -124,12 +124,15 @@ def create_topics(cluster: MixedCluster) -> None:
 
 
 def measure_kills(cluster: MixedCluster, kills: int) -> dict[str, float]:
-    found = []
+    kills_measured = []
     for number in range(kills):
-        found.append(measure_kill(cluster))
-        figures = " ".join(f"{key}={value:.3f}" for key, value in found[-1].items())
+        kills_measured.append(measure_kill(cluster))
+        figures = " ".join(f"{key}={value:.3f}" for key, value in kills_measured[-1].items())
         print(f"          kill {number} {figures}", file=sys.stderr, flush=True)
-    return {key: statistics.median(each[key] for each in found) for key in found[0]}
+    return {
+        key: statistics.median(measured[key] for measured in kills_measured)
+        for key in kills_measured[0]
+    }
 
 
 def measure_kill(cluster: MixedCluster) -> dict[str, float]:
@@ -281,12 +284,12 @@ def _committed(connection: NodeConnection, group: str) -> int | None:
         },
     )
     try:
-        (found,) = connection.send(request).groups
+        (group_offsets,) = connection.send(request).groups
     except (PeerDisconnectedError, PeerTimeoutError):
         return None
-    if found.error_code:
+    if group_offsets.error_code:
         return None
-    return int(found.topics[0].partitions[0].committed_offset)
+    return int(group_offsets.topics[0].partitions[0].committed_offset)
 
 
 @contextlib.contextmanager

@@ -77,12 +77,14 @@ def main() -> None:
             of_round = folder if round_number else small
             keys = arguments.keys if round_number else WARM_UP_KEYS
             for job, figures in runs.items():
-                found = command(of_round, job, records=records[of_round], keys=keys)
+                measured = command(of_round, job, records=records[of_round], keys=keys)
                 print(
-                    job, {name: round(value, 2) for name, value in found.items()}, file=sys.stderr
+                    job,
+                    {name: round(value, 2) for name, value in measured.items()},
+                    file=sys.stderr,
                 )
                 if round_number:
-                    figures.append(found)
+                    figures.append(measured)
         spark.stop()
     print(f"{arguments.keys} keys")
     show(size, runs)
@@ -90,7 +92,7 @@ def main() -> None:
 
 def show(size: int, runs: dict[str, list[dict[str, float]]]) -> None:
     def middle(job: str, name: str) -> float:
-        return statistics.median(each[name] for each in runs[job])
+        return statistics.median(measured[name] for measured in runs[job])
 
     for job in runs:
         print(

@@ -174,18 +174,18 @@ def _consume(
     while client.next_offset == 0:
         client.fetch()
     first_offset, size, longest_s = client.next_offset, 0, 0.0
-    began = asked = time.monotonic()
+    began = requested = time.monotonic()
     while client.next_offset < records:
         size += client.fetch()
         now = time.monotonic()
-        longest_s, asked = max(longest_s, now - asked), now
+        longest_s, requested = max(longest_s, now - requested), now
     client.close()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "records": float(client.next_offset - first_offset),
         "bytes": float(size),
         "began_s": began,
-        "ended_s": asked,
+        "ended_s": requested,
         "longest_fetch_ms": longest_s * 1000,
         "client_cpu_s": usage.ru_utime + usage.ru_stime,
     }

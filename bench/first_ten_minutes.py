@@ -164,7 +164,7 @@ def by_image(way: Way) -> None:
     way.shell(f"mkdir -p {here('/var/lib/isotherm')}")
     broker = way.start([here("/opt/isotherm/bin/isotherm"), *map(here, command)])
     try:
-        check = shlex.join([each.replace("9092", port) for each in health])
+        check = shlex.join([argument.replace("9092", port) for argument in health])
         way.step("healthy", lambda: way.until(check))
         topic = "isotherm topics create made-inside"
         way.step("a topic", lambda: way.shell(topic))
@@ -192,7 +192,7 @@ def main() -> None:
     version = subprocess.run(
         [options.python, "--version"], stdout=subprocess.PIPE, text=True, check=True
     )
-    load = " ".join(f"{each:.1f}" for each in os.getloadavg())
+    load = " ".join(f"{average:.1f}" for average in os.getloadavg())
     print(f"\n{version.stdout.strip()}, {os.cpu_count()} cores, load averages at the end {load}")
 
 

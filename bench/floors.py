@@ -37,10 +37,10 @@ def check(directory: Path, floors: list[Bound]) -> tuple[list[str], list[str]]:
         if not path.exists():
             held.append(f"not measured: {name}")
             continue
-        found = matching(ratios_of(json.loads(path.read_text())), floor.case, floor.metric)
-        if not found:
+        ratios = matching(ratios_of(json.loads(path.read_text())), floor.case, floor.metric)
+        if not ratios:
             fallen.append(f"no such case: {name}")
-        for ratio in found:
+        for ratio in ratios:
             line = (
                 f"{floor.question}, {ratio.case}, {ratio.metric}: {ratio.value:.2f}, floor {floor}"
             )

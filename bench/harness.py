@@ -187,14 +187,14 @@ def ratio_ranges(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, list[float
     """
     if not {"isotherm", "kafka"} <= sides.keys():
         return {}
-    found = {}
+    ranges = {}
     for name, ours in sides["isotherm"].items():
         theirs = sides["kafka"].get(name, {}).get("values", [])
         pairs = zip(ours["values"], theirs, strict=False)
         rounds = [our / their for our, their in pairs if their]
         if rounds:
-            found[name] = [round(min(rounds), 4), round(max(rounds), 4)]
-    return found
+            ranges[name] = [round(min(rounds), 4), round(max(rounds), 4)]
+    return ranges
 
 
 def describe(question: Question, rounds: int, note: str | None = None) -> dict[str, Any]:

@@ -60,8 +60,8 @@ class HealthyClient:
         }
         topics = [{"topic": TOPIC, "partitions": [partition]}]
         fields = {"max_wait": 1000, "min_bytes": 1, "max_bytes": 100_000, "session_epoch": -1}
-        found = self._ask(request_frame(FETCH, 12, {**fields, "topics": topics}))
-        assert len(found) > len(VALUE)
+        fetched = self._ask(request_frame(FETCH, 12, {**fields, "topics": topics}))
+        assert len(fetched) > len(VALUE)
 
     def _ask(self, frame: bytes) -> bytes:
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)

@@ -124,7 +124,7 @@ def attacked_broker(folder: Path, settings: Mapping[str, str] | None = None) -> 
     steps_file.touch()
     login = f'{_JAAS} username="admin" password="{USERS["admin"]}" {users};'
     texts = {
-        "listeners": ",".join(f"{name}://{each}" for name, each in addresses.items()),
+        "listeners": ",".join(f"{name}://{address}" for name, address in addresses.items()),
         "inter.broker.listener.name": "SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
@@ -222,9 +222,9 @@ class HealthyClient:
 
     def take_longest_s(self) -> dict[str, float]:
         """The longest of each of WAITS since the last call."""
-        longest_s = {name: each.value for name, each in self._longest.items()}
-        for each in self._longest.values():
-            each.value = 0.0
+        longest_s = {name: longest.value for name, longest in self._longest.items()}
+        for longest in self._longest.values():
+            longest.value = 0.0
         return longest_s
 
     def stop(self) -> None:
@@ -249,7 +249,7 @@ def _stay_healthy(
     address: str,
     broker_pid: int,
     longest: Mapping[str, Synchronized[float]],
-    asked: Synchronized[int],
+    requests: Synchronized[int],
     lost: Synchronized[int],
 ) -> None:
     login = {
@@ -265,8 +265,8 @@ def _stay_healthy(
         began_s, began_cpu_s = time.monotonic(), _loop_cpu_s(broker_pid)
         yield
         cpu_s, wait_s = _loop_cpu_s(broker_pid) - began_cpu_s, time.monotonic() - began_s
-        for each, duration_s in ((name, wait_s), (f"{name}_loop", cpu_s)):
-            longest[each].value = max(longest[each].value, duration_s)
+        for wait_name, duration_s in ((name, wait_s), (f"{name}_loop", cpu_s)):
+            longest[wait_name].value = max(longest[wait_name].value, duration_s)
 
     client: socket.socket | None = None
     while True:
@@ -277,8 +277,8 @@ def _stay_healthy(
             with noting("wait"):
                 client.sendall(struct.pack(">i", len(frame)) + frame)
                 receive_frame(client)
-            asked.value += 1
-            if asked.value % REQUESTS_PER_LOGIN == 0:
+            requests.value += 1
+            if requests.value % REQUESTS_PER_LOGIN == 0:
                 with noting("login"):
                     logins.connect(address, login, OTHER_HOST).close()
                 with noting("neighbour_login"):
@@ -329,16 +329,16 @@ class Search:
         """Stop, and return the figures."""
         plans = self.crowd.plans
         self.crowd.close()
-        lost_before, asked = self.healthy.lost.value, self.healthy.asked.value
+        lost_before, asked_before = self.healthy.lost.value, self.healthy.asked.value
         # The attackers have gone: the client is served, or it never will be.
         end_s = time.monotonic() + HEALTHY_TIMEOUT_S
-        while self.healthy.asked.value == asked and time.monotonic() < end_s:
+        while self.healthy.asked.value == asked_before and time.monotonic() < end_s:
             time.sleep(HEALTHY_PAUSE_S)
         # However long the client waited, what it shows is their doing.
         self._ended.extend((time.monotonic(), plan) for plan in plans)
         self._look()
         self._write_worst_moments()
-        is_served = self.healthy.asked.value > asked
+        is_served = self.healthy.asked.value > asked_before
         self.healthy.stop()
         lines = self._target.broker.log_text.splitlines()
         return {
@@ -352,7 +352,7 @@ class Search:
             "memory_mb": round(self.worst["memory"]),
             "memory_mb_max": round(self._memory_bound_mb),
             "loop_steps_cpu_ms": sorted(
-                read_steps(self._target.steps_file).values(), key=lambda each: -each["ms"]
+                read_steps(self._target.steps_file).values(), key=lambda step: -step["ms"]
             )[:10],
             "errors_in_log": sorted({line[24:300] for line in lines if " ERROR " in line})[:10],
         }

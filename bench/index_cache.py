@@ -171,7 +171,7 @@ class TinyLfu:
         self._counts[key] = min(15, self._counts[key] + 1)
         self._samples += 1
         if self._samples >= 10 * 500:
-            self._counts = Counter({each: count // 2 for each, count in self._counts.items()})
+            self._counts = Counter({counted: count // 2 for counted, count in self._counts.items()})
             self._samples //= 2
 
     def _expire(self, now_ms: int) -> None:

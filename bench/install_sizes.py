@@ -26,7 +26,7 @@ def main() -> None:
         wheel = _wheel(Path(folder))
         for extras in sys.argv[1:] or EXTRAS:
             _print_row(wheel, extras, Path(folder) / (extras or "alone"))
-    load = " ".join(f"{each:.1f}" for each in os.getloadavg())
+    load = " ".join(f"{average:.1f}" for average in os.getloadavg())
     print(
         f"\nPython {sys.version.split()[0]}, {os.cpu_count()} cores, load averages at the end"
         f" {load}"

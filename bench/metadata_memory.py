@@ -59,11 +59,11 @@ def measure_here(directory: Path, segments: int) -> dict[str, float]:
         raise ValueError(f"segments are missing count={sum(map(len, caches))}")
     rng = random.Random(1)
     end = segments // USER_PARTITIONS * OFFSETS_PER_SEGMENT
-    wanted = [(rng.choice(caches), rng.randrange(end)) for _ in range(LOOKUPS)]
+    places = [(rng.choice(caches), rng.randrange(end)) for _ in range(LOOKUPS)]
     started = time.process_time()
-    found = [cache.find(EPOCH, offset) for cache, offset in wanted]
+    segments_found = [cache.find(EPOCH, offset) for cache, offset in places]
     seconds = time.process_time() - started
-    if None in found:
+    if None in segments_found:
         raise ValueError("an offset is not found")
     return {
         "segments": segments,

@@ -101,12 +101,12 @@ def write_topic(directory: Path, events: int, live: int) -> int:
 
 def cpu_seconds() -> dict[psutil.Process, float]:
     """The CPU-seconds of each running process, user and system."""
-    found = {}
+    seconds_of = {}
     for process in running_processes():
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
-            found[process] = times.user + times.system
-    return found
+            seconds_of[process] = times.user + times.system
+    return seconds_of
 
 
 def timed(work: Callable[[], Any]) -> tuple[dict[str, float], Any]:
@@ -129,8 +129,8 @@ def measure(spark: Any, events: int, rounds: int) -> dict[str, Any]:
         size = write_topic(first, events, LIVE_SEGMENTS)
         grow(first, all_of_it, events)
         log, grown = (
-            DumpMetadataLog((ObjectStoreSettings(url=each.as_uri()),))
-            for each in (first, all_of_it)
+            DumpMetadataLog((ObjectStoreSettings(url=topic_folder.as_uri()),))
+            for topic_folder in (first, all_of_it)
         )
         target = Path(folder, "projection")
         settings = ObjectStoreSettings(url=target.as_uri())

@@ -27,12 +27,14 @@ Points = Sequence[tuple[float, float]]
 
 def small_multiples(x_title: str, panels: Mapping[str, Points]) -> str:
     """An SVG document with a panel for each series; its points are above 0 and rise in x."""
-    return _document({title: _panel(title, x_title, each) for title, each in panels.items()})
+    return _document({title: _panel(title, x_title, points) for title, points in panels.items()})
 
 
 def over_time(x_title: str, panels: Mapping[str, Points]) -> str:
     """An SVG document with a panel for each series; its points rise in x, and none is below 0."""
-    return _document({title: _time_panel(title, x_title, each) for title, each in panels.items()})
+    return _document(
+        {title: _time_panel(title, x_title, points) for title, points in panels.items()}
+    )
 
 
 def _document(panels: Mapping[str, Iterator[str]]) -> str:

@@ -24,15 +24,15 @@ class Ratio(NamedTuple):
 
 def ratios_of(document: Mapping[str, Any]) -> list[Ratio]:
     """All ratios of a result, in the order of its cases."""
-    found = []
+    ratios = []
     for form, read in _FORMS.items():
         for entry in document.get(form, ()):
-            found += read(entry)
+            ratios += read(entry)
     if "store" in document:
-        found += [
+        ratios += [
             _plain(case, "share", figures["share"]) for case, figures in document["store"].items()
         ]
-    return found
+    return ratios
 
 
 def matching(ratios: list[Ratio], case: str, metric: str) -> list[Ratio]:

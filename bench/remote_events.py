@@ -112,12 +112,12 @@ def measure_history(events: int, folder: str | None, cases: Iterable[str]) -> li
         try:
             points = []
             for case in cases:
-                found = measure(server.bootstrap_server, *CASES[case])
-                if found["lines"] != (events if case == ALL else 0):
-                    raise RuntimeError(f"events are missing case={case} lines={found['lines']}")
-                rate = round(events / found["wall_s"])
+                measured = measure(server.bootstrap_server, *CASES[case])
+                if measured["lines"] != (events if case == ALL else 0):
+                    raise RuntimeError(f"events are missing case={case} lines={measured['lines']}")
+                rate = round(events / measured["wall_s"])
                 point = {"case": case, "events": events, "topic_mb": round(size / 1e6)}
-                points.append({**point, "events_per_s": rate, **found})
+                points.append({**point, "events_per_s": rate, **measured})
                 print(json.dumps(points[-1]), flush=True)
             return points
         finally:

@@ -184,7 +184,7 @@ def main() -> None:
 
 def show(count: int, runs: dict[str, list[dict[str, float]]]) -> None:
     def middle(side: str, name: str) -> float:
-        return statistics.median(each[name] for each in runs[side])
+        return statistics.median(measured[name] for measured in runs[side])
 
     for side in runs:
         print(

@@ -81,7 +81,7 @@ Rows = list[dict[str, Any]]
 def row(part: str, case: str, runs: Sequence[Figures]) -> dict[str, Any]:
     """A row of the result: each figure with the values of all rounds."""
     figures = {name: [round(run[name], 3) for run in runs] for name in runs[0]}
-    shown = " ".join(f"{name}={statistics.median(each):g}" for name, each in figures.items())
+    shown = " ".join(f"{name}={statistics.median(values):g}" for name, values in figures.items())
     print(f"{part:<10} {case:<36} {shown}", file=sys.stderr, flush=True)
     return {"part": part, "case": case, "figures": figures}
 
@@ -197,7 +197,7 @@ def measure_producers(kafka: KafkaServer, replica: ReplicaServer, size: Size) ->
             beyond_s = figures["broker_cpu_s"] - base["broker_cpu_s"]
             figures["broker_cpu_s_per_gb_read"] = beyond_s / (read / 1e9) if read else 0.0
             runs[name].append(figures)
-    return [row("producers", name, each) for name, each in runs.items()]
+    return [row("producers", name, figures) for name, figures in runs.items()]
 
 
 def measure_cold(kafka: KafkaServer, replica: ReplicaServer, size: Size) -> Rows:
@@ -220,7 +220,7 @@ def measure_cold(kafka: KafkaServer, replica: ReplicaServer, size: Size) -> Rows
                 figures = {"mb_per_s": read["mb_per_s"], "cpu_s_per_gb": usage.cpu_s() / gigabytes}
                 if number:
                     runs[server.name].append(figures)
-        rows += [row("cold", f"{name} x{consumers}", each) for name, each in runs.items()]
+        rows += [row("cold", f"{name} x{consumers}", figures) for name, figures in runs.items()]
     return rows
 
 

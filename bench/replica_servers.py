@@ -187,7 +187,7 @@ def _announce(upstream: str, segments: Sequence[RemoteLogSegmentMetadata]) -> No
     name = REMOTE_LOG_METADATA_TOPIC
     count = len(admin.list_topics(name, timeout=30).topics[name].partitions)
     producer = Producer({"bootstrap.servers": upstream, "linger.ms": 5, "acks": "all"})
-    in_order = sorted(segments, key=lambda each: each.start_offset)
+    in_order = sorted(segments, key=lambda segment: segment.start_offset)
     for segment in in_order:
         number = metadata_partition(segment.topic_id_partition, count)
         for event in _events(segment):

@@ -180,7 +180,9 @@ def _fill_history(cluster: Cluster, *, size: int) -> None:
     records = size // RECORD_SIZE // load.BATCH_RECORDS * load.BATCH_RECORDS
     load.produce(cluster.bootstrap_server, HISTORY, records=records, record_size=RECORD_SIZE)
     wait_until(
-        lambda: all(cluster.local_bytes(each, HISTORY) <= LOCAL_BYTES for each in NODE_IDS[:2]),
+        lambda: all(
+            cluster.local_bytes(node_id, HISTORY) <= LOCAL_BYTES for node_id in NODE_IDS[:2]
+        ),
         "the history to be in the bucket alone",
         TIMEOUT_S,
     )

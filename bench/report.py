@@ -577,12 +577,12 @@ def read_results() -> list[dict[str, Any]]:
 def pages() -> dict[Path, str]:
     """Every file that is made from the results, with its path and text."""
     documents = read_results()
-    found = {PAGE: render(documents), README: render_readme(README.read_text(), documents)}
+    made = {PAGE: render(documents), README: render_readme(README.read_text(), documents)}
     others = report_pages.pages(documents)
     for document in documents:
         if document["question"] == "growth":
             others |= report_growth.pages(document)
-    return found | {REPOSITORY / path: text for path, text in others.items()}
+    return made | {REPOSITORY / path: text for path, text in others.items()}
 
 
 def main() -> int:

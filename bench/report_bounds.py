@@ -50,7 +50,7 @@ def decoding_bounds(documents: Documents) -> str:
     """
     rows = []
     for result in documents.get("record_decode", _EMPTY)["decoding"]:
-        rates = {side: each["records_per_s"] for side, each in result["sides"].items()}
+        rates = {side: measured["records_per_s"] for side, measured in result["sides"].items()}
         if not {"floor", "columns", *COMPILED_CLIENTS} <= rates.keys():
             continue
         ratios = [

@@ -55,15 +55,15 @@ X_TITLES = {"history": "metadata events"}
 
 def pages(document: Mapping[str, Any]) -> dict[Path, str]:
     """The page and its plots, by their paths in the repository."""
-    found = {PAGE: "\n".join(_page(document))}
+    made = {PAGE: "\n".join(_page(document))}
     for axis, points in document["growth"].items():
         panels = {
             name: [(point["x"], point[name]) for point in points if point[name] > 0]
             for name in _metrics(points)
         }
         panels = {name: series for name, series in panels.items() if len(series) > 1}
-        found[_plot_path(axis)] = small_multiples(X_TITLES.get(axis, axis), panels)
-    return found
+        made[_plot_path(axis)] = small_multiples(X_TITLES.get(axis, axis), panels)
+    return made
 
 
 def _plot_path(axis: str) -> Path:

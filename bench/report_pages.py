@@ -50,13 +50,13 @@ def pages(documents: Sequence[Mapping[str, Any]]) -> dict[Path, str]:
 
 def figures(documents: Documents) -> dict[str, str]:
     """Every figure that a text may name, in its printed form."""
-    found = {}
+    texts = {}
     for name, (digits, compute) in FIGURES.items():
         try:
-            found[name] = f"{compute(documents):,.{digits}f}"
+            texts[name] = f"{compute(documents):,.{digits}f}"
         except (KeyError, IndexError, StopIteration):  # a result, a case or a metric is missing
-            found[name] = "(not measured)"
-    return found
+            texts[name] = "(not measured)"
+    return texts
 
 
 def _median(question: str, case: str, metric: str, side: str = "isotherm") -> Compute:

@@ -15,13 +15,13 @@ def _quota(document: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "| quota | limit MB/s | measured MB/s | of the limit | seconds |"
     yield "|---|---:|---:|---:|---:|"
-    for each in document["quotas"]:
+    for quota in document["quotas"]:
         yield row(
-            each["quota"],
-            f"{each['limit_bytes_per_s'] / 1e6:.2f}",
-            f"{each['bytes_per_s'] / 1e6:.2f}",
-            f"{each['of_limit']:.3f}",
-            f"{each['seconds']:g}",
+            quota["quota"],
+            f"{quota['limit_bytes_per_s'] / 1e6:.2f}",
+            f"{quota['bytes_per_s'] / 1e6:.2f}",
+            f"{quota['of_limit']:.3f}",
+            f"{quota['seconds']:g}",
         )
 
 
@@ -89,20 +89,20 @@ def _store_faults(document: Mapping[str, Any]) -> Iterator[str]:
         " | CPU | memory MB | open files | threads |"
     )
     yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
-    for each in document["local_traffic"]:
+    for case in document["local_traffic"]:
         yield row(
-            each["case"],
+            case["case"],
             *(
-                f"{each[f'{side}_{p}_ms']:.2f}"
+                f"{case[f'{side}_{p}_ms']:.2f}"
                 for side in ("sound", "sick")
                 for p in ("p50", "p99")
             ),
-            f"{each['p99_of_sound']:.2f}",
-            f"{each['smallest']:.2f} to {each['largest']:.2f}",
-            f"{each['cpu_of_sound']:.2f}",
-            f"{each['resident_mb']:.0f}",
-            f"{each['open_files']:.0f}",
-            f"{each['threads']:.0f}",
+            f"{case['p99_of_sound']:.2f}",
+            f"{case['smallest']:.2f} to {case['largest']:.2f}",
+            f"{case['cpu_of_sound']:.2f}",
+            f"{case['resident_mb']:.0f}",
+            f"{case['open_files']:.0f}",
+            f"{case['threads']:.0f}",
         )
 
 

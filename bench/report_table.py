@@ -30,7 +30,9 @@ def section(document: Mapping[str, Any], queries: Queries) -> Iterator[str]:
         for name, side in result.get("sides", {}).items():
             yield row(result["case"], name, *_cells(name, side, result["ratios"]))
     yield ""
-    yield from queries({**document, "results": [each for each in results if "queries" in each]})
+    yield from queries(
+        {**document, "results": [result for result in results if "queries" in result]}
+    )
 
 
 def _cells(

@@ -27,7 +27,7 @@ def secured_isotherm(directory: Path, settings: Mapping[str, str] | None = None)
 
 
 def secured_kafka(directory: Path, settings: Mapping[str, str] | None = None) -> KafkaServer:
-    protocols = ",".join(f"{each}:{each}" for each in (PLAINTEXT, *LOGINS))
+    protocols = ",".join(f"{protocol}:{protocol}" for protocol in (PLAINTEXT, *LOGINS))
     security = {
         **_security(directory),
         "listener.security.protocol.map": f"CONTROLLER:PLAINTEXT,{protocols}",

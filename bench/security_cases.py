@@ -101,8 +101,8 @@ def sent_before_login(addresses: Addresses) -> None:
 def announced_after_login(addresses: Addresses) -> None:
     """Three clients that announce 100 MB each and send four bytes."""
     opened = [_open(addresses[PLAINTEXT]) for _ in range(3)]
-    for each in opened:
-        each.sendall(SIZE.pack(100 << 20) + bytes(4))
+    for connection in opened:
+        connection.sendall(SIZE.pack(100 << 20) + bytes(4))
     time.sleep(HOLD_S)
 
 
@@ -284,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in NEW_SERVERS:
             rounds = [_measure_once_started(name, attack) for _ in range(options.rounds)]
             has_failed |= None in rounds
-            cells[name] = _worst([each for each in rounds if each is not None])
+            cells[name] = _worst([outcome for outcome in rounds if outcome is not None])
         (wait, growth), (kafka_wait, kafka_growth) = cells["isotherm"], cells["kafka"]
         text = " ".join((attack.__doc__ or "").split()).rstrip(".")
         print(f"| {text} | {wait} | {kafka_wait} | {growth} | {kafka_growth} |", flush=True)

@@ -182,7 +182,7 @@ def _member(bootstrap_server: str, topic: str, group: str) -> None:
     records, began_s, ended_s = 0, 0.0, time.time()
     last_s = time.monotonic() + 30
     while time.monotonic() < last_s:
-        messages = [each for each in consumer.poll(0.5) if each.error() is None]
+        messages = [message for message in consumer.poll(0.5) if message.error() is None]
         if messages:
             ended_s = time.time()
             began_s = began_s or ended_s

@@ -81,7 +81,7 @@ def fill(broker: EmbeddedBroker, segments: int, segment_bytes: int) -> None:
 def run(name: str, places: Mapping[str, str], python: str = sys.executable) -> tuple[float, float]:
     """The seconds and CPU-seconds of one run."""
     job = name.replace(",", " ").split()[0]
-    command = ["pipeline", job, *(each.format(**places) for each in JOBS[name])]
+    command = ["pipeline", job, *(argument.format(**places) for argument in JOBS[name])]
     started = time.perf_counter()
     process = subprocess.Popen(
         [python, "-m", "isotherm.cli.main", *command], stdout=subprocess.DEVNULL
@@ -90,9 +90,9 @@ def run(name: str, places: Mapping[str, str], python: str = sys.executable) -> t
     while process.poll() is None:
         try:
             root = psutil.Process(process.pid)
-            for each in (root, *root.children(recursive=True)):
-                times = each.cpu_times()
-                cpu[each] = times.user + times.system
+            for of_job in (root, *root.children(recursive=True)):
+                times = of_job.cpu_times()
+                cpu[of_job] = times.user + times.system
         except psutil.Error:
             pass  # a process has ended meanwhile
         time.sleep(_SAMPLE_S)

@@ -113,7 +113,7 @@ def main() -> None:
     document["results"] = [result]
     keep(document, is_whole=options.seconds >= SECONDS and not result["failure"])
     path = LATEST_DIRECTORY / "soak.svg"
-    path.write_text(plot([Sample(*each) for each in result["samples"]]))
+    path.write_text(plot([Sample(*row) for row in result["samples"]]))
     print(f"written: {path.relative_to(REPOSITORY)}", file=sys.stderr)
     if result["failure"]:
         sys.exit(f"a client gave up: {result['failure']}")
@@ -166,7 +166,7 @@ def measure(server: Server, seconds: float, history_gb: float, share: float) -> 
         "cold_read_mb": round(read_bytes.value / 1e6),
         "tail_read_mb": round(tail.read_bytes.value / 1e6),
         "tail_resets": tail.resets.value,
-        "publish_p99_ms": [round(each["publish_p99_ms"], 1) for each in rounds.ended],
+        "publish_p99_ms": [round(metrics["publish_p99_ms"], 1) for metrics in rounds.ended],
         "failed_rounds": rounds.failed,
         "quarters": quarters(samples),
         "samples": [[round(value, 1) for value in sample] for sample in samples],
@@ -177,14 +177,14 @@ def quarters(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
     """The medians of each panel in the second and in the last quarter, and how many times the first
     the second is."""
     size = max(1, len(samples) // 4)
-    found = {}
+    medians = {}
     for name in PANELS.values():
         second, last = (
-            statistics.median(getattr(each, name) for each in part)
+            statistics.median(getattr(sample, name) for sample in part)
             for part in (samples[size : 2 * size] or samples, samples[-size:])
         )
-        found[name] = {"second": second, "last": last, "times": round(last / second, 3)}
-    return found
+        medians[name] = {"second": second, "last": last, "times": round(last / second, 3)}
+    return medians
 
 
 def plot(samples: Sequence[Sample]) -> str:

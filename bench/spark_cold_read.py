@@ -208,11 +208,11 @@ def measure(spark: SparkSession, folder: Path, point: Point, rounds: int) -> dic
     parquet = str(folder / "parquet")
     source(spark, folder).write.option("compression", "none").parquet(parquet)
     three = {"columns": "partition,offset,timestamp"}
-    asked: list[CountingStorage] = []
+    storages: list[CountingStorage] = []
 
     def tasks() -> int:
         rows, storage = read_tasks(folder)
-        asked[:] = [storage]
+        storages[:] = [storage]
         return rows
 
     sides: dict[str, Callable[[], int]] = {
@@ -237,8 +237,8 @@ def measure(spark: SparkSession, folder: Path, point: Point, rounds: int) -> dic
         },
         "bytes": size,
         "stored_bytes": stored,
-        "fetched_bytes": asked[0].bytes,
-        "gets": asked[0].gets,
+        "fetched_bytes": storages[0].bytes,
+        "gets": storages[0].gets,
         "sides": {
             name: dict(_figures(name, values, records, size)) for name, values in seconds.items()
         },

@@ -110,14 +110,14 @@ class CountingClient(ObjectClient):
     """The bytes of a log that one stored byte represents."""
 
     def get(self, key: str, size_max: int) -> bytes:
-        found = super().get(key, size_max)
-        self._count(len(found))
-        return found
+        content = super().get(key, size_max)
+        self._count(len(content))
+        return content
 
     def get_range(self, key: str, start: int, end: int) -> Any:
-        found = super().get_range(key, start, end)
-        self._count(len(found.data))
-        return found
+        answer = super().get_range(key, start, end)
+        self._count(len(answer.data))
+        return answer
 
     def list_objects(self, directory: str) -> Iterator[Any]:
         count = 0
@@ -189,7 +189,7 @@ def _planned(
         with uncollected():
             log = TieredLog(options, None, make_source(), brokers)  # type: ignore[arg-type]
             planned = BatchQuery(options, log).plan()
-            sent = [len(cloudpickle.dumps(TaskPartition(each, "aiven"))) for each in planned]
+            sent = [len(cloudpickle.dumps(TaskPartition(read, "aiven"))) for read in planned]
         cpu.append(time.process_time() - cpu_start)
         wall.append(time.perf_counter() - start)
         size, tasks = sum(sent), len(sent)

@@ -170,8 +170,8 @@ def fill_year(folder: Path, kind: str, *, day_size: int) -> Year:
             segments.append(maker.tier(owner, batches))
             stored += client.object_size(layout.log_key(segments[-1]))
     days = _LAST_DAY - _FIRST_DAY
-    wanted = stored / _DAYS * days
-    return Year(settings, store, segments, 2 * per_day * days, wanted, per_day)
+    size = stored / _DAYS * days
+    return Year(settings, store, segments, 2 * per_day * days, size, per_day)
 
 
 def _batch_at(start: int, per_day: int, rng: random.Random) -> bytearray:

@@ -114,8 +114,8 @@ def measure(server: str, point: Point, rounds: int) -> dict[str, Any]:
 
 
 def _figures(taken: list[tuple[float, float]], records: int, size: int) -> dict[str, float]:
-    clock = statistics.median(each for each, _ in taken)
-    cpu = statistics.median(each for _, each in taken)
+    clock = statistics.median(wall_s for wall_s, _ in taken)
+    cpu = statistics.median(cpu_s for _, cpu_s in taken)
     return {
         "seconds": round(clock, 4),
         "spread": round((max(t for t, _ in taken) - min(t for t, _ in taken)) / clock, 4),

@@ -158,11 +158,11 @@ def _first_seconds(server: Server) -> dict[str, float]:
     waits_ms = []
     with socket.create_connection((host, int(port)), timeout=START_TIMEOUT_S) as connection:
         end = time.perf_counter() + FIRST_SECONDS
-        while (asked := time.perf_counter()) < end:
+        while (sent_s := time.perf_counter()) < end:
             connection.sendall(METADATA_REQUEST)
             (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
             connection.recv(size, socket.MSG_WAITALL)
-            waits_ms.append((time.perf_counter() - asked) * 1000)
+            waits_ms.append((time.perf_counter() - sent_s) * 1000)
             time.sleep(0.001)
     first.join()
     waits_ms.sort()

@@ -88,7 +88,7 @@ SCHEMA = {
 }
 _SPARK_TYPES = {"string": "string", "long": "bigint", "double": "double", "boolean": "boolean"}
 SPARK_SCHEMA = ", ".join(
-    f"{each['name']} {_SPARK_TYPES[each['type']]}" for each in SCHEMA["fields"]
+    f"{field['name']} {_SPARK_TYPES[field['type']]}" for field in SCHEMA["fields"]
 )
 QUESTION = Question(
     "table",

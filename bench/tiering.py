@@ -108,14 +108,14 @@ def _measure(server: Server, *, records_per_s: float, seconds: float) -> Metrics
     create(server, topic=tiered, config=TIERED_CONFIG)
     busy = send(tiered)
     wait_until(lambda: fully_tiered(server.log_dir, tiered, 1), f"the tiering of topic={tiered}")
-    found = list(copies(server, tiered))
+    copied = list(copies(server, tiered))
     delete(server, topic=tiered)
-    copying_s = sum(each.finished_ms - each.started_ms for each in found) / 1000
-    behind_s = [(each.finished_ms - each.rolled_ms) / 1000 for each in found]
+    copying_s = sum(copy.finished_ms - copy.started_ms for copy in copied) / 1000
+    behind_s = [(copy.finished_ms - copy.rolled_ms) / 1000 for copy in copied]
     return busy | {
         "quiet_publish_p99_ms": quiet["publish_p99_ms"],
         "publish_p99_times_quiet": busy["publish_p99_ms"] / quiet["publish_p99_ms"],
-        "copied_mb_per_s": sum(each.size for each in found) / 1e6 / copying_s,
+        "copied_mb_per_s": sum(copy.size for copy in copied) / 1e6 / copying_s,
         "roll_to_finished_p50_s": statistics.median(behind_s),
         "roll_to_finished_max_s": max(behind_s),
     }

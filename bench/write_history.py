@@ -119,7 +119,7 @@ def main() -> None:
 
 def show(size: int, codec: str, count: int, runs: dict[bool, list[dict[str, float]]]) -> None:
     def middle(loads: bool, name: str) -> float:
-        return statistics.median(each[name] for each in runs[loads])
+        return statistics.median(measured[name] for measured in runs[loads])
 
     load, sink = middle(True, "rows_per_cpu_s"), middle(False, "rows_per_cpu_s")
     print(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,37 @@ def test_text_does_not_name_unfinished_work() -> None:
     marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
     found = [_ids(path) for path in SOURCES if marks.search(path.read_text(encoding="utf-8"))]
     assert not found
+
+
+NAMES_THAT_SAY_NOTHING = {"found", "known", "wanted", "asked", "told", "each"}
+"""They say how a value came, not what it is."""
+# A key of the JSON that `isotherm doctor` prints.
+NAMED_FOR_USERS = {("src/isotherm/cli/doctor.py", "found")}
+
+
+def test_variables_are_named_after_what_they_are() -> None:
+    vague = [
+        f"{path}:{line} {name}"
+        for path in map(_ids, [*SOURCES, *(ROOT / "bench").glob("*.py")])
+        for line, name in _variables((ROOT / path).read_text(encoding="utf-8"))
+        if name in NAMES_THAT_SAY_NOTHING and (path, name) not in NAMED_FOR_USERS
+    ]
+    assert not vague
+
+
+def test_vague_variables_are_noticed() -> None:
+    text = "def f(found):\n    for each in found: wanted = each\n    return lambda known: told"
+    named = {name for _, name in _variables(text)}
+    assert named & NAMES_THAT_SAY_NOTHING == {"found", "each", "wanted", "known"}
+
+
+def _variables(text: str) -> Iterator[tuple[int, str]]:
+    """Line and name of each variable and parameter that is set."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
 
 
 def test_every_module_is_imported_somewhere() -> None:
