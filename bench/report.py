@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import report_growth, report_pages, report_table, targets
+from bench import report_growth, report_pages, report_soak, report_table, targets
 from bench.harness import REPOSITORY, RESULTS_DIRECTORY
 from bench.report_remote_tier import REMOTE_TIER
 from bench.report_rows import provenance
@@ -566,6 +566,7 @@ OWN_FORMS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "decoding": _decoding,
     "reading": lambda document: _sides(document, "reading", "rows"),
     "compaction": _compaction,
+    "soak": report_soak.section,
 }
 
 
@@ -582,6 +583,8 @@ def pages() -> dict[Path, str]:
     for document in documents:
         if document["question"] == "growth":
             others |= report_growth.pages(document)
+        if document["question"] == "soak":
+            others[report_soak.PLOT] = report_soak.plot(document["soak"])
     return made | {REPOSITORY / path: text for path, text in others.items()}
 
 

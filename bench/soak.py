@@ -43,7 +43,7 @@ from bench.harness import LATEST_DIRECTORY, REPOSITORY, Question, describe, keep
 from bench.latency import RECORD_SIZE, kafkas_capacity_mb_per_s
 from bench.load import Metrics
 from bench.logins import connect
-from bench.plot import over_time
+from bench.report_soak import PANELS, plot
 from bench.servers import IsothermServer, Server
 from bench.topics import create, create_filled
 from oracle.tiered_topic import fully_tiered
@@ -73,7 +73,8 @@ QUESTION = Question(
 
 
 class Sample(NamedTuple):
-    """`anonymous_mb` is the part of the resident memory that no file backs."""
+    """The columns of bench/report_soak.py. `anonymous_mb` is the part of the resident memory that
+    no file backs."""
 
     seconds: float
     resident_mb: float
@@ -81,14 +82,6 @@ class Sample(NamedTuple):
     descriptors: int
     threads: int
     cpu_s: float
-
-
-PANELS = {
-    "resident memory, MB": "resident_mb",
-    "without files, MB": "anonymous_mb",
-    "descriptors": "descriptors",
-    "threads": "threads",
-}
 
 
 def main() -> None:
@@ -110,10 +103,10 @@ def main() -> None:
         stack.callback(server.stop)
         server.start()
         result = measure(server, options.seconds, options.history_gb, options.share)
-    document["results"] = [result]
+    document["soak"] = result
     keep(document, is_whole=options.seconds >= SECONDS and not result["failure"])
     path = LATEST_DIRECTORY / "soak.svg"
-    path.write_text(plot([Sample(*row) for row in result["samples"]]))
+    path.write_text(plot(result))
     print(f"written: {path.relative_to(REPOSITORY)}", file=sys.stderr)
     if result["failure"]:
         sys.exit(f"a client gave up: {result['failure']}")
@@ -178,24 +171,13 @@ def quarters(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
     the second is."""
     size = max(1, len(samples) // 4)
     medians = {}
-    for name in PANELS.values():
+    for name in PANELS:
         second, last = (
             statistics.median(getattr(sample, name) for sample in part)
             for part in (samples[size : 2 * size] or samples, samples[-size:])
         )
         medians[name] = {"second": second, "last": last, "times": round(last / second, 3)}
     return medians
-
-
-def plot(samples: Sequence[Sample]) -> str:
-    """An SVG document with a panel for each of PANELS."""
-    return over_time(
-        "minutes",
-        {
-            title: [(sample.seconds / 60, float(getattr(sample, name))) for sample in samples]
-            for title, name in PANELS.items()
-        },
-    )
 
 
 class _Rounds:
