@@ -52,9 +52,10 @@ def section(document: Mapping[str, Any]) -> Iterator[str]:
     processors = (last[-1] - first[-1]) / (last[0] - first[0])
     yield (
         f"Read from the tail: {result['tail_read_mb'] / 1000:,.0f} GB; from the history:"
-        f" {result['cold_read_mb'] / 1000:,.0f} GB. The broker took"
-        f" {processors:.2f} processors. Minutes of the producer: {len(p99s)}, with a p99 of {p99s[0]:,.0f} to {p99s[-1]:,.0f} ms, median"
-        f" {p99s[len(p99s) // 2]:,.0f}; failed: {result['failed_rounds']}. The reader of the tail"
+        f" {result['cold_read_mb'] / 1000:,.0f} GB. The broker took {processors:.2f} processors."
+        f" Minutes of the producer: {len(p99s)}, with a p99 of {p99s[0]:,.0f} to {p99s[-1]:,.0f}"
+        f" ms, median {p99s[len(p99s) // 2]:,.0f}; failed: {result['failed_rounds']}. The reader of"
+        " the tail"
         f" fell behind retention {result['tail_resets']} times."
     )
 
