@@ -10,11 +10,14 @@ from bench.plot import over_time
 from bench.report_rows import row
 
 PLOT = Path("docs/benchmarks/soak.svg")
-COLUMNS = ("seconds", "resident_mb", "anonymous_mb", "descriptors", "threads", "cpu_s")
+COLUMNS = (
+    "seconds", "resident_mb", "anonymous_mb", "read_ahead_mb", "descriptors", "threads", "cpu_s",
+)  # fmt: skip
 """The figures of a sample, in their order."""
 PANELS = {
     "resident_mb": "resident memory, MB",
     "anonymous_mb": "without files, MB",
+    "read_ahead_mb": "of that read ahead of the tier, MB",
     "descriptors": "descriptors",
     "threads": "threads",
 }

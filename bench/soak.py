@@ -22,12 +22,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import multiprocessing
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -46,6 +48,7 @@ from bench.logins import connect
 from bench.report_soak import PANELS, plot
 from bench.servers import IsothermServer, Server
 from bench.topics import create, create_filled
+from isotherm.testing.local_servers import free_ports
 from oracle.tiered_topic import fully_tiered
 from oracle.topics import wait_until
 
@@ -67,6 +70,7 @@ PRESENT_CONFIG = {
 }
 # Clients that say nothing stay connected: Kafka's default ends them after ten minutes.
 SETTINGS = {"connections.max.idle.ms": "-1"}
+READ_AHEAD = re.compile(r"^isotherm_remote_read_ahead_memory_bytes (\S+)$", re.MULTILINE)
 QUESTION = Question(
     "soak", "Does a broker's memory stay the same under all kinds of work?", lambda _: ()
 )
@@ -79,6 +83,7 @@ class Sample(NamedTuple):
     seconds: float
     resident_mb: float
     anonymous_mb: float
+    read_ahead_mb: float
     descriptors: int
     threads: int
     cpu_s: float
@@ -99,10 +104,12 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="isotherm-soak-") as directory,
         contextlib.ExitStack() as stack,
     ):
-        server = IsothermServer(Path(directory), SETTINGS)
+        (port,) = free_ports(1)
+        metrics_url = f"http://127.0.0.1:{port}/metrics"
+        server = IsothermServer(Path(directory), {**SETTINGS, "prometheus.listener": str(port)})
         stack.callback(server.stop)
         server.start()
-        result = measure(server, options.seconds, options.history_gb, options.share)
+        result = measure(server, metrics_url, options)
     document["soak"] = result
     keep(document, is_whole=options.seconds >= SECONDS and not result["failure"])
     path = LATEST_DIRECTORY / "soak.svg"
@@ -112,8 +119,9 @@ def main() -> None:
         sys.exit(f"a client gave up: {result['failure']}")
 
 
-def measure(server: Server, seconds: float, history_gb: float, share: float) -> dict[str, Any]:
+def measure(server: Server, metrics_url: str, options: argparse.Namespace) -> dict[str, Any]:
     """Let all clients work for so long. `failure` says why one of them gave up, or is empty."""
+    seconds, history_gb = options.seconds, options.history_gb
     records = int(history_gb * 1e9 / RECORD_SIZE / load.BATCH_RECORDS) * load.BATCH_RECORDS
     create_filled(
         server,
@@ -129,7 +137,7 @@ def measure(server: Server, seconds: float, history_gb: float, share: float) -> 
         lambda: fully_tiered(server.log_dir, history_readers.HISTORY, 1),
         "the tiering of the history",
     )
-    records_per_s = share * kafkas_capacity_mb_per_s() * 1e6 / RECORD_SIZE
+    records_per_s = options.share * kafkas_capacity_mb_per_s() * 1e6 / RECORD_SIZE
     address = server.bootstrap_server
     samples: list[Sample] = []
     failure = ""
@@ -140,7 +148,7 @@ def measure(server: Server, seconds: float, history_gb: float, share: float) -> 
             _connected(address, seconds),
             _producing(address, records_per_s, seconds) as rounds,
         ):
-            for sample in _samples(server, seconds):
+            for sample in _samples(server, metrics_url, seconds):
                 samples.append(sample)
     except (AssertionError, RuntimeError) as error:
         failure = str(error)
@@ -272,7 +280,7 @@ def _connected(address: str, seconds: float) -> Iterator[None]:
         client.wait()
 
 
-def _samples(server: Server, seconds: float) -> Iterator[Sample]:
+def _samples(server: Server, metrics_url: str, seconds: float) -> Iterator[Sample]:
     process, began_s = psutil.Process(server.pid), time.monotonic()
     for number in range(1, int(seconds / SAMPLE_INTERVAL_S) + 1):
         time.sleep(max(0.0, began_s + number * SAMPLE_INTERVAL_S - time.monotonic()))
@@ -282,17 +290,27 @@ def _samples(server: Server, seconds: float) -> Iterator[Sample]:
                 time.monotonic() - began_s,
                 memory.rss / 1e6,
                 (memory.rss - memory.shared) / 1e6,
+                _read_ahead_bytes(metrics_url) / 1e6,
                 process.num_fds(),
                 process.num_threads(),
                 times.user + times.system,
             )
         print(
             f"{sample.seconds:7.0f} s {sample.resident_mb:8.1f} MB"
-            f" ({sample.anonymous_mb:.1f} without files) {sample.descriptors:6d} descriptors"
+            f" ({sample.anonymous_mb:.1f} without files, {sample.read_ahead_mb:.1f} read ahead)"
+            f" {sample.descriptors:6d} descriptors"
             f" {sample.threads:4d} threads {sample.cpu_s:9.1f} CPU-s",
             file=sys.stderr,
         )
         yield sample
+
+
+def _read_ahead_bytes(metrics_url: str) -> float:
+    with urllib.request.urlopen(metrics_url, timeout=TIMEOUT_S) as response:
+        match = READ_AHEAD.search(response.read().decode())
+    if match is None:
+        raise RuntimeError("the broker has no such metric")
+    return float(match[1])
 
 
 if __name__ == "__main__":

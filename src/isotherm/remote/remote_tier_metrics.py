@@ -12,6 +12,8 @@ Names follow the usual rules of the JMX exporter: lower case, `_total` for `PerS
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from isotherm.clock import Clock
 from isotherm.metrics.registry import Metrics
 from isotherm.remote.bounded_pool import BoundedPool
@@ -29,6 +31,7 @@ LOCAL_RETENTION_SIZE = _MANAGER + "localretentionsizein_percent"
 FETCHES_EXPIRED = "kafka_server_delayedremotefetchmetrics_expires"
 LOOKUPS_EXPIRED = "kafka_server_delayedremotelistoffsetsmetrics_expires"
 READER_QUEUE = _THREAD_POOL + "remotelogreadertaskqueuesize"
+READ_AHEAD_MEMORY = "isotherm_remote_read_ahead_memory_bytes"
 READERS_IDLE = _THREAD_POOL + "remotelogreaderavgidle_percent"
 
 
@@ -113,8 +116,10 @@ def publish_copiers(metrics: Metrics, copiers: PeriodicTasks) -> None:
     )
 
 
-def publish_readers(metrics: Metrics, readers: BoundedPool) -> None:
-    """Gauges of idle readers and waiting reads, computed at each scrape."""
+def publish_readers(
+    metrics: Metrics, readers: BoundedPool, read_ahead_bytes: Callable[[], int]
+) -> None:
+    """Gauges of idle readers, waiting reads and their memory, computed at each scrape."""
     metrics.computed_gauge(
         READER_QUEUE,
         "Kafka's RemoteLogReaderTaskQueueSize: remote reads that wait for a thread.",
@@ -124,6 +129,11 @@ def publish_readers(metrics: Metrics, readers: BoundedPool) -> None:
         READERS_IDLE,
         "Kafka's RemoteLogReaderAvgIdlePercent: share of readers without work.",
         lambda: readers.idle_share,
+    )
+    metrics.computed_gauge(
+        READ_AHEAD_MEMORY,
+        "Memory of ranges that are read ahead of the remote tier, and of those kept for the next.",
+        read_ahead_bytes,
     )
 
 

@@ -25,6 +25,7 @@ from isotherm.remote.remote_tier_metrics import (
     FETCHES_EXPIRED,
     LOCAL_RETENTION_SIZE,
     LOOKUPS_EXPIRED,
+    READ_AHEAD_MEMORY,
     READ_TIME,
     READER_QUEUE,
     READERS_IDLE,
@@ -197,8 +198,9 @@ def test_idle_shares_are_those_of_the_pools_at_the_moment_of_the_scrape() -> Non
     copiers, readers = PeriodicTasks("copiers", 4, clock), BoundedPool("readers", 2, None)
     names = (COPIERS_IDLE, READER_QUEUE, READERS_IDLE)
     publish_copiers(metrics, copiers)
-    publish_readers(metrics, readers)
+    publish_readers(metrics, readers, lambda: 7)
     assert [metrics.value(name) for name in names] == [1, 0, 1]
+    assert metrics.value(READ_AHEAD_MEMORY) == 7
     go, begun = threading.Event(), threading.Semaphore(0)
 
     def work() -> None:

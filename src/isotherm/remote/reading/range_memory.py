@@ -39,6 +39,12 @@ class RangeMemory:
         self._lent_size = 0
 
     @property
+    def size_in_bytes(self) -> int:
+        """Bytes lent and kept."""
+        with self._lock:
+            return self._lent_size + self._kept_size
+
+    @property
     def lent_size(self) -> int:
         """Bytes lent and not returned yet."""
         with self._lock:

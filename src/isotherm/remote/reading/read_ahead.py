@@ -135,6 +135,12 @@ class ReadAhead:
         with self._lock:
             return self._size
 
+    @property
+    def memory_in_bytes(self) -> int:
+        """The memory of ranges, of views of them that answers still have, and of blocks that are
+        kept for the next range."""
+        return self._memory.size_in_bytes
+
     def range_at(
         self,
         metadata: RemoteLogSegmentMetadata,

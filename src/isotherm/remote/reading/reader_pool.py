@@ -120,7 +120,7 @@ class RemoteReaderPool:
         self._offset_lookup = RemoteOffsetLookup(
             metadata, index_cache, RemoteSegmentReader(read_ahead), damage_log
         )
-        publish_readers(metrics, self._pool)
+        publish_readers(metrics, self._pool, lambda: read_ahead.memory_in_bytes)
 
     def forget_range(self, segment_id: RemoteLogSegmentId) -> None:
         """Drop what is read ahead of a segment."""

@@ -39,9 +39,10 @@ def test_block_serves_ranges_of_nearly_its_size() -> None:
 def test_no_more_is_kept_than_the_bound_leaves() -> None:
     memory = RangeMemory(2 * SIZE)
     views = [memory.lend(SIZE) for _ in range(5)]
-    assert memory.lent_size == 5 * SIZE
+    assert memory.lent_size == memory.size_in_bytes == 5 * SIZE
     views.clear()
     assert (memory.lent_size, memory.kept_size) == (0, 2 * SIZE)
+    assert memory.size_in_bytes == 2 * SIZE
     large = memory.lend(2 * SIZE)
     assert (len(large), memory.kept_size) == (2 * SIZE, 0)
 
