@@ -2,6 +2,8 @@
 
 The levels of this process's loggers are set here. Settings of brokers are checked here, because the
 controller knows neither the keys that this broker can change while it runs nor their legal values.
+So is the form of every resource, which a controller of Apache Kafka leaves to the broker: it takes
+a setting without a value for a deletion, and of two settings of one key the last.
 The rest is forwarded. Key stores and trust stores that are set again are read again, even if their
 paths are the same.
 Source: Kafka ConfigAdminManager.preprocess, reassembleIncrementalResponse; DynamicConfigPublisher.
@@ -10,6 +12,7 @@ Source: Kafka ConfigAdminManager.preprocess, reassembleIncrementalResponse; Dyna
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +21,7 @@ from isotherm.broker.metadata.cluster_metadata import ALL_BROKERS, ClusterMetada
 from isotherm.broker.metadata.configs.config_resources import ResourceType, check_this_broker
 from isotherm.broker.metadata.controller.config_changes import (
     ConfigChange,
+    ConfigOperation,
     broker_list_in_effect,
     changed_texts,
     check_are_dynamic,
@@ -49,18 +53,20 @@ def checked_forwarding(local: Handler, changes_of: ChangesOf, forward: Forward) 
     there_and_renewed = _renewing(forward)
 
     async def handle(context: RequestContext, request: Any) -> Any:
-        here, there, refused = [], [], []
+        here: list[Any] = []
+        there: list[Any] = []
+        refused: list[tuple[Any, RejectedError]] = []
+        counts = Counter(_key(resource) for resource in request.resources)
         for resource in request.resources:
-            if resource.resource_type == ResourceType.BROKER_LOGGER:
-                here.append(resource)
-                continue
             try:
+                _check_form(resource, counts[_key(resource)])
                 if resource.resource_type == ResourceType.BROKER:
                     _check(context, resource, changes_of)
             except RejectedError as error:
                 refused.append((resource, error))
-            else:
-                there.append(resource)
+                continue
+            is_local = resource.resource_type == ResourceType.BROKER_LOGGER
+            (here if is_local else there).append(resource)
         answers = [*refused_resources(context, refused)]
         for resources, handler in ((here, local), (there, there_and_renewed)):
             if resources:
@@ -93,6 +99,28 @@ def _sets_key_material(request: Any) -> bool:
         for resource in request.resources
         for config in resource.configs
     )
+
+
+def _key(resource: Any) -> tuple[int, str]:
+    return resource.resource_type, resource.resource_name
+
+
+def _check_form(resource: Any, count: int) -> None:
+    """Raise InvalidRequestError, with Kafka's message, for a resource that no state allows. `count`
+    says how often the request names it."""
+    if count > 1:
+        raise InvalidRequestError("Each resource must appear at most once.")
+    if len({config.name for config in resource.configs}) != len(resource.configs):
+        raise InvalidRequestError("Error due to duplicate config keys")
+    without_value = [
+        config.name
+        for config in resource.configs
+        # AlterConfigs has no operations.
+        if config.value is None
+        and getattr(config, "config_operation", ConfigOperation.SET) != ConfigOperation.DELETE
+    ]
+    if without_value:
+        raise InvalidRequestError(f"Null value not supported for : {', '.join(without_value)}")
 
 
 def _check(context: RequestContext, resource: Any, changes_of: ChangesOf) -> None:

@@ -146,3 +146,36 @@ def test_stores_that_are_set_again_are_read_again(sides, key, validate_only, ann
         (ResourceType.BROKER, ErrorCode.none),
     ]
     assert [change.broker_config for change in changes] == [metadata.broker_config] * announced
+
+
+TWICE = resource(ResourceType.TOPIC, "u", "retention.ms", "1")
+
+
+@pytest.mark.parametrize(
+    ("malformed", "codes"),
+    [
+        # The controller would delete the setting.
+        (
+            [
+                {
+                    **resource(ResourceType.TOPIC, "u"),
+                    "configs": [{"name": "retention.ms", "config_operation": 0, "value": None}],
+                }
+            ],
+            [ErrorCode.invalid_request],
+        ),
+        # The controller would take the second.
+        ([{**TWICE, "configs": TWICE["configs"] * 2}], [ErrorCode.invalid_request]),
+        ([TWICE, TWICE], [ErrorCode.invalid_request, ErrorCode.invalid_request]),
+    ],
+)
+def test_malformed_resources_do_not_reach_the_controller(sides, malformed, codes):
+    answers = sides.alter(*malformed, TOPIC)
+    assert sorted(code for _, code in answers) == [ErrorCode.none, *codes]
+    assert sides.asked == {"there": [ResourceType.TOPIC]}
+
+
+def test_setting_is_deleted_without_a_value(sides):
+    deletion = {"name": "retention.ms", "config_operation": 1, "value": None}
+    asked = {**resource(ResourceType.TOPIC, "t"), "configs": [deletion]}
+    assert sides.alter(asked) == [(ResourceType.TOPIC, ErrorCode.none)]
