@@ -34,7 +34,6 @@ from isotherm.config.dynamic import (
     check_for_all,
     check_thread_pools,
     dynamic_broker_keys,
-    with_dynamic_texts,
 )
 from isotherm.config.listener_tls import check_key_material
 from isotherm.config.security import split_key_material
@@ -148,13 +147,20 @@ def check_broker_changes(
             for name, text in changed.items()
             if text is not None and name in dynamic_broker_keys()
         }
-        kept = {n: text for n, text in config.dynamic_for_this.items() if n not in changed}
-        for_all, for_this = (texts, kept) if broker == ALL_BROKERS else ({}, {**kept, **texts})
-        check_for_all(for_all)
         check_connection_limits(texts)
-        after = with_dynamic_texts(config, for_all=for_all, for_this=for_this)
+        for_all, for_this = config.dynamic_for_all, config.dynamic_for_this
+        if broker == ALL_BROKERS:
+            check_for_all(texts)
+            for_all = _after(for_all, changed)
+        else:
+            for_this = _after(for_this, changed)
+        after = metadata.config_with(for_all=for_all, for_this=for_this)
         check_thread_pools(config, after)
         after.check_zeros()
         check_key_material(config, after)
     except ConfigError as error:
         raise InvalidRequestError(str(error)) from error
+
+
+def _after(texts: Mapping[str, str], changed: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: text for name, text in {**texts, **changed}.items() if text is not None}

@@ -116,6 +116,15 @@ class ClusterMetadata:
         """The dynamic settings of one broker, or of ALL_BROKERS."""
         return self.texts_of(ConfigResource(BROKER_RESOURCE, broker))
 
+    def config_with(
+        self, *, for_all: Mapping[str, str], for_this: Mapping[str, str]
+    ) -> BrokerConfig:
+        """The configuration that this broker would have with these dynamic settings.
+
+        Raises ConfigError if one is illegal, or does not fit to another or to the file.
+        """
+        return with_dynamic_texts(self._static_config, for_all=for_all, for_this=for_this)
+
     def reload_broker_config(self, reread: BrokerConfig) -> ReloadedConfig:
         """Apply the dynamic keys of the configuration file that was read again. Dynamic settings
         take precedence.

@@ -4,14 +4,21 @@ forwards all but the loggers to the controller."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis import incremental_alter_configs
-from isotherm.broker.apis.config_forwarding import checked_forwarding
+from isotherm.broker.apis.config_forwarding import check_broker_changes, checked_forwarding
 from isotherm.broker.metadata.configs.config_resources import ResourceType
+from isotherm.broker.metadata.controller.config_changes import ConfigChange, ConfigOperation
+from isotherm.broker.metadata.image import ConfigResource, MetadataImage
+from isotherm.broker.metadata.metadata_records import BROKER_RESOURCE
+from isotherm.broker.metadata.quorum.quorum_metadata import QuorumMetadata
+from isotherm.config.broker import BrokerConfig
+from isotherm.errors import InvalidRequestError
 from isotherm.protocol.api_keys import ApiKey, request_class
 from isotherm.protocol.entities import entity_of
 
@@ -179,3 +186,46 @@ def test_setting_is_deleted_without_a_value(sides):
     deletion = {"name": "retention.ms", "config_operation": 1, "value": None}
     asked = {**resource(ResourceType.TOPIC, "t"), "configs": [deletion]}
     assert sides.alter(asked) == [(ResourceType.TOPIC, ErrorCode.none)]
+
+
+def member_metadata(**texts: dict[str, str]) -> QuorumMetadata:
+    """The metadata of node 5 with a remote tier. `texts` are the settings `for_all` and
+    `for_this`."""
+    config = BrokerConfig(node_id=5)
+    remote = replace(config.remote, remote_log_storage_system_enable=True)
+    names = {"for_all": "", "for_this": "5"}
+    stored = {ConfigResource(BROKER_RESOURCE, names[place]): texts[place] for place in texts}
+    return QuorumMetadata(replace(config, remote=remote), MetadataImage(configs=stored))
+
+
+def change(name: str, value: str | None) -> ConfigChange:
+    operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
+    return ConfigChange(name, operation, value)
+
+
+RETENTIONS = {"log.retention.ms": "900000000", "log.local.retention.ms": "800000000"}
+
+
+def test_deletion_that_leaves_settings_that_do_not_fit_is_refused():
+    metadata = member_metadata(for_all=RETENTIONS)
+    with pytest.raises(InvalidRequestError, match="local"):
+        check_broker_changes(metadata, "", [change("log.retention.ms", None)])
+    check_broker_changes(metadata, "", [change("log.local.retention.ms", None)])
+
+
+def test_settings_are_checked_without_those_that_go_with_the_change():
+    metadata = member_metadata(for_this={"log.retention.ms": "1000000"})
+    local = change("log.local.retention.ms", "2000000")
+    with pytest.raises(InvalidRequestError):
+        check_broker_changes(metadata, "5", [local])
+    check_broker_changes(metadata, "5", [change("log.retention.ms", None), local])
+
+
+def test_setting_of_all_brokers_is_checked_with_those_of_this_one():
+    """As in Kafka, the setting of this broker stays in effect, so its pool does not shrink."""
+    metadata = member_metadata(for_this={"log.cleaner.threads": "4"})
+    check_broker_changes(metadata, "", [change("log.cleaner.threads", "1")])
+    with pytest.raises(InvalidRequestError, match="at least half"):
+        check_broker_changes(metadata, "5", [change("log.cleaner.threads", "1")])
+    with pytest.raises(InvalidRequestError, match="at least half"):
+        check_broker_changes(metadata, "5", [change("log.cleaner.threads", None)])
