@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -17,7 +18,7 @@ from isotherm.broker.coordinators.groups.offsets import OffsetAndMetadata
 from isotherm.broker.coordinators.groups.offsets_topic import OFFSETS_TOPIC, OffsetsTopic
 from isotherm.broker.metadata.image import ConfigResource, MetadataImage
 from isotherm.broker.metadata.internal_topics import InternalTopic
-from isotherm.config.groups import GroupConfig
+from isotherm.config.groups import GroupConfig, GroupLevelConfig
 from isotherm.testing.sim_clock import SimClock
 from isotherm.types import TopicPartition
 from tests.support.model_replicas import (
@@ -43,6 +44,7 @@ class Cluster:
         self.image = MetadataImage()
         self._loop = loop or asyncio.get_running_loop()
         config = GroupConfig(group_initial_rebalance_delay_ms=0, **settings)
+        self.broker_config = SimpleNamespace(groups=config)
         self.coordinators = [self._coordinator(number, config) for number in range(BROKERS)]
         self.late = LateEvents(self.coordinators)
         self.late.moved(self.partition)
@@ -50,6 +52,9 @@ class Cluster:
 
     def texts_of(self, _resource: ConfigResource) -> Mapping[str, str]:
         return self.group_texts
+
+    def group_config(self, _group_id: str) -> GroupLevelConfig:
+        return GroupLevelConfig.parse(self.group_texts, self.broker_config.groups)
 
     def _coordinator(self, broker_id: int, config: GroupConfig) -> Any:
         replicas: Any = ModelReplicaManager({self.partition.name: self.partition}, broker_id)

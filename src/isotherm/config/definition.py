@@ -257,6 +257,24 @@ def parse_fields(config_class: type, texts: Mapping[str, str]) -> dict[str, Any]
     return fields
 
 
+def split_understood(
+    config_class: type, texts: Mapping[str, str]
+) -> tuple[dict[str, str], list[ConfigError]]:
+    """The texts that `parse_fields` takes, and the errors of the others."""
+    keys = config_keys(config_class)
+    understood, errors = {}, []
+    for name, text in texts.items():
+        try:
+            if name not in keys:
+                raise unknown_key(name, keys)
+            keys[name][1].parse(text)
+        except ConfigError as error:
+            errors.append(error)
+        else:
+            understood[name] = text
+    return understood, errors
+
+
 def unknown_key(name: str, names: Iterable[str]) -> UnknownConfigError:
     """The error for an undeclared key. It names the most similar declared key."""
     nearest = nearest_key(name, names)

@@ -62,6 +62,24 @@ def check_bounds(level: object, broker: object, texts: Mapping[str, str]) -> Non
         _check(name, getattr(level, field_name), broker_name, broker)
 
 
+def bounded_fields(level: object, broker: object, texts: Mapping[str, str]) -> dict[str, Any]:
+    """The values that lie outside the broker's limits, by field, as the limits that they are moved
+    to. `texts` are those that the group sets."""
+    moved = {}
+    for name, field_name, broker_name in _bounded_keys(type(level)):
+        if name not in texts:
+            continue
+        value = bounded = getattr(level, field_name)
+        low, high = (_limit(broker_name, bound, broker)[1] for bound in ("min", "max"))
+        if low is not None:
+            bounded = max(bounded, low)
+        if high is not None:
+            bounded = min(bounded, high)
+        if bounded != value:
+            moved[field_name] = bounded
+    return moved
+
+
 def check_broker_keys(broker: object) -> None:
     """Raise ConfigError for keys of the broker that do not fit together: a default of groups
     outside the bounds that it sets for them, and a heartbeat that comes after its session's end.
@@ -97,13 +115,18 @@ def _bounded_keys(level_class: type[Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _check(name: str, value: int, broker_name: str, broker: object) -> None:
-    group, kind, rest = broker_name.split(".", 2)
     for bound, words in (("min", "greater"), ("max", "less")):
-        bound_name = f"{group}.{kind}.{bound}.{rest}"
-        bound_name = _BOUNDS.get(bound_name, bound_name)
-        limit = getattr(broker, _field_name(bound_name), None)
+        bound_name, limit = _limit(broker_name, bound, broker)
         if limit is not None and (value < limit if bound == "min" else value > limit):
             raise ConfigError(f"{name} must be {words} than or equal to {bound_name}")
+
+
+def _limit(broker_name: str, bound: str, broker: object) -> tuple[str, int | None]:
+    """The broker's key of a limit, and its value; None if there is no such limit."""
+    group, kind, rest = broker_name.split(".", 2)
+    name = f"{group}.{kind}.{bound}.{rest}"
+    name = _BOUNDS.get(name, name)
+    return name, getattr(broker, _field_name(name), None)
 
 
 def _field_name(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from isotherm.config.definition import (
@@ -17,8 +17,9 @@ from isotherm.config.definition import (
     key,
     one_of,
     parse_fields,
+    split_understood,
 )
-from isotherm.config.group_keys import check_bounds, check_broker_keys, defaults_of
+from isotherm.config.group_keys import bounded_fields, check_bounds, check_broker_keys, defaults_of
 from isotherm.config.share_groups import ShareGroupConfig, ShareGroupLevelConfig
 from isotherm.errors import ConfigError
 
@@ -166,6 +167,25 @@ class GroupLevelConfig(ShareGroupLevelConfig):
             **defaults_of(ShareGroupLevelConfig, broker),
         }
         return cls(**{**fields, **parse_fields(cls, texts)})
+
+    @classmethod
+    def stored(cls, texts: Mapping[str, str], broker: GroupConfig) -> tuple[Self, list[str]]:
+        """The configuration in effect for a group with these stored settings, and what differs
+        from them.
+
+        A setting that this broker does not understand is left out: later controllers may have
+        accepted it. A value outside the broker's limits is moved to the limit: the controllers that
+        checked it have their own, and a file may change. Source: Kafka GroupConfig.evaluate.
+        """
+        understood, errors = split_understood(cls, texts)
+        config = cls.parse(understood, broker)
+        moved = bounded_fields(config, broker, understood)
+        differences = [str(error) for error in errors] + [
+            f"{field_name.replace('_', '.')} is outside the broker's limits"
+            f" value={getattr(config, field_name)} used={value}"
+            for field_name, value in moved.items()
+        ]
+        return replace(config, **moved), differences
 
     def check(self, broker: GroupConfig, texts: Mapping[str, str]) -> None:
         """Raise ConfigError, with Kafka's message, for a value outside the broker's limits. `texts`

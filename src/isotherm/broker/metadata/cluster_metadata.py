@@ -7,17 +7,25 @@ KRaftMetadataCache, with the listeners as its MetadataPublisher.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from isotherm.broker.metadata.image import ConfigResource, MetadataImage, TopicImage
-from isotherm.broker.metadata.metadata_records import BROKER_RESOURCE, TOPIC_RESOURCE
+from isotherm.broker.metadata.metadata_records import (
+    BROKER_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.dynamic import with_dynamic_texts
+from isotherm.config.groups import GroupConfig, GroupLevelConfig
 from isotherm.config.listener_tls import check_key_material
 from isotherm.config.reload import ReloadedConfig, reload_config
 from isotherm.config.server_properties import warn_of_inert_keys
 from isotherm.config.topic import TopicConfig
+
+logger = logging.getLogger(__name__)
 
 ALL_BROKERS = ""  # the name of the resource with the settings of all brokers
 
@@ -52,6 +60,12 @@ class _CachedTopicConfig(NamedTuple):
     config: TopicConfig
 
 
+class _CachedGroupConfig(NamedTuple):
+    texts: Mapping[str, str]
+    broker: GroupConfig
+    config: GroupLevelConfig
+
+
 class ClusterMetadata:
     """The image, its listeners and the effective configurations.
 
@@ -65,6 +79,8 @@ class ClusterMetadata:
         self._image = image
         self._listeners: list[MetadataListener] = []
         self._topic_configs: dict[str, _CachedTopicConfig] = {}
+        # Only of groups with settings, which bound the entries. "" has that of all others.
+        self._group_configs: dict[str, _CachedGroupConfig] = {}
         self._config = self._effective_config(
             self.broker_texts(ALL_BROKERS), self.broker_texts(str(config.node_id))
         )
@@ -110,6 +126,24 @@ class ClusterMetadata:
             config = self._parsed_topic_config(topic, texts, defaults)
             cached = _CachedTopicConfig(texts, defaults, config)
             self._topic_configs[topic] = cached
+        return cached.config
+
+    def group_config(self, group_id: str) -> GroupLevelConfig:
+        """The effective configuration of a group. A group without settings has the broker's."""
+        texts = self.texts_of(ConfigResource(GROUP_RESOURCE, group_id))
+        broker = self._config.groups
+        name = group_id if texts else ""
+        # Any thread, as `topic_config`.
+        cached = self._group_configs.get(name)
+        if cached is None or cached.texts != texts or cached.broker is not broker:
+            config, differences = GroupLevelConfig.stored(texts, broker)
+            for difference in differences:
+                logger.warning(
+                    "setting of a group is not in effect group_id=%s reason='%s'",
+                    group_id,
+                    difference,
+                )
+            cached = self._group_configs[name] = _CachedGroupConfig(texts, broker, config)
         return cached.config
 
     def broker_texts(self, broker: str) -> Mapping[str, str]:

@@ -16,7 +16,7 @@ import itertools
 import logging
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,8 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from isotherm.broker.coordinators.shares.share_state_records import SharePartitionKey
 from isotherm.broker.coordinators.shares.state_batches import NO_START_OFFSET
 from isotherm.broker.metadata.cluster_metadata import ClusterMetadata, MetadataChange
-from isotherm.broker.metadata.image import ConfigResource
-from isotherm.broker.metadata.metadata_records import GROUP_RESOURCE
 from isotherm.broker.partitions.offset_lookup import (
     FoundOffset,
     LocalSearch,
@@ -81,10 +79,9 @@ class ResetLookUp(NamedTuple):
 
 @dataclass(slots=True)
 class _SettingsOf:
-    """The settings of a group, made of these texts."""
+    """The settings of a group, made of this configuration."""
 
-    texts: Mapping[str, str]
-    broker: Any
+    config: GroupLevelConfig
     settings: DeliverySettings
 
 
@@ -183,15 +180,14 @@ class SharePartitionManager:
 
     def settings_of(self, group_id: str) -> DeliverySettings:
         """The current settings of a group."""
-        texts = self._metadata.texts_of(ConfigResource(GROUP_RESOURCE, group_id))
-        broker = self._metadata.broker_config.groups
+        config = self._metadata.group_config(group_id)
         cached = self._settings.get(group_id)
-        if cached is not None and cached.texts == texts and cached.broker is broker:
+        if cached is not None and cached.config is config:
             return cached.settings
-        settings = DeliverySettings.of(GroupLevelConfig.parse(texts, broker))
+        settings = DeliverySettings.of(config)
         # Kept for groups with members alone, so sessions bound them.
         if self.sessions.has_members(group_id):
-            self._settings[group_id] = _SettingsOf(texts, broker, settings)
+            self._settings[group_id] = _SettingsOf(config, settings)
         return settings
 
     # ---- share partitions

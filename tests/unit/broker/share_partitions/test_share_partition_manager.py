@@ -39,6 +39,7 @@ from isotherm.broker.share_partitions.share_partition_manager import (
 )
 from isotherm.broker.share_partitions.share_sessions import MemberKey, ShareSessionCache
 from isotherm.broker.share_partitions.state_requests import ReadByLeader, ReadState, WriteState
+from isotherm.config.groups import GroupLevelConfig
 from isotherm.errors import (
     CoordinatorNotAvailableError,
     FencedStateEpochError,
@@ -119,7 +120,9 @@ class Leader:
         self.parts = parts
         self.texts = {key.replace("_", "."): value for key, value in texts.items()}
         metadata = SimpleNamespace(
-            texts_of=lambda _: self.texts, broker_config=parts.config, image=None
+            group_config=lambda _: GroupLevelConfig.parse(self.texts, parts.config.groups),
+            broker_config=parts.config,
+            image=None,
         )
         self.sessions = ShareSessionCache(sessions_max=10, partitions_max=100)
         self.manager = SharePartitionManager(

@@ -36,7 +36,7 @@ from isotherm.broker.metadata.cluster_metadata import ClusterMetadata
 from isotherm.broker.metadata.image import ConfigResource
 from isotherm.broker.metadata.metadata_records import GROUP_RESOURCE
 from isotherm.clock import Clock
-from isotherm.config.groups import GroupConfig, GroupLevelConfig
+from isotherm.config.groups import GroupConfig
 from isotherm.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -73,8 +73,7 @@ class GroupShards(TopicCoordinator[GroupShard]):
 
     def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
         """The current settings of a consumer group. Any thread."""
-        texts = self._metadata.texts_of(ConfigResource(GROUP_RESOURCE, group_id))
-        config = GroupLevelConfig.parse(texts, self._config)
+        config = self._metadata.group_config(group_id)
         return ConsumerGroupSettings(
             config.consumer_session_timeout_ms,
             config.consumer_heartbeat_interval_ms,
@@ -84,7 +83,7 @@ class GroupShards(TopicCoordinator[GroupShard]):
     def share_settings(self, group_id: str) -> ShareGroupSettings:
         """The current settings of a share group. Any thread."""
         texts = self._metadata.texts_of(ConfigResource(GROUP_RESOURCE, group_id))
-        config = GroupLevelConfig.parse(texts, self._config)
+        config = self._metadata.group_config(group_id)
         # A group that sets none has the broker's, although Kafka's default is shown for it.
         assignment_interval_ms = config.share_assignment_interval_ms
         if "share.assignment.interval.ms" not in texts:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.client_metrics import ClientMetricsConfig
-from isotherm.config.definition import PASSWORD, ConfigKey, config_keys
+from isotherm.config.definition import PASSWORD, ConfigKey, config_keys, split_understood
 from isotherm.config.dynamic import dynamic_broker_keys
 from isotherm.config.groups import GroupConfig, GroupLevelConfig
 from isotherm.config.inert import InertConfig
@@ -79,8 +79,12 @@ def describe_group_config(
 
     A group without settings has the defaults, even if it does not exist.
     """
-    effective = GroupLevelConfig.parse(texts, broker.groups)
-    for config in _describe_resource(texts, effective, ConfigSource.DYNAMIC_GROUP_CONFIG, broker):
+    # A later controller may have accepted what this broker does not understand.
+    understood, _ = split_understood(GroupLevelConfig, texts)
+    effective = GroupLevelConfig.parse(understood, broker.groups)
+    for config in _describe_resource(
+        understood, effective, ConfigSource.DYNAMIC_GROUP_CONFIG, broker
+    ):
         declared = config_keys(GroupLevelConfig)[config.name][1]
         if declared.synonyms:
             yield config
@@ -94,8 +98,11 @@ def describe_client_metrics(
     texts: Mapping[str, str], broker: BrokerConfig
 ) -> Iterator[DescribedConfig]:
     """Every key of a client metrics subscription."""
-    effective = ClientMetricsConfig.parse(texts)
-    return _describe_resource(texts, effective, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG, broker)
+    understood, _ = split_understood(ClientMetricsConfig, texts)
+    effective = ClientMetricsConfig.parse(understood)
+    return _describe_resource(
+        understood, effective, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG, broker
+    )
 
 
 def describe_loggers(levels: Mapping[str, str]) -> Iterator[DescribedConfig]:

@@ -12,10 +12,15 @@ from dataclasses import replace
 import pytest
 
 from isotherm.broker.metadata.cluster_metadata import MetadataChange
+from isotherm.broker.metadata.configs.config_description import (
+    describe_client_metrics,
+    describe_group_config,
+)
 from isotherm.broker.metadata.delta import MetadataDelta
 from isotherm.broker.metadata.image import MetadataImage
 from isotherm.broker.metadata.metadata_records import (
     BROKER_RESOURCE,
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     ConfigRecord,
     MetadataRecord,
@@ -142,6 +147,63 @@ def test_settings_that_need_each_other_are_applied_together():
     metadata.publish(image)
     defaults = metadata.broker_config.topic_defaults
     assert (defaults.local_retention_ms, defaults.retention_ms) == (800_000_000, 900_000_000)
+
+
+GROUP = (GROUP_RESOURCE, "g")
+
+
+def test_settings_of_a_group_that_are_not_understood_are_left_out(metadata, caplog):
+    """Controllers of a later version have accepted them. A group that is not served for them, and a
+    partition of offsets that does not load, would be worse than a default."""
+    image = after(
+        metadata.image,
+        setting(GROUP, "consumer.session.timeout.ms", "50000"),
+        setting(GROUP, "consumer.heartbeat.interval.ms", "soon"),
+        setting(GROUP, "some.later.key", "x"),
+    )
+    metadata.publish(image)
+    config = metadata.group_config("g")
+    assert (config.consumer_session_timeout_ms, config.consumer_heartbeat_interval_ms) == (
+        50_000,
+        5_000,
+    )
+    for text in ("some.later.key", "Invalid value soon"):
+        assert caplog.text.count(text) == 1
+    assert metadata.group_config("g") is config
+    assert len(caplog.records) == 2, "a heartbeat logs nothing"
+    assert metadata.group_config("h").consumer_session_timeout_ms == 45_000
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "used"),
+    [
+        ("consumer.session.timeout.ms", "90000", 60_000),
+        ("consumer.session.timeout.ms", "1", 45_000),
+        ("consumer.session.timeout.ms", "59999", 59_999),
+        ("share.delivery.count.limit", "20", 10),
+        ("share.partition.max.record.locks", "5000", 4000),
+        ("streams.num.standby.replicas", "7", 2),
+        ("streams.initial.rebalance.delay.ms", "7", 7),
+    ],
+)
+def test_values_of_a_group_are_held_within_this_brokers_limits(metadata, name, value, used):
+    """As in Kafka's GroupConfig.evaluate: the controllers have other limits, or had."""
+    metadata.publish(after(metadata.image, setting(GROUP, name, value)))
+    assert getattr(metadata.group_config("g"), name.replace(".", "_")) == used
+
+
+def test_settings_of_a_group_follow_its_own_and_the_brokers(metadata):
+    metadata.publish(after(metadata.image, setting(GROUP, "share.session.timeout.ms", "50000")))
+    assert metadata.group_config("g").share_session_timeout_ms == 50_000
+    metadata.publish(after(metadata.image, setting(GROUP, "share.session.timeout.ms", None)))
+    assert metadata.group_config("g").share_session_timeout_ms == 45_000
+
+
+@pytest.mark.parametrize("describe", [describe_group_config, describe_client_metrics])
+def test_resource_is_described_without_what_is_not_understood(describe):
+    described = {config.name: config for config in describe({"some.later.key": "x"}, CONFIG)}
+    assert described
+    assert "some.later.key" not in described
 
 
 def test_key_material_is_set_for_a_listener_of_this_broker(metadata, changes):
