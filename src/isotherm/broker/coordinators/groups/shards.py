@@ -84,10 +84,12 @@ class GroupShards(TopicCoordinator[GroupShard]):
         """The current settings of a share group. Any thread."""
         texts = self._metadata.texts_of(ConfigResource(GROUP_RESOURCE, group_id))
         config = self._metadata.group_config(group_id)
-        # A group that sets none has the broker's, although Kafka's default is shown for it.
+        # A group that sets none has the broker's, although Kafka's default is shown for it. The
+        # broker's can be changed while it runs.
         assignment_interval_ms = config.share_assignment_interval_ms
         if "share.assignment.interval.ms" not in texts:
-            assignment_interval_ms = self._config.group_share_assignment_interval_ms
+            broker = self._metadata.broker_config.groups
+            assignment_interval_ms = broker.group_share_assignment_interval_ms
         return ShareGroupSettings(
             config.share_session_timeout_ms,
             config.share_heartbeat_interval_ms,

@@ -11,6 +11,8 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -366,6 +368,19 @@ def test_a_changed_setting_holds_from_the_next_heartbeat_on() -> None:
         await shares[0].heartbeat("g", beat("a", epoch))
         now_ms = shares.cluster.coordinators[0].shards.now_ms()
         assert shares[0].find("g").next_deadline_ms() == now_ms + 50_000
+
+    run(scenario)
+
+
+def test_a_changed_assignment_interval_of_the_broker_holds_while_it_runs() -> None:
+    async def scenario(shares: Shares) -> None:
+        cluster = shares.cluster
+        groups = replace(cluster.broker_config.groups, group_share_assignment_interval_ms=70)
+        cluster.broker_config = SimpleNamespace(groups=groups)
+        shards = cluster.coordinators[0].shards
+        assert shards.share_settings("g").assignment_interval_ms == 70
+        cluster.group_texts["share.assignment.interval.ms"] = "90"
+        assert shards.share_settings("g").assignment_interval_ms == 90
 
     run(scenario)
 
