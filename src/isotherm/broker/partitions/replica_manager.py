@@ -422,7 +422,8 @@ class ReplicaManager:
 
     def stop_partitions(self, stopped: Iterable[TopicIdPartition], *, delete_remote: bool) -> None:
         """Stop serving these partitions and delete their logs. Partitions of a topic that was
-        created again under the same name, with another id, are left alone.
+        created again under the same name, with another id, are left alone. A log whose directory
+        fails stays there: the next start with the directory finds that it is not needed.
 
         With `delete_remote` their remote segments are deleted too, in the background, since that
         may take long or need retries.
@@ -460,13 +461,19 @@ class ReplicaManager:
         if self._remote_log_manager is not None and is_tiered:
             self._remote_log_manager.stop_partitions(places, delete_remote=delete_remote)
         for place in places:
-            self._log_manager.delete_log(place.topic_partition)
+            # A failed directory must not keep the other logs from being deleted, nor end the
+            # broker, which serves its other directories.
+            try:
+                self._log_manager.delete_log(place.topic_partition)
+            except LogDirFailedError as error:
+                logger.warning("log is not deleted partition=%s reason='%s'", place, error)
 
     def update_config(self, name: str, config: TopicConfig) -> None:
         """Apply a topic's new configuration to its logs. Tiering starts if it is now enabled.
 
         If tiering was disabled, the leader deletes the remote segments, and the log start moves to
-        the local log start (KIP-950, remote.log.delete.on.disable).
+        the local log start (KIP-950, remote.log.delete.on.disable). A log whose directory fails
+        goes offline with it.
         """
         newly_tiered, untiered = [], []
         if name not in self._topics:
@@ -474,7 +481,11 @@ class ReplicaManager:
         self._topics[name] = replace(self._topics[name], config=config)
         for partition in self._topics[name].partitions.values():
             was_tiered = partition.log.remote_log_enabled
-            self._log_manager.update_log_config(partition.log, config)
+            try:
+                self._log_manager.update_log_config(partition.log, config)
+            except LogDirFailedError as error:
+                _warn_of_config(partition, error)
+                continue
             if partition.log.remote_log_enabled and not was_tiered:
                 newly_tiered.append(partition)
             elif was_tiered and not partition.log.remote_log_enabled:
@@ -491,7 +502,10 @@ class ReplicaManager:
             self._remote_log_manager.stop_partitions(places, delete_remote=is_led)
         for partition in led:
             log = partition.log
-            log.maybe_increment_log_start_offset(log.local_log_start_offset)
+            try:
+                log.maybe_increment_log_start_offset(log.local_log_start_offset)
+            except LogDirFailedError as error:
+                _warn_of_config(partition, error)
 
     def notify_remote_tier(self, partitions: Iterable[Partition]) -> None:
         """Start the remote tier's tasks for the tiered partitions, each for its role."""
@@ -501,3 +515,11 @@ class ReplicaManager:
                 [partition.log for partition in tiered if partition.is_leader],
                 [partition.log for partition in tiered if not partition.is_leader],
             )
+
+
+def _warn_of_config(partition: Partition, error: LogDirFailedError) -> None:
+    logger.warning(
+        "a topic's configuration is not in effect partition=%s reason='%s'",
+        partition.topic_partition,
+        error,
+    )

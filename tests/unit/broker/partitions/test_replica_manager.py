@@ -4,6 +4,7 @@ remote tier."""
 from __future__ import annotations
 
 import asyncio
+import shutil
 import uuid
 from collections.abc import Iterable
 from typing import Any
@@ -101,6 +102,50 @@ def test_failed_directory_stops_its_partitions_and_deletes_nothing_remotely(part
         manager.take_offline(log_dir)
         assert manager.is_offline("tiered", 0)
         assert tiering.stopped == [("tiered-0", False)]
+
+    parts.run(scenario)
+
+
+def test_topic_is_deleted_although_its_directory_fails(parts: Any) -> None:
+    """The change of the metadata goes on to the other directories, and the broker with it."""
+
+    async def scenario() -> None:
+        manager = parts.replica_manager
+        (log_dir,) = manager.log_dirs()
+        # As an operator may have done. So the directory cannot be renamed.
+        shutil.rmtree(parts.partition().log.directory)
+        delete_topic(manager, "t")
+        assert not log_dir.is_online
+        assert manager.topic("t") is None
+        assert [log.topic_partition for log in manager.logs()] == []
+
+    parts.run(scenario)
+
+
+def test_topic_is_configured_although_a_directory_fails(parts: Any) -> None:
+    async def scenario() -> None:
+        manager = parts.replica_manager
+        parts.append(b"a")
+        parts.partition().log.maybe_increment_log_start_offset(1)
+        (log_dir,) = manager.log_dirs()
+        parts.fs.fail(log_dir.path)
+        manager.update_config("t", TIERED)
+        assert not log_dir.is_online, "the log start of a tiered log is written"
+        assert [parts.partition(index).log.config for index in (0, 1)] == [TIERED] * 2
+
+    parts.run(scenario)
+
+
+def test_tiering_is_turned_off_although_a_directory_fails(parts: Any) -> None:
+    async def scenario() -> None:
+        manager = parts.replica_manager
+        tiering = Tiering()
+        manager.start_tiering(tiering)
+        manager.update_config("t", TIERED)
+        (log_dir,) = manager.log_dirs()
+        log_dir.fail(OSError("failed"), "a test")
+        manager.update_config("t", TopicConfig())
+        assert tiering.stopped == [("t-0", True), ("t-1", True)]
 
     parts.run(scenario)
 
