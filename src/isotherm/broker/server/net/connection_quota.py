@@ -5,12 +5,13 @@ rate, over quota.window.num windows of quota.window.size.seconds. A connection a
 not served and not counted. It stays open and idle until the rate would fall to the quota, for at
 most one window, and is then closed. So a client that reconnects at once is slowed down.
 
-A quota for a host name is stored but not enforced, because names are not resolved. Source: KIP-612;
-Kafka ConnectionQuotas.
+An address may be spelled in any way: Java shows `::1` as `0:0:0:0:0:0:0:1`. A quota for a host name
+is stored but not enforced, because names are not resolved. Source: KIP-612; Kafka ConnectionQuotas.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections import OrderedDict
 
 from isotherm.broker.metadata.client_quotas import CONNECTION_CREATION_RATE, IP, ClientQuotas
@@ -34,7 +35,7 @@ class ConnectionQuota:
     def update(self, quotas: ClientQuotas) -> None:
         """Replace the quotas. Measured rates are kept."""
         self._limits = {
-            name: values[CONNECTION_CREATION_RATE]
+            None if name is None else _plain(name): values[CONNECTION_CREATION_RATE]
             for entity, values in quotas.items()
             for kind, name in entity
             if kind == IP and CONNECTION_CREATION_RATE in values
@@ -44,7 +45,9 @@ class ConnectionQuota:
         """Count a connection; returns how many ms it must idle before it is closed, or 0 to
         serve it.
         """
-        limit = self._limits.get(address, self._limits.get(None))
+        if not self._limits:
+            return 0
+        limit = self._limits.get(_plain(address), self._limits.get(None))
         if limit is None:
             return 0
         now_ms = self._clock.monotonic_s() * 1000
@@ -60,3 +63,13 @@ class ConnectionQuota:
         if throttle_ms > 0:
             rate.record(-1, now_ms)
         return min(throttle_ms, self._window_ms)
+
+
+def _plain(name: str) -> str:
+    """One spelling for each address; host names as they are."""
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return name
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)

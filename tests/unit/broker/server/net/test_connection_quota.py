@@ -54,6 +54,22 @@ def test_quota_of_all_counts_each_address_alone_and_gives_way_to_one_of_its_own(
     assert [quota.record(THERE) > 0 for _ in range(4)] == [False, False, False, True]
 
 
+@pytest.mark.parametrize(
+    ("named", "connected"),
+    [
+        ("0:0:0:0:0:0:0:1", "::1"),
+        ("2001:DB8::1", "2001:db8::1"),
+        (HERE, f"::ffff:{HERE}"),
+        (HERE, HERE),
+    ],
+)
+def test_address_may_be_spelled_in_any_way(
+    quota: ConnectionQuota, named: str, connected: str
+) -> None:
+    quota.update({**of(named, 1.0), **of("a.host", 1.0)})
+    assert [quota.record(connected) > 0 for _ in range(2)] == [False, True]
+
+
 def test_quota_that_is_taken_away_counts_no_more(quota: ConnectionQuota) -> None:
     quota.update(of(HERE, 1.0))
     quota.record(HERE)
