@@ -16,6 +16,8 @@ from isotherm.errors import ConfigError
 
 KINDS = ("consumer", "share", "streams")
 _ASSIGNMENT_INTERVAL = ".assignment.interval.ms"
+# The broker's keys with limits that can be changed while it runs.
+ASSIGNMENT_INTERVALS = tuple(f"group.{kind}{_ASSIGNMENT_INTERVAL}" for kind in KINDS)
 # The one bound whose name does not follow from that of the key.
 _BOUNDS = {"group.streams.max.num.standby.replicas": "group.streams.max.standby.replicas"}
 
@@ -69,15 +71,19 @@ def bounded_fields(level: object, broker: object, texts: Mapping[str, str]) -> d
     for name, field_name, broker_name in _bounded_keys(type(level)):
         if name not in texts:
             continue
-        value = bounded = getattr(level, field_name)
-        low, high = (_limit(broker_name, bound, broker)[1] for bound in ("min", "max"))
-        if low is not None:
-            bounded = max(bounded, low)
-        if high is not None:
-            bounded = min(bounded, high)
+        value = getattr(level, field_name)
+        bounded = within_limits(broker_name, value, broker)
         if bounded != value:
             moved[field_name] = bounded
     return moved
+
+
+def within_limits(broker_name: str, value: int, broker: object) -> int:
+    """The value of the broker's key, or of a group's in its place, moved to the broker's limits."""
+    low, high = (_limit(broker_name, bound, broker)[1] for bound in ("min", "max"))
+    if low is not None:
+        value = max(value, low)
+    return value if high is None else min(value, high)
 
 
 def check_broker_keys(broker: object) -> None:

@@ -17,6 +17,7 @@ from isotherm.broker.metadata.image_difference import change_between, is_empty
 from isotherm.broker.metadata.metadata_records import BROKER_RESOURCE
 from isotherm.config.broker import BrokerConfig
 from isotherm.config.dynamic import dynamic_broker_keys, with_dynamic_texts
+from isotherm.config.group_keys import ASSIGNMENT_INTERVALS, within_limits
 from isotherm.config.server_properties import takes_effect_at_a_start, warn_of_inert_keys
 from isotherm.config.topic import TopicConfig
 from isotherm.errors import ConfigError
@@ -50,13 +51,33 @@ class QuorumMetadata(ClusterMetadata):
     def _effective_config(
         self, for_all: Mapping[str, str], for_this: Mapping[str, str]
     ) -> BrokerConfig:
-        every, this = _understood(for_all), _understood(for_this)
+        every, this = self._capped(_understood(for_all)), self._capped(_understood(for_this))
         try:
             return with_dynamic_texts(self._static_config, for_all=every, for_this=this)
         except ConfigError as error:
             logger.warning("invalid settings of a broker are ignored reason='%s'", error)
         # Another broker checked them, beside the settings of its own file.
         return self._with_fitting(every, this)
+
+    def _capped(self, texts: dict[str, str]) -> dict[str, str]:
+        """Settings of groups within the limits of this broker's file. Source: Kafka
+        GroupCoordinatorConfig.clampDynamicConfigs."""
+        limits = self._static_config.groups
+        capped = dict(texts)
+        for name in ASSIGNMENT_INTERVALS:
+            if name not in texts:
+                continue
+            value = dynamic_broker_keys()[name].declared.parse(texts[name])
+            bounded = within_limits(name, value, limits)
+            if bounded != value:
+                capped[name] = str(bounded)
+                logger.warning(
+                    "setting of a broker is outside its limits key=%s value=%d used=%d",
+                    name,
+                    value,
+                    bounded,
+                )
+        return capped
 
     def _with_fitting(
         self, for_all: Mapping[str, str], for_this: Mapping[str, str]

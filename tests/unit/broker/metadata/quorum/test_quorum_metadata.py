@@ -111,23 +111,43 @@ def test_settings_that_are_not_understood_are_left_out(metadata, caplog):
     assert QuorumMetadata(CONFIG, image).broker_config.max_connections == 7
 
 
-def test_settings_that_do_not_fit_to_this_brokers_file_are_left_out(caplog):
-    """Another broker, whose file has other limits, has accepted them for all."""
-    config = replace(
-        CONFIG, groups=replace(CONFIG.groups, group_share_max_assignment_interval_ms=5000)
-    )
-    metadata = QuorumMetadata(config, MetadataImage())
+def test_settings_that_do_not_fit_to_this_brokers_file_are_left_out(metadata, caplog):
+    """Another broker, whose file has other values, has accepted them for all."""
     image = after(
         metadata.image,
-        setting((BROKER_RESOURCE, ""), "group.share.assignment.interval.ms", "6000"),
+        setting((BROKER_RESOURCE, ""), "log.cleaner.threads", "500"),
         setting((BROKER_RESOURCE, ""), "max.connections", "7"),
     )
     metadata.publish(image)
     assert metadata.broker_config.max_connections == 7
-    assert metadata.broker_config.groups.group_share_assignment_interval_ms == 1000
-    assert "group.share.assignment.interval.ms must be between" in caplog.text
-    assert QuorumMetadata(config, image).broker_config.max_connections == 7
+    assert metadata.broker_config.cleaner.log_cleaner_threads == 1
+    assert "dedupe buffer must be above 1 MiB per cleaner thread" in caplog.text
+    assert QuorumMetadata(CONFIG, image).broker_config.max_connections == 7
     # A later change of what did not fit is applied.
+    metadata.publish(
+        after(metadata.image, setting((BROKER_RESOURCE, ""), "log.cleaner.threads", "4"))
+    )
+    assert metadata.broker_config.cleaner.log_cleaner_threads == 4
+
+
+def test_assignment_intervals_of_groups_are_held_within_this_brokers_limits(caplog):
+    """As in Kafka's GroupCoordinatorConfig.clampDynamicConfigs."""
+    groups = replace(
+        CONFIG.groups,
+        group_share_max_assignment_interval_ms=5000,
+        group_consumer_min_assignment_interval_ms=500,
+    )
+    metadata = QuorumMetadata(replace(CONFIG, groups=groups), MetadataImage())
+    image = after(
+        metadata.image,
+        setting((BROKER_RESOURCE, ""), "group.share.assignment.interval.ms", "6000"),
+        setting((BROKER_RESOURCE, "5"), "group.consumer.assignment.interval.ms", "5"),
+    )
+    metadata.publish(image)
+    used = metadata.broker_config.groups
+    assert used.group_share_assignment_interval_ms == 5000
+    assert used.group_consumer_assignment_interval_ms == 500
+    assert "key=group.share.assignment.interval.ms value=6000 used=5000" in caplog.text
     fitting = setting((BROKER_RESOURCE, ""), "group.share.assignment.interval.ms", "4000")
     metadata.publish(after(metadata.image, fitting))
     assert metadata.broker_config.groups.group_share_assignment_interval_ms == 4000
@@ -135,12 +155,11 @@ def test_settings_that_do_not_fit_to_this_brokers_file_are_left_out(caplog):
 
 def test_settings_that_need_each_other_are_applied_together():
     remote = replace(CONFIG.remote, remote_log_storage_system_enable=True)
-    groups = replace(CONFIG.groups, group_share_max_assignment_interval_ms=5000)
-    metadata = QuorumMetadata(replace(CONFIG, remote=remote, groups=groups), MetadataImage())
+    metadata = QuorumMetadata(replace(CONFIG, remote=remote), MetadataImage())
     broker = (BROKER_RESOURCE, "")
     image = after(
         metadata.image,
-        setting(broker, "group.share.assignment.interval.ms", "6000"),
+        setting(broker, "log.cleaner.threads", "500"),
         setting(broker, "log.local.retention.ms", "800000000"),
         setting(broker, "log.retention.ms", "900000000"),
     )
