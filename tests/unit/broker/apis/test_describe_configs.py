@@ -12,6 +12,8 @@ from isotherm.broker.apis.describe_configs import BROKER, CONFIG_TYPES, TOPIC, h
 from isotherm.broker.metadata.configs.config_description import describe_broker_config
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.config.broker import BrokerConfig
+from isotherm.config.definition import config_keys
+from isotherm.config.dynamic import CONFIG_GROUPS
 from isotherm.config.server_properties import parse_broker_config
 from isotherm.protocol.api_keys import ApiKey, request_class, response_class
 from isotherm.protocol.codec import encoder
@@ -66,6 +68,17 @@ def test_topic_keys_tell_value_and_source(broker, topic, version):
     )
     assert configs["internal.segment.bytes"].value == "20"
     assert not any(config.read_only or config.is_sensitive for config in result.configs)
+
+
+def test_every_key_of_a_broker_is_described(broker):
+    described = {config.name for config in describe(broker, BROKER, "1").configs}
+    declared = {
+        name
+        for config_class in CONFIG_GROUPS.values()
+        for name, (_, key) in config_keys(config_class).items()
+        if not key.internal
+    }
+    assert declared - described == set()
 
 
 def test_synonyms_lead_from_the_topic_to_the_default(broker, topic):

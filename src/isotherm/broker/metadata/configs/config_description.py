@@ -10,18 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isotherm.config.broker import BrokerConfig
-from isotherm.config.cleaner import CleanerConfig
 from isotherm.config.client_metrics import ClientMetricsConfig
 from isotherm.config.definition import PASSWORD, ConfigKey, config_keys, split_understood
-from isotherm.config.dynamic import dynamic_broker_keys
-from isotherm.config.groups import GroupConfig, GroupLevelConfig
-from isotherm.config.inert import InertConfig
-from isotherm.config.quorum import QuorumConfig
-from isotherm.config.remote import RemoteLogManagerConfig
-from isotherm.config.replication import ReplicationConfig
-from isotherm.config.security import SecurityConfig
+from isotherm.config.dynamic import CONFIG_GROUPS, dynamic_broker_keys
+from isotherm.config.groups import GroupLevelConfig
 from isotherm.config.topic import TopicConfig
-from isotherm.config.transactions import TransactionConfig
 
 
 class ConfigSource(enum.IntEnum):
@@ -187,18 +180,8 @@ def describe_broker_config(broker: BrokerConfig) -> Iterator[DescribedConfig]:
 
     Keys with the prefixes of remote storage plug-ins are left out, because they may be secrets.
     """
-    groups: list[tuple[type, object]] = [
-        (BrokerConfig, broker),
-        (RemoteLogManagerConfig, broker.remote),
-        (GroupConfig, broker.groups),
-        (TransactionConfig, broker.transactions),
-        (ReplicationConfig, broker.replication),
-        (CleanerConfig, broker.cleaner),
-        (QuorumConfig, broker.quorum),
-        (SecurityConfig, broker.security),
-        (InertConfig, broker.inert),
-    ]
-    for config_class, values in groups:
+    for group, config_class in CONFIG_GROUPS.items():
+        values = getattr(broker, group) if group else broker
         for field_name, declared in config_keys(config_class).values():
             if declared.internal and not _is_set(declared.name, broker):
                 continue
