@@ -4,6 +4,7 @@ loop, and the responses are joined. Pure.
 A request is split if the declaration of its API has `Items`, which means that the API answers each
 item (partition, group, resource) separately. Fields beside the array in the response are those of
 the first part. If a part is refused as a whole, its response is the response to the whole request.
+The same holds for an item that two parts share, such as a group in OffsetFetch.
 Reasons: docs/decisions/0021.
 """
 
@@ -160,8 +161,18 @@ def is_refusal(response: Any) -> bool:
 
 def _join(items: list[Any], more: Sequence[Any], inner: Sequence[str], continued: int) -> None:
     if continued and items and more:
-        nested = list(getattr(items[-1], inner[0]))
-        _join(nested, getattr(more[0], inner[0]), inner[1:], continued - 1)
-        items[-1] = with_field(items[-1], inner[0], tuple(nested))
+        items[-1] = _joined_item(items[-1], more[0], inner, continued)
         more = more[1:]
     items.extend(more)
+
+
+def _joined_item(item: Any, more: Any, inner: Sequence[str], continued: int) -> Any:
+    """The answer for an item that both parts have. One that is refused as a whole, in any part,
+    is refused: the other part's answer lacks what the client asked for."""
+    if is_refusal(item):
+        return item
+    if is_refusal(more):
+        return more
+    nested = list(getattr(item, inner[0]))
+    _join(nested, getattr(more, inner[0]), inner[1:], continued - 1)
+    return with_field(item, inner[0], tuple(nested))

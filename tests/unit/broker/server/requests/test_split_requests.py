@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import typing
 from types import SimpleNamespace
 from typing import Any
@@ -92,6 +93,28 @@ def test_part_that_is_refused_as_a_whole_is_the_answer() -> None:
     refusal = Message((), ErrorCode.invalid_group_id)
     assert not joined.add(refusal, 0)
     assert joined.response == refusal
+
+
+@pytest.mark.parametrize("refused_part", [0, 1])
+def test_group_that_one_part_refuses_is_refused_without_the_answers_of_the_others(
+    refused_part: int,
+) -> None:
+    """A group whose error is lost would seem to have no offsets for some of its partitions, and a
+    consumer would begin at the end or the beginning of these."""
+    response_type = response_class(ApiKey.OFFSET_FETCH, 8)
+    group_type = item_type(response_type, ("groups",))
+    topic_type = item_type(response_type, ("groups", "topics"))
+    moved = group_type(group_id="g", topics=(), error_code=ErrorCode.not_coordinator)
+    topics = (topic_type(name="t", partitions=()),)
+    answered = group_type(group_id="g", topics=topics, error_code=ErrorCode.none)
+    other = group_type(group_id="h", topics=topics, error_code=ErrorCode.none)
+    answers = [answered, answered]
+    answers[refused_part] = moved
+    joined = JoinedResponse(SPLIT)
+    for place, of_part in enumerate(((answers[0],), (answers[1], other))):
+        response = response_type(throttle_time=datetime.timedelta(), groups=of_part)
+        assert joined.add(response, place * 2)
+    assert joined.response.groups == (moved, other)
 
 
 def test_produce_request_is_split_by_its_partitions_and_acks_0_gets_no_answer() -> None:
