@@ -6,8 +6,9 @@ Behaviour Raises the log start of each partition to the offset (-1: the high wat
           of them have raised theirs, or with REQUEST_TIMED_OUT after the request's timeout. The
           next retention deletes segments and remote segments below it. An offset below the log
           start has no effect. Each partition has its own error: OFFSET_OUT_OF_RANGE above the high
-          watermark, POLICY_VIOLATION unless cleanup.policy has delete, INVALID_TOPIC_EXCEPTION for
-          internal topics.
+          watermark, POLICY_VIOLATION if cleanup.policy is compact alone,
+          INVALID_TOPIC_EXCEPTION for internal topics. With an empty cleanup.policy nothing else
+          deletes records.
 Not done  -
 KIPs      107
 """
@@ -144,7 +145,7 @@ def delete_records(partition: Partition, offset: Offset) -> Offset:
     """
     partition.check_is_leader()
     log = partition.log
-    if not log.config.deletes:
+    if log.config.compacts and not log.config.deletes:
         raise PolicyViolationError(
             "cleanup.policy does not allow the deletion of records"
             f" partition={partition.topic_partition}"

@@ -31,10 +31,11 @@ def hosted(broker, tmp_path):
             NewTopic(name="t"),
             NewTopic(name="compacted", configs={"cleanup.policy": "compact"}),
             NewTopic(name="both", configs={"cleanup.policy": "compact,delete"}),
+            NewTopic(name="kept", configs={"cleanup.policy": ""}),
             NewTopic(name="__consumer_offsets"),
         ]
     )
-    for topic in ("t", "compacted", "both", "__consumer_offsets"):
+    for topic in ("t", "compacted", "both", "kept", "__consumer_offsets"):
         broker.append(topic, b"a", b"b", b"c", b"d", b"e")
     return broker
 
@@ -55,8 +56,10 @@ def test_offset_below_the_start_changes_nothing(hosted):
     assert delete(hosted, 1) == (ErrorCode.none, 3)
 
 
-def test_topic_that_is_also_deleted_from_may_be(hosted):
-    assert delete(hosted, 2, topic="both") == (ErrorCode.none, 2)
+@pytest.mark.parametrize("topic", ["both", "kept"])
+def test_topic_that_is_not_compacted_alone_may_be_deleted_from(hosted, topic):
+    """An empty cleanup.policy keeps records until a client deletes them, as in Kafka."""
+    assert delete(hosted, 2, topic=topic) == (ErrorCode.none, 2)
 
 
 @pytest.mark.parametrize(
