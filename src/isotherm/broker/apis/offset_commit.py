@@ -6,8 +6,8 @@ Behaviour Writes the offsets of all legal partitions in one record batch. A part
           exist gets UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID by id). The retention time of
           versions before 5 is stored with the offset. The topic `__consumer_offsets` is created
           first if it does not exist, since consumers with a manual assignment commit without
-          joining. A member of the consumer protocol may commit with an earlier epoch, for
-          partitions that it had in that epoch and still has. It needs version 9 or later.
+          joining. A member of the consumer protocol may commit with an earlier epoch, if it had all
+          the partitions in that epoch and still has them. It needs version 9 or later.
 Not done  -
 KIPs      211 retention · 320 leader epoch · 345 static members · 848 topic ids · 1251 past epochs
 """

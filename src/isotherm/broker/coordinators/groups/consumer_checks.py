@@ -19,7 +19,7 @@ from isotherm.broker.coordinators.groups.consumer_member import ConsumerMember
 # The first version of OffsetCommit whose clients know the error codes about member epochs.
 FIRST_EPOCH_VERSION = 9
 
-# The error of one partition, by topic id and partition.
+# The error of one partition, by topic id and partition. The caller refuses the whole commit by it.
 PartitionCheck: TypeAlias = Callable[[uuid.UUID | None, int], ErrorCode]
 
 

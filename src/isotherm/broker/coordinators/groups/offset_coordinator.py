@@ -81,6 +81,7 @@ class OffsetCoordinator:
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Commit offsets; returns an error code for each partition.
 
+        If the committer may not commit one of them, all get its error, and none is committed.
         With a producer the offsets become visible when its transaction commits. Raises what
         `GroupShards.of_group` and `OffsetsTopic.append` raise; nothing is committed then.
         """
@@ -98,17 +99,14 @@ class OffsetCoordinator:
             # commit must leave no group.
             group = ClassicGroup(group_id, self._shards.settings, now_ms=self._shards.now_ms())
         check = _commit_check(group, committer, is_transactional=producer is not NO_PRODUCER)
-        refused = {
-            partition: error
-            for partition, offset in offsets.items()
-            if (error := check(offset.topic_id, partition.partition)) is not ErrorCode.none
-        }
-        accepted = {
-            partition: offset for partition, offset in offsets.items() if partition not in refused
-        }
-        if not accepted:
-            return refused
-        codes = {**refused, **self._write(shard, group_id, accepted, producer)}
+        for partition, offset in offsets.items():
+            error = check(offset.topic_id, partition.partition)
+            if error is not ErrorCode.none:
+                # As in Kafka: the commit counts for all partitions or for none.
+                return dict.fromkeys(offsets, error)
+        if not offsets:
+            return {}
+        codes = self._write(shard, group_id, offsets, producer)
         if isinstance(group, ClassicGroup):
             if producer is NO_PRODUCER:
                 group.offsets_committed(committer.member_id, self._shards.now_ms())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 import inspect
 import uuid
@@ -588,6 +589,24 @@ def test_modern_member_joins_commits_and_leaves(live: Live, version: int) -> Non
         assert (left.error_code, left.member_epoch) == (E.none, -1)
         fenced = await beat(live, version, member_epoch=2)
         assert fenced.error_code is E.unknown_member_id
+
+    live.run(scenario)
+
+
+def test_commit_of_an_earlier_epoch_counts_for_all_its_partitions_or_for_none(live: Live) -> None:
+    """Source: Kafka OffsetMetadataManager.commitOffset, where the first partition that the member
+    may not commit ends the commit."""
+
+    async def scenario() -> None:
+        await beat(live)
+        # The member has partition 0 since epoch 2, and has got partition 1 in epoch 5.
+        members = live.coordinator.consumer.find("g").members
+        epochs = {(live.topic_id, 0): 2, (live.topic_id, 1): 5}
+        members["m"] = dataclasses.replace(members["m"], epoch=5, assignment_epochs=epochs)
+        member = {"member_id": "m", "generation_id_or_member_epoch": 3}
+        stale = [E.stale_member_epoch, E.stale_member_epoch, E.unknown_topic_or_partition]
+        assert await live.commit(**member) == stale
+        assert await live.fetch() == {0: -1, 1: -1}
 
     live.run(scenario)
 
