@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from isotherm.broker.metadata.internal_topics import INTERNAL_TOPICS
 from isotherm.errors import (
     CorruptMessageError,
     InvalidRecordError,
@@ -161,9 +162,7 @@ def _outcome(check: Callable[[], CheckedBatch]) -> CheckedBatch | IsothermError:
 
 
 FIRST_ZSTD_VERSION = 7
-WRITTEN_BY_BROKER_ALONE = frozenset(
-    {*REMOTE_LOG_METADATA_TOPICS, "__consumer_offsets", "__transaction_state"}
-)
+WRITTEN_BY_BROKER_ALONE = frozenset({*REMOTE_LOG_METADATA_TOPICS, *INTERNAL_TOPICS})
 
 
 def check_writer(context: RequestContext, topic: str) -> None:

@@ -4,7 +4,8 @@ Versions  0-3. 2 flexible.
 Behaviour Adds partitions in one durable batch before the answer. Each topic has its own error; a
           topic that is named twice gets one INVALID_REQUEST. validate_only checks and adds nothing.
           POLICY_VIOLATION refuses more than 10,000 new partitions, and topics whose number of
-          partitions determines where a key is (group offsets, transactions, remote metadata).
+          partitions determines where a key is (group offsets, transactions, states of share groups,
+          remote metadata).
 Not done  The timeout has no effect: partitions exist when the answer is sent.
 KIPs      195 · 599 throttling of partition mutations: version 3 is refused, older versions wait
 """

@@ -33,7 +33,8 @@ def grow(broker, version, *topics, validate_only=False):
 @pytest.fixture
 def hosted(broker, tmp_path):
     broker.host(tmp_path / "log")
-    broker.controller.create_topics([NewTopic(name="t"), NewTopic(name="__consumer_offsets")])
+    names = ("t", "__consumer_offsets", "__share_group_state")
+    broker.controller.create_topics([NewTopic(name=name) for name in names])
     return broker
 
 
@@ -73,6 +74,7 @@ def test_validating_only_adds_nothing(hosted):
         (("t", 2, [(1, 1)]), ErrorCode.invalid_replica_assignment),
         (("t", 2, [()]), ErrorCode.invalid_replica_assignment),
         (("__consumer_offsets", 2, None), ErrorCode.policy_violation),
+        (("__share_group_state", 2, None), ErrorCode.policy_violation),
     ],
 )
 def test_failed_additions_are_errors_of_their_topics(hosted, asked, code):

@@ -197,7 +197,13 @@ def test_produce_of_a_transaction_without_a_transactional_id_is_refused(parts: A
 
 
 @pytest.mark.parametrize(
-    "topic", [REMOTE_LOG_METADATA_TOPIC, "__consumer_offsets", "__transaction_state"]
+    "topic",
+    [
+        REMOTE_LOG_METADATA_TOPIC,
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+    ],
 )
 def test_produce_to_a_topic_of_the_broker_is_refused(parts: Any, topic: str) -> None:
     async def scenario() -> None:

@@ -13,6 +13,7 @@ from isotherm.broker.metadata.controller.topic_rules import (
     partition_record,
 )
 from isotherm.broker.metadata.image import TopicImage
+from isotherm.broker.metadata.internal_topics import INTERNAL_TOPICS
 from isotherm.broker.metadata.metadata_records import PartitionRecord
 from isotherm.errors import (
     InvalidPartitionsError,
@@ -24,9 +25,7 @@ from isotherm.types import REMOTE_LOG_METADATA_TOPICS, BrokerId
 
 # The partition of a key is its hash modulo the number of partitions. With another number, stored
 # state would be looked for in the wrong partition.
-TOPICS_OF_FIXED_SIZE = frozenset(
-    {"__consumer_offsets", "__transaction_state", *REMOTE_LOG_METADATA_TOPICS}
-)
+TOPICS_OF_FIXED_SIZE = frozenset({*REMOTE_LOG_METADATA_TOPICS, *INTERNAL_TOPICS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
