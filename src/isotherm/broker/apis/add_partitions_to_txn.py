@@ -4,7 +4,9 @@ Versions  0-5. 2 PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH before · 3 fl
           transactions in one request, and verify_only, with which brokers check whether partitions
           were added · 5 TRANSACTION_ABORTABLE
 Behaviour Adds all partitions of a transaction or none. If one does not exist, it gets
-          UNKNOWN_TOPIC_OR_PARTITION, and the others get OPERATION_NOT_ATTEMPTED.
+          UNKNOWN_TOPIC_OR_PARTITION, and the others get OPERATION_NOT_ATTEMPTED. A client's
+          partition of an internal topic gets TOPIC_AUTHORIZATION_FAILED, also without an
+          authorizer; AddOffsetsToTxn adds those of `__consumer_offsets`.
 Not done  -
 KIPs      98 · 588 · 890
 """
@@ -99,20 +101,26 @@ def _codes(context: RequestContext, transaction: _Transaction) -> dict[TopicPart
     partitions = transaction.partitions
     if transaction.verify_only:
         return {partition: _verify(context, transaction, partition) for partition in partitions}
-    unknown = {partition for partition in partitions if not _exists(context, partition)}
-    if unknown:
-        return {
-            partition: ErrorCode.unknown_topic_or_partition
-            if partition in unknown
-            else ErrorCode.operation_not_attempted
-            for partition in partitions
-        }
+    refused = {
+        partition: code
+        for partition in partitions
+        if (code := _refusal(context, partition)) is not None
+    }
+    if refused:
+        not_attempted = ErrorCode.operation_not_attempted
+        return {partition: refused.get(partition, not_attempted) for partition in partitions}
     return dict.fromkeys(partitions, _add(context, transaction, partitions))
 
 
-def _exists(context: RequestContext, partition: TopicPartition) -> bool:
+def _refusal(context: RequestContext, partition: TopicPartition) -> ErrorCode | None:
+    """The error of a partition that cannot be added, whatever the transaction's state."""
+    is_of_client = context.header.api_version < FIRST_BATCHED_VERSION
+    if is_of_client and is_internal(partition.topic):
+        return ErrorCode.topic_authorization_failed
     topic = context.services.metadata.image.topics_by_name.get(partition.topic)
-    return topic is not None and 0 <= partition.partition < len(topic.partitions)
+    if topic is None or not 0 <= partition.partition < len(topic.partitions):
+        return ErrorCode.unknown_topic_or_partition
+    return None
 
 
 def _add(

@@ -47,8 +47,10 @@ async def producer_of(broker: Any) -> dict[str, int]:
     return {"producer_id": response.producer_id, "producer_epoch": response.producer_epoch}
 
 
-async def add(broker: Any, version: int, producer: dict[str, int], *indexes: int) -> list[E]:
-    topics = [{"name": "t", "partitions": indexes}]
+async def add(
+    broker: Any, version: int, producer: dict[str, int], *indexes: int, topic: str = "t"
+) -> list[E]:
+    topics = [{"name": topic, "partitions": indexes}]
     legacy = {f"v3_and_below_{name}": value for name, value in producer.items()}
     legacy |= {"v3_and_below_transactional_id": "tx", "v3_and_below_topics": topics}
     batched = [{"transactional_id": "tx", "topics": topics, "verify_only": False, **producer}]
@@ -56,15 +58,16 @@ async def add(broker: Any, version: int, producer: dict[str, int], *indexes: int
         ApiKey.ADD_PARTITIONS_TO_TXN, version, transactions=batched, **legacy
     )
     if version < 4:
-        (topic,) = response.results_by_topic_v3_and_below
+        (result_of_topic,) = response.results_by_topic_v3_and_below
     else:
         assert response.error_code is E.none
         (transaction,) = response.results_by_transaction
         assert transaction.transactional_id == "tx"
-        (topic,) = transaction.topic_results
-    assert topic.name == "t"
-    assert [result.partition_index for result in topic.results_by_partition] == list(indexes)
-    return [result.partition_error_code for result in topic.results_by_partition]
+        (result_of_topic,) = transaction.topic_results
+    results = result_of_topic.results_by_partition
+    assert result_of_topic.name == topic
+    assert [result.partition_index for result in results] == list(indexes)
+    return [result.partition_error_code for result in results]
 
 
 def older(producer: dict[str, int]) -> dict[str, int]:
@@ -119,6 +122,21 @@ def test_add_partitions_adds_all_or_none(broker: Any, version: int) -> None:
         await producer_of_next(broker)
         fenced = E.invalid_producer_epoch if version < 2 else E.producer_fenced
         assert await add(broker, version, producer, 0) == [fenced]
+
+    broker.run(scenario)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.ADD_PARTITIONS_TO_TXN))
+def test_only_brokers_add_partitions_of_internal_topics(broker: Any, version: int) -> None:
+    """Source: Kafka KafkaApis.handleAddPartitionsToTxnRequest, with or without an authorizer."""
+
+    async def scenario() -> None:
+        broker.create_topic("__share_group_state")
+        producer = await producer_of(broker)
+        code = E.topic_authorization_failed if version < 4 else E.none
+        assert await add(broker, version, producer, 0, topic="__share_group_state") == [code]
+        added = set() if version < 4 else {("__share_group_state", 0)}
+        assert broker.coordinator.describe("tx").partitions == added
 
     broker.run(scenario)
 
