@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from isotherm.broker.coordinators.transactions.transaction_state import (
     TRANSACTION_V0,
+    TRANSACTION_V2,
     ProducerIdAndEpoch,
 )
 from isotherm.broker.error_mapping import error_code as code_of
@@ -132,11 +133,17 @@ def _add(
             transaction.transactional_id,
             transaction.producer,
             partitions,
-            client_version=TRANSACTION_V0,
+            client_version=_client_version(context),
         )
     except IsothermError as error:
         return code_of(error)
     return ErrorCode.none
+
+
+def _client_version(context: RequestContext) -> int:
+    """Brokers add partitions for the records of clients of version 2, which do not ask."""
+    is_of_client = context.header.api_version < FIRST_BATCHED_VERSION
+    return TRANSACTION_V0 if is_of_client else TRANSACTION_V2
 
 
 def _verify(

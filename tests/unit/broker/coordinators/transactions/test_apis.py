@@ -118,7 +118,10 @@ def test_add_partitions_adds_all_or_none(broker: Any, version: int) -> None:
         ]
         assert broker.coordinator.describe("tx").partitions == set()
         assert await add(broker, version, producer, 0, 1) == [E.none, E.none]
-        assert broker.coordinator.describe("tx").partitions == {("t", 0), ("t", 1)}
+        added = broker.coordinator.describe("tx")
+        assert added.partitions == {("t", 0), ("t", 1)}
+        # From version 4 on a broker asks, for a client that writes without asking.
+        assert added.client_transaction_version == (0 if version < 4 else 2)
         await producer_of_next(broker)
         fenced = E.invalid_producer_epoch if version < 2 else E.producer_fenced
         assert await add(broker, version, producer, 0) == [fenced]
