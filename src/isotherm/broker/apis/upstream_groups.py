@@ -6,7 +6,7 @@ A client that knew the real coordinator would ask it for metadata too, and go on
 client id and its rights.
 
     FindCoordinator   the replica; the real coordinator is looked up again
-    ListGroups        all brokers
+    ListGroups        all brokers. The error of one is the answer, so that no list lacks a group.
     others            the real coordinator. Its NOT_COORDINATOR lets the client ask here again.
 """
 
@@ -119,6 +119,12 @@ class UpstreamGroups:
             await _answered(self._requests, _passing(address, request))
             for address in self._upstream.addresses.values()
         ]
+        if not answers:
+            raise CoordinatorNotAvailableError("the cluster has named no broker yet")
+        for answer in answers:
+            if answer.error_code is not ErrorCode.none:
+                # Without that broker's groups the list would seem to be whole.
+                return answer
         groups = tuple(group for answer in answers for group in answer.groups)
         return dataclasses.replace(answers[0], groups=groups)
 
