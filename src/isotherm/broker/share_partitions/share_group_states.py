@@ -8,7 +8,6 @@ afterwards. So a broker that dies in between leaves notes, by which the work is 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -222,10 +221,11 @@ class ShareGroupStates:
     ) -> dict[uuid.UUID, IsothermError | None]:
         """The first error of each topic, or None."""
         answers = await self._peers.persister.delete(_keys(group_id, partitions))
-        return {
-            topic_id: _first_error(answers[key] for key in of_topic)
-            for topic_id, of_topic in itertools.groupby(answers, key=lambda key: key.topic_id)
-        }
+        errors: dict[uuid.UUID, IsothermError | None] = dict.fromkeys(partitions)
+        # A topic's partitions have several coordinators, so its answers are among those of others.
+        for key, answer in answers.items():
+            errors[key.topic_id] = errors[key.topic_id] or answer
+        return errors
 
     async def _committed(self, group_id: str) -> None:
         """Return when the group's records are committed. Raises what `uncommitted` raises."""

@@ -14,6 +14,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from isotherm.broker.apis.api_register import APIS
+from isotherm.broker.error_mapping import error_code
 from isotherm.broker.metadata.controller.topic_rules import NewTopic
 from isotherm.broker.metadata.endpoint import Endpoint
 from isotherm.broker.metadata.features import FeatureUpdate
@@ -218,6 +219,43 @@ def test_lag_is_counted_from_the_start_offset(run: Any) -> None:
             E.unknown_topic_or_partition,
         ]
         assert await broker.offsets() == {("t", 1): (2, 5)}
+
+    run(scenario)
+
+
+def test_a_state_that_is_not_deleted_is_told_whichever_coordinator_has_it(run: Any) -> None:
+    """The partitions of a topic have several coordinators, whose answers come one after the
+    other: here those of partition 0 of both topics first."""
+
+    async def scenario(broker: Broker) -> None:
+        other = NewTopic(name="u", num_partitions=PARTITIONS)
+        await broker.change(lambda controller: controller.create_topics([other]))
+        await broker.beat("a", 0, "t", "u")
+        await broker.settle()
+        await broker.beat("a", -1)
+        topic_id = broker.services.metadata.image.topics_by_name["t"].topic_id
+        persister = broker.services.persister
+        asked = persister.delete
+        lost = PeerDisconnectedError("the coordinator has gone")
+
+        async def delete(keys: Any) -> Any:
+            by_coordinator = sorted(keys, key=lambda key: key.partition)
+            return {
+                key: lost if (key.topic_id, key.partition) == (topic_id, 0) else None
+                for key in by_coordinator
+            }
+
+        persister.delete = delete  # type: ignore[method-assign]
+        topics = [{"topic_name": name} for name in ("t", "u")]
+        answer = await broker.call(
+            ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, group_id="g", topics=topics
+        )
+        codes = {topic.topic_name: topic.error_code for topic in answer.responses}
+        assert codes == {"t": error_code(lost), "u": E.none}
+        deleted = await broker.services.share_group_states.delete_group("g")
+        assert deleted is error_code(lost)
+        persister.delete = asked  # type: ignore[method-assign]
+        assert await broker.services.share_group_states.delete_group("g") is E.none
 
     run(scenario)
 
