@@ -76,13 +76,15 @@ def _check(context: RequestContext, request: Any) -> None:
     is_join = request.member_epoch == JOIN_EPOCH
     if not request.group_id.strip():
         _refuse("the group id is empty")
-    if not request.member_id and (version >= FIRST_REGEX_VERSION or not is_join):
+    # As in Kafka, a text of spaces counts as empty.
+    if not request.member_id.strip() and (version >= FIRST_REGEX_VERSION or not is_join):
         _refuse("the member id is empty")
     if request.member_epoch < LEAVE_STATIC_EPOCH:
         _refuse(f"no such member epoch epoch={request.member_epoch}")
     if request.member_epoch == LEAVE_STATIC_EPOCH and request.instance_id is None:
         _refuse("only a static member may leave temporarily")
-    if request.instance_id == "" or request.rack_id == "":
+    texts = (request.instance_id, request.rack_id)
+    if any(text is not None and not text.strip() for text in texts):
         _refuse("the instance id or the rack id is empty")
     if is_join:
         _check_join(request, _regex(context, request))

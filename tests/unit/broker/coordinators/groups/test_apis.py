@@ -624,6 +624,9 @@ def test_version_0_lets_the_broker_name_the_member(live: Live) -> None:
     [
         ({"group_id": ""}, E.invalid_request),
         ({"member_id": ""}, E.invalid_request),
+        ({"member_id": " "}, E.invalid_request),
+        ({"instance_id": " "}, E.invalid_request),
+        ({"rack_id": " "}, E.invalid_request),
         ({"member_epoch": -3}, E.invalid_request),
         ({"member_epoch": -2}, E.invalid_request),
         ({"instance_id": ""}, E.invalid_request),
