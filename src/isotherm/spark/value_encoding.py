@@ -204,29 +204,31 @@ def _encoded_batches(
 
 class ProtobufEncoder:
     """Encodes structures as the first message of a schema. A null field is not set. Raises
-    UnknownSchemaError for an invalid schema."""
+    UnknownSchemaError for an invalid schema, and what `fitted_structures` raises."""
 
     def __init__(self, schema: RegisteredSchema) -> None:
         from ptars import HandlerPool, PtarsConfig
 
         from isotherm.spark.tables.protobuf_schema import message_of
 
-        message = message_of(schema, (0,))
-        config = PtarsConfig(enum_repr="string", timestamp_unit="us")
-        self._handler = HandlerPool([message.file], config=config).get_for_message(message)
-        self._fields = [field.with_type(_nullable(field.type)) for field in self._handler.schema()]
+        self._message = message_of(schema, (0,))
+        pool = HandlerPool([self._message.file], config=PtarsConfig(timestamp_unit="us"))
+        self._handler = pool.get_for_message(self._message)
+        self._kind = pa.struct(
+            [pa.field(field.name, _nullable(field.type)) for field in self._handler.schema()]
+        )
 
     def check(self, kind: types.StructType, subject: str) -> None:
         """Raise ConfigError if the message does not have a field of the structure, or its type."""
+        from isotherm.spark.message_fit import unknown_fields
         from isotherm.spark.row_schema import arrow_schema
 
-        unknown = set(kind.fieldNames()) - {field.name for field in self._fields}
+        schema = arrow_schema(kind)
+        unknown = sorted(unknown_fields(pa.struct(list(schema)), self._kind))
         if unknown:
-            raise ConfigError(
-                f"the message has no such fields subject={subject} fields={sorted(unknown)}"
-            )
+            raise ConfigError(f"the message has no such fields subject={subject} fields={unknown}")
         try:
-            empty = arrow_schema(kind).empty_table().to_struct_array().combine_chunks()
+            empty = schema.empty_table().to_struct_array().combine_chunks()
             self.encode(empty, b"")
         except pa.ArrowException as error:
             raise ConfigError(
@@ -235,14 +237,10 @@ class ProtobufEncoder:
             ) from error
 
     def encode(self, structures: Any, head: bytes) -> Any:
-        names = {field.name for field in structures.type}
-        arrays = [
-            structures.field(field.name).cast(field.type)
-            if field.name in names
-            else pa.nulls(len(structures), field.type)
-            for field in self._fields
-        ]
-        rows = pa.RecordBatch.from_arrays(arrays, names=[field.name for field in self._fields])
+        from isotherm.spark.message_fit import fitted_structures
+
+        fields = fitted_structures(structures, self._kind, self._message).flatten()
+        rows = pa.RecordBatch.from_arrays(fields, names=[field.name for field in self._kind])
         payloads = self._handler.record_batch_to_array(rows).cast(pa.binary())
         framed = pc.binary_join_element_wise(pa.scalar(head, pa.binary()), payloads, b"")
         return pc.if_else(structures.is_valid(), framed, pa.scalar(None, pa.binary()))
