@@ -101,8 +101,8 @@ def _try_commit(
                 update = transaction.update_snapshot(snapshot_properties=dict(summary))
                 producer = update.overwrite() if removed else update.fast_append()
             with producer:
-                for data_file in data_files:
-                    producer.append_data_file(data_file)
+                for made in data_files:
+                    producer.append_data_file(made)
                 for task in removed:
                     producer.delete_data_file(task.file)
     except CommitFailedException:
