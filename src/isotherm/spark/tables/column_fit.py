@@ -52,6 +52,9 @@ def conformed(column: Any, kind: pa.DataType) -> Any:
         return column
     if types.is_null(column.type):
         return nulls(len(column), kind)
+    if column.offset:
+        # A copy: Arrow makes no lists and maps from the offsets of a slice.
+        column = column.take(pa.array(range(len(column)), pa.int64()))
     if isinstance(kind, pa.StructType):
         children = struct_children(column)
         fields = [_conformed_field(children, len(column), field) for field in kind]

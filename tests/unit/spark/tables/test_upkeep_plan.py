@@ -104,6 +104,45 @@ def test_rows_are_merged_in_order(tmp_path: Path, seed: int) -> None:
     assert found["note"].null_count == len(found)
 
 
+def test_lists_and_maps_whose_elements_have_grown_are_merged_row_by_row(tmp_path: Path) -> None:
+    """The files overlap, so that slices of their batches become rows with the table's columns."""
+
+    def column(*fields: tuple[str, pa.DataType]) -> pa.DataType:
+        inner = pa.struct(list(fields))
+        return pa.struct([("items", pa.list_(inner)), ("named", pa.map_(pa.string(), inner))])
+
+    def value(offset: int) -> dict[str, Any]:
+        items = [{"x": offset}, {"x": -offset}, None]
+        named = [("a", {"x": offset}), ("b", None)]
+        return {
+            "items": None if offset % 5 == 0 else items[: offset % 4],
+            "named": None if offset % 7 == 0 else named[: offset % 3],
+        }
+
+    old = column(("x", pa.int64()))
+    files = []
+    for number in range(2):
+        offsets = list(range(number, 40, 2))
+        rows = pa.table(
+            {
+                "partition": pa.array([0] * len(offsets), pa.int32()),
+                "offset": offsets,
+                "value": pa.array([value(offset) for offset in offsets], old),
+            }
+        )
+        path = tmp_path / f"{number}.parquet"
+        parquet.write_table(rows, path)
+        bounds = (offsets[0], offsets[-1])
+        files.append(DataFile(str(path), 1, len(offsets), (0, 0), bounds))
+    grown = column(("x", pa.int64()), ("y", pa.string()))
+    schema = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("value", grown)])
+    place: Any = _Folder()
+    merged = pa.Table.from_batches(merged_batches(files, place, schema))
+    assert merged["offset"].to_pylist() == list(range(40))
+    expected = pa.array([value(offset) for offset in range(40)], grown)
+    assert merged["value"].to_pylist() == expected.to_pylist()
+
+
 def test_only_iceberg_has_upkeep() -> None:
     check_upkeep("--compact", "iceberg")
     with pytest.raises(ConfigError, match=r"only Iceberg tables option=--compact to=parquet"):
