@@ -47,11 +47,12 @@ def fitted_structures(structures: Any, kind: pa.StructType, message: Descriptor)
     """The structures as `kind`, ptars' type of the message. Fields that they lack are null.
 
     Raises ArrowException for a type or a number that a field cannot have, and ConfigError for a
-    null in a list or map, and for the name of no enum.
+    null in a list or map, for the name of no enum, and for several fields of one choice.
     """
     if structures.type == kind and not len(kind):
         return structures
     children = struct_children(structures)
+    _check_choices(children, message)
     columns = [
         _fitted(children[field.name], field.type, message.fields_by_name[field.name])
         if field.name in children
@@ -84,7 +85,32 @@ def _fitted_item(values: Any, kind: Any, field: FieldDescriptor) -> Any:
         return fitted_structures(values, kind, field.message_type)
     if field.type == FieldDescriptor.TYPE_ENUM and pa.types.is_string(values.type):
         return _numbers_of(values, field.enum_type, field)
-    return values.cast(kind)
+    fitted = values.cast(kind)
+    if pa.types.is_float32(kind) and pa.types.is_float64(values.type):
+        _check_finite(values, fitted, field)
+    return fitted
+
+
+def _check_choices(children: dict[str, Any], message: Descriptor) -> None:
+    """A message has at most one field of a oneof. A reader would take the last one."""
+    for choice in message.oneofs:
+        names = [field.name for field in choice.fields if field.name in children]
+        counts = sum(np.asarray(children[name].is_valid()).astype(np.int64) for name in names)
+        if len(names) > 1 and np.max(counts, initial=0) > 1:
+            raise ConfigError(
+                "a message cannot have several fields of one choice"
+                f" oneof={choice.full_name} fields={','.join(names)}"
+            )
+
+
+def _check_finite(doubles: Any, floats: Any, field: FieldDescriptor) -> None:
+    """Digits are rounded, as by all writers of `float`. A number beyond its range is refused."""
+    is_lost = pc.and_(pc.is_finite(doubles), pc.invert(pc.is_finite(floats)))
+    lost = doubles.filter(pc.fill_null(is_lost, False))
+    if len(lost):
+        raise ConfigError(
+            f"a number is too large for a float field={field.full_name} number={lost[0].as_py()}"
+        )
 
 
 def _starts(lists: Any) -> Any:

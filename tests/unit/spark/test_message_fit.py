@@ -30,6 +30,9 @@ message Order {
   map<string, Place> visited = 5;
   Place home = 6;
   repeated string tags = 7;
+  oneof paid { int64 cents = 8; string voucher = 9; Place at = 10; }
+  optional float share = 11;
+  repeated float shares = 12;
 }
 message Place { optional int64 x = 1; string name = 2; Kind kind = 3; repeated int32 sizes = 4; }
 enum Kind { option allow_alias = true; OLD = 0; NEW = 1; FRESH = 1; LOST = -1; }
@@ -145,3 +148,31 @@ def test_fields_of_all_kinds_are_accepted_before_there_are_rows() -> None:
     }
     fields = [StructField(name, kind) for name, kind in kinds.items()]
     ProtobufEncoder(SCHEMA).check(StructType(fields), "orders-value")
+
+
+def test_several_fields_of_one_choice_are_refused() -> None:
+    kind = pa.struct([("cents", pa.int64()), ("voucher", pa.string()), ("at", PLACE)])
+    encoder, read = ProtobufEncoder(SCHEMA), GetMessageClass(message_of(SCHEMA, (0,)))
+    rows: list[Any] = [{"cents": 0}, {"voucher": ""}, {"at": {"x": 1}}, {}, None]
+    messages = encoder.encode(pa.array(rows, kind), b"").drop_null()
+    chosen = [read.FromString(message.as_py()).WhichOneof("paid") for message in messages]
+    assert chosen == ["cents", "voucher", "at", None]
+    for both in ({"cents": 1, "voucher": "a"}, {"voucher": "", "at": {}}):
+        with pytest.raises(
+            ConfigError, match=r"several fields of one choice oneof=shop\.Order\.paid"
+        ):
+            encoder.encode(pa.array([*rows, both], kind), b"")
+
+
+def test_a_double_beyond_a_float_is_refused() -> None:
+    inf = float("inf")
+    read = encoded("share", pa.float64(), [0.5, -inf, 3e38, None])
+    assert [message.share for message in read[:2]] == [0.5, -inf]
+    assert read[2].share == pytest.approx(3e38)
+    assert not read[3].HasField("share")
+    for name, kind, value in (
+        ("share", pa.float64(), 1e39),
+        ("shares", pa.list_(pa.float64()), [1.0, -1e300]),
+    ):
+        with pytest.raises(ConfigError, match=r"too large for a float field=shop\.Order\.share"):
+            encoded(name, kind, [None, value])
