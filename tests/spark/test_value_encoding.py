@@ -123,6 +123,22 @@ def test_a_null_key_stays_null(spark: SparkSession, registry: RegistrySettings) 
     assert keys[1:] == [None, None]
 
 
+def test_columns_are_encoded_whatever_their_names_are(
+    spark: SparkSession, registry: RegistrySettings
+) -> None:
+    frame = frame_of(spark).limit(1)
+    upper = frame.selectExpr("struct(id) AS Value", "struct(city) AS KEY")
+    for name, schema_id in (("proto", 8), ("json", 9)):
+        formats = ("json", {"proto": "protobuf", "json": "json-schema"}[name])
+        encoded = encoded_columns(upper, name, *formats, registry)
+        assert sorted(encoded.columns) == ["key", "value"]
+        (value,) = values_of(encoded)
+        assert (value or b"")[:5] == b"\0" + schema_id.to_bytes(4, "big")
+    odd = frame.selectExpr("id AS `a.b`", "id AS `c``d`", "city AS `Key`")
+    encoded = encoded_columns(odd, "json", "binary", "json", None)
+    assert [json.loads(row.value) for row in encoded.collect()] == [{"a.b": 1, "c`d": 1}]
+
+
 def test_json_of_a_schema_has_its_id(spark: SparkSession, registry: RegistrySettings) -> None:
     encoded = encoded_columns(
         frame_of(spark).select("id", "city"), "json", "binary", "json-schema", registry

@@ -76,7 +76,7 @@ def encoded_columns(
     names = {name.lower() for name in frame.columns}
     if value != BINARY and "value" not in names:
         rest = [name for name in frame.columns if name.lower() not in RECORD_COLUMNS]
-        frame = frame.withColumn("value", sql.struct(*(sql.col(f"`{name}`") for name in rest)))
+        frame = frame.withColumn("value", sql.struct(*map(_column_of, rest)))
     if value != BINARY:
         frame = _encoded(frame, "value", value, topic, registry)
     if key != BINARY:
@@ -88,9 +88,17 @@ def encoded_columns(
     return frame
 
 
+def _column_of(name: str) -> Column:
+    """The column of exactly this name, which may have dots and backticks."""
+    quoted = name.replace("`", "``")
+    return sql.col(f"`{quoted}`")
+
+
 def _encoded(
     frame: DataFrame, column: str, name: str, topic: str, registry: RegistrySettings | None
 ) -> DataFrame:
+    # Spark finds a column in any case, and calls it by the new name from here on.
+    frame = frame.withColumnRenamed(column, column)
     if name == JSON:
         return frame.withColumn(column, _json(sql.col(column)))
     assert registry is not None, "check_encodings comes first"
