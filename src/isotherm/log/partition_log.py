@@ -220,12 +220,13 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> Offset:
-        """All transactions below it, and below the high watermark, have ended."""
+        """All transactions below it, and below the high watermark, have ended. Never below the log
+        start, which may have passed the first records of an open transaction."""
         with self._lock:
             unstable = self.producers.first_unstable_offset
             if unstable is None:
                 return self._high_watermark
-            return min(self._high_watermark, unstable)
+            return min(self._high_watermark, max(unstable, self._log_start_offset))
 
     @property
     def recovery_point(self) -> Offset:
@@ -258,16 +259,17 @@ class PartitionLog:
         # Every read begins here. Fields take fewer calls than properties.
         with self._lock:
             segments, unstable = self._segments.all, self.producers.first_unstable_offset
-            high_watermark = self._high_watermark
+            high_watermark, start = self._high_watermark, self._log_start_offset
             return LogView(
                 self.topic_partition,
                 segments,
                 segments[-1].size_in_bytes,
-                self._log_start_offset,
-                max(self._log_start_offset, segments[0].base_offset),
+                start,
+                max(start, segments[0].base_offset),
                 self._log_end_offset,
                 high_watermark,
-                high_watermark if unstable is None else min(high_watermark, unstable),
+                # As `last_stable_offset`.
+                high_watermark if unstable is None else min(high_watermark, max(unstable, start)),
             )
 
     # ---- appending

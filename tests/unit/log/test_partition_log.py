@@ -194,6 +194,21 @@ def test_last_stable_offset_waits_for_the_end_of_transactions(directory: Path) -
     assert log.read(0, 10**6).aborted_transactions is None
 
 
+def test_last_stable_offset_is_never_below_the_log_start(directory: Path) -> None:
+    log = open_local_log(directory)
+    append(log)
+    append(log, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    append(log, 2)
+    # As Kafka's maybeIncrementFirstUnstableOffset: a read_committed consumer that seeks to the end
+    # must not get an offset that is out of range.
+    log.maybe_increment_log_start_offset(3)
+    assert (log.last_stable_offset, log.view().last_stable_offset) == (3, 3)
+    read = log.read(log.last_stable_offset, 10**6, isolation=FetchIsolation.TXN_COMMITTED)
+    assert (read.records, read.last_stable_offset) == (b"", 3)
+    end_transaction(log, ControlRecordType.COMMIT, 7)
+    assert log.last_stable_offset == 5
+
+
 def test_aborted_transaction_is_found_from_a_segment_before_its_marker(directory: Path) -> None:
     log = open_local_log(directory, config=SMALL)
     append(log, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
