@@ -924,6 +924,9 @@ class PartitionLog:
         self.snapshots.remove_where_above(end_offset)
         now_ms = self.environment.clock.now_ms()
         rebuild_producers(self.producers, self.snapshots, self._segments.all, end_offset, now_ms)
+        # The replay has met the markers of ended transactions again. The high watermark may stay
+        # where it is, and then nothing else drops those below it.
+        self.producers.on_high_watermark(self._high_watermark)
         self._segments.active.sync()
         self.environment.cache.fs.sync_directory(self.directory)
         self._changed()

@@ -206,6 +206,27 @@ def test_last_stable_offset_follows_the_leaders_transactions(log: PartitionLog) 
     assert (aborted.first_offset, aborted.last_offset) == (1, 2)
 
 
+def test_truncation_leaves_ended_transactions_below_the_high_watermark_stable(
+    log: PartitionLog,
+) -> None:
+    """The high watermark may stay where it is until the next append, also if this broker leads
+    next."""
+    transactional = {"producer_id": 7, "producer_epoch": 0, "is_transactional": True}
+    marker = build_end_transaction_marker(
+        ControlRecordType.COMMIT,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        timestamp_ms=T0,
+        base_offset=2,
+    )
+    fetched(log, batch(0), batch(1, base_sequence=0, **transactional), bytes(marker), batch(3))
+    log.update_high_watermark(3)
+    assert log.last_stable_offset == 3
+    log.truncate_to(3)
+    assert (log.log_end_offset, log.high_watermark, log.last_stable_offset) == (3, 3, 3)
+
+
 @pytest.mark.parametrize("offset", [3, 5])
 def test_truncation_at_the_end_drops_an_epoch_without_records(
     log: PartitionLog, offset: int
