@@ -230,7 +230,12 @@ class _LogLoader:
                 recovery_point=self._checkpoints.recovery_point,
                 high_watermark=self._checkpoints.high_watermark,
             )
-        self._check_end(ends[-1].next_offset if ends else self._checkpoints.log_start_offset)
+        end_offset = ends[-1].next_offset if ends else 0
+        if not (ends and ends[-1].cut_size):
+            # One that ends below its start lacks none of its records, and is emptied (`_open_end`).
+            # A truncation leaves it so if the log start lies in the batch that it drops.
+            end_offset = max(end_offset, self._checkpoints.log_start_offset)
+        self._check_end(end_offset)
         if self._remote_log_enabled and segments:
             has_log_start = self._checkpoints.knows_log_start
             self._epochs.check_known_from(

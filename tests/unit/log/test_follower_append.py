@@ -250,6 +250,23 @@ def test_truncation_below_the_log_start_lowers_it(log: PartitionLog) -> None:
     fetched(log, batch(2))
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_log_whose_start_lay_in_a_truncated_batch_is_loaded_again(
+    tmp_path: Path, clean: bool
+) -> None:
+    log = open_local_log(tmp_path / "topic-0", config=SMALL)
+    fetched(log, batch(0, 3), batch(3, 6))
+    log.update_high_watermark(9)
+    log.maybe_increment_log_start_offset(5)
+    log.truncate_to(7)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+    log.close()
+    checkpoints = LogCheckpoints(log.recovery_point, 5, log.high_watermark, clean)
+    log = open_local_log(tmp_path / "topic-0", config=SMALL, checkpoints=checkpoints)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+    fetched(log, batch(5))
+
+
 def test_log_begins_anew_with_the_history_of_the_remote_tier(tmp_path: Path) -> None:
     tiered = TopicConfig(remote_storage_enable=True, retention_ms=-1)
     log = open_local_log(tmp_path / "topic-0", config=tiered)
