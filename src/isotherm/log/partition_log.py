@@ -522,9 +522,10 @@ class PartitionLog:
     # ---- moving offsets
 
     def update_high_watermark(self, offset: Offset) -> Offset:
-        """Set it, limited to [log start, log end]; returns its new value."""
+        """Set it, limited to [local log start, log end]; returns its new value. Only committed
+        records leave the local disk, so a lower one is out of date."""
         with self._lock:
-            high_watermark = min(max(offset, self._log_start_offset), self._log_end_offset)
+            high_watermark = min(max(offset, self.local_log_start_offset), self._log_end_offset)
             if high_watermark != self._high_watermark:
                 self._high_watermark = high_watermark
                 self._changed()

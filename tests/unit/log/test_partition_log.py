@@ -307,6 +307,23 @@ def test_high_watermark_stays_within_the_log(directory: Path) -> None:
     assert log.update_high_watermark(-3) == 0
 
 
+def test_high_watermark_is_never_below_the_local_log(directory: Path) -> None:
+    """Its checkpoint may be older than local retention, and so may the one of a new leader."""
+    log = open_local_log(directory, config=TIERED)
+    for _ in range(12):
+        append(log)
+    log.update_highest_offset_in_remote_storage(9)
+    assert log.delete_old_segments(T0)
+    log.flush()
+    log.abandon()
+    checkpoints = LogCheckpoints(log.recovery_point, 0, high_watermark=2)
+    log = open_local_log(directory, config=TIERED, checkpoints=checkpoints)
+    assert (log.log_start_offset, log.high_watermark) == (0, log.local_log_start_offset)
+    assert log.update_high_watermark(1) == log.local_log_start_offset > 0
+    # As at the end of tiering. An error there ends the broker's membership in its cluster.
+    assert log.maybe_increment_log_start_offset(log.local_log_start_offset)
+
+
 def test_retention_deletes_and_raises_the_log_start(directory: Path) -> None:
     log = open_local_log(directory, config=SMALL)
     for index in range(12):
