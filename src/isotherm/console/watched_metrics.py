@@ -112,8 +112,9 @@ class WatchedMetrics:
     def _read(self) -> MetricsLook:
         results = list(self._executor.map(self._note, self._addresses.urls))
         failed = [result for result in results if result is not None]
-        hour = _all_seen(self._histories, HOUR_MS)
-        minutes = _all_seen(self._histories, TRAFFIC_WINDOW_MS)
+        now_ms = self._clock.now_ms()
+        hour = _all_seen(self._histories, HOUR_MS, now_ms)
+        minutes = _all_seen(self._histories, TRAFFIC_WINDOW_MS, now_ms)
         since_ms = min((counts.since_ms for counts in hour.values()), default=None)
         return MetricsLook(
             _errors_row(hour, since_ms, failed),
@@ -148,8 +149,11 @@ class WatchedMetrics:
         return None
 
 
-def _all_seen(histories: Mapping[str, MeterHistory], window_ms: int) -> dict[str, CountsSeen]:
-    seen = {url: history.seen(window_ms) for url, history in histories.items()}
+def _all_seen(
+    histories: Mapping[str, MeterHistory], window_ms: int, now_ms: TimestampMs
+) -> dict[str, CountsSeen]:
+    """The counts in the window of each broker that has answered in it."""
+    seen = {url: history.seen(window_ms, now_ms) for url, history in histories.items()}
     return {url: counts for url, counts in seen.items() if counts is not None}
 
 

@@ -101,11 +101,18 @@ class MeterHistory:
         while len(readings) > 1 and now_ms - readings[1][0] >= HOUR_MS:
             readings.popleft()
 
-    def seen(self, window_ms: int = HOUR_MS) -> CountsSeen | None:
-        """The counts of the window, which is an hour at most. None before the first reading."""
+    def seen(
+        self, window_ms: int = HOUR_MS, now_ms: TimestampMs | None = None
+    ) -> CountsSeen | None:
+        """The counts of the window before `now_ms`, or before the last reading; it is an hour at
+        most. None before the first reading, and if the last one is older than the window, as of a
+        broker that is gone."""
         if not self._readings:
             return None
-        until_ms, now = self._readings[-1]
-        old_enough = [reading for reading in self._readings if until_ms - reading[0] >= window_ms]
+        until_ms, last = self._readings[-1]
+        begin_ms = (until_ms if now_ms is None else now_ms) - window_ms
+        if until_ms < begin_ms:
+            return None
+        old_enough = [reading for reading in self._readings if reading[0] <= begin_ms]
         since_ms, before = old_enough[-1] if old_enough else self._readings[0]
-        return CountsSeen(since_ms, until_ms, dict(now - before))
+        return CountsSeen(since_ms, until_ms, dict(last - before))

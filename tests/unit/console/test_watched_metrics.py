@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from isotherm.console.watched_metrics import (
+    TRAFFIC_WINDOW_MS,
     MetricsAddresses,
     WatchedMetrics,
     metrics_addresses,
@@ -15,6 +16,7 @@ from isotherm.console.watched_metrics import (
 from isotherm.errors import ConfigError
 from isotherm.metrics.broker_topic_metrics import TopicGauge, TopicMeter
 from isotherm.storage_view.copy_signs import CopySigns
+from isotherm.storage_view.meter_counts import HOUR_MS
 from isotherm.storage_view.traffic import Traffic
 from isotherm.testing.sim_clock import SimClock
 from tests.support.metrics_server import LOGIN, TOPIC, MetricsServer
@@ -88,6 +90,31 @@ def test_signs_of_copies_are_the_last_minutes_errors_and_the_lag(
     assert second.copy_signs == {TOPIC: CopySigns(18, 700, 1)}
     assert last is not None
     assert last.copy_signs == {TOPIC: CopySigns(0, 700, 1)}
+
+
+def test_traffic_and_failures_of_a_broker_that_is_gone_end_with_their_windows(login: str) -> None:
+    """Its last readings once counted as those of the last minutes for ever."""
+    clock, broker = SimClock(), MetricsServer()
+    watched = WatchedMetrics(metrics_addresses([broker.url], login), clock, INTERVAL_S)
+    watched.look()
+    broker.topics.mark(TopicMeter.REMOTE_COPY_ERRORS, TOPIC, 18)
+    broker.topics.mark(TopicMeter.REMOTE_FETCH_BYTES, TOPIC, 500)
+    clock.advance(INTERVAL_S * 1000)
+    watched.look()
+    broker.close()
+    clock.advance(60_000)
+    soon = watched.look()
+    clock.advance(TRAFFIC_WINDOW_MS)
+    later = watched.look()
+    clock.advance(HOUR_MS)
+    last = watched.look()
+    watched.close()
+    assert soon is not None
+    assert (soon.copy_signs[TOPIC].failures, soon.errors["total"]) == (18, 18)
+    assert later is not None
+    assert (later.copy_signs, later.traffic, later.errors["total"]) == ({}, None, 18)
+    assert last is not None
+    assert (last.errors["total"], last.errors["rows"], last.hourly_traffic) == (0, [], None)
 
 
 def test_lag_is_unknown_while_a_broker_is_silent(broker: MetricsServer, login: str) -> None:
