@@ -171,11 +171,17 @@ class RecordPages:
             raise _busy(f"{DOWNLOADS_AT_ONCE} downloads are in progress: try again")
         name = re.sub(r"[^A-Za-z0-9._-]", "_", topic.state.name)
         headers = {"content-disposition": f'attachment; filename="{name}.jsonl"'}
-        lines = self._lines(storage, topic, search, records_max)
+        left_out = len(topic.partitions) - len(search.ranges) if not text(request, "ranges") else 0
+        lines = self._lines(storage, topic, search, records_max, left_out)
         return _Stream(lines, self._downloads.release, "application/x-ndjson", headers)
 
     async def _lines(
-        self, storage: ClusterStorage, topic: TopicStorage, search: TopicSearch, records_max: int
+        self,
+        storage: ClusterStorage,
+        topic: TopicStorage,
+        search: TopicSearch,
+        records_max: int,
+        partitions_left_out: int,
     ) -> AsyncIterator[str]:
         ranges, records, fetched, reason = list(search.ranges), 0, 0, None
         while ranges and reason is None:
@@ -201,6 +207,11 @@ class RecordPages:
                     reason = f"{records} records are the most of a download"
                 elif fetched >= DOWNLOAD_FETCHED_BYTES_MAX:
                     reason = f"{fetched} bytes were read, the most of a download"
+        if reason is None and partitions_left_out:
+            reason = (
+                f"the last {partitions_left_out} partitions are left out:"
+                f" {PARTITIONS_MAX} are the most of a download, name them in ranges"
+            )
         summary = {"records": records, "is_complete": reason is None, "reason": reason}
         yield json.dumps({"download": summary}) + "\n"
 

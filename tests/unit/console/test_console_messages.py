@@ -13,6 +13,7 @@ import pytest
 
 from isotherm.client.node_address import NodeAddress
 from isotherm.console.live_tail import BEHIND_OFFSETS_MAX, TAILS_AT_ONCE, LiveTail
+from isotherm.console.openapi import PARTITIONS_MAX
 from isotherm.console.records import RecordBrowser
 from isotherm.errors import NotLeaderOrFollowerError
 from isotherm.storage_view.record_scan import FETCHES_MAX, RecordFilter
@@ -144,6 +145,20 @@ def test_download_ends_at_its_bound_and_says_so(address: str) -> None:
     assert [row["offset"] for row in rows] == list(range(12_699, 11_999, -1))
     assert last["download"]["is_complete"] is False
     assert "700 records" in last["download"]["reason"]
+
+
+def test_download_without_all_partitions_says_so() -> None:
+    cluster = ScriptedCluster()
+    for _ in range(PARTITIONS_MAX + 2):
+        cluster.add("many", [], local_tier(0, 0, 1, 100))
+    with running_console(lambda: cluster, records=ScriptedRecords()) as address:
+        *rows, last = get(address, "/api/topics/many/download")[2].splitlines()
+        chosen = f"{PARTITIONS_MAX},{PARTITIONS_MAX + 1}"
+        *others, end = get(address, f"/api/topics/many/download?ranges={chosen}")[2].splitlines()
+    assert len(rows) == PARTITIONS_MAX
+    assert json.loads(last)["download"]["is_complete"] is False
+    assert "the last 2 partitions are left out" in json.loads(last)["download"]["reason"]
+    assert (len(others), json.loads(end)["download"]["is_complete"]) == (2, True)
 
 
 class Tail:
