@@ -136,6 +136,14 @@ def test_top_prints_the_cluster_once(tiered: EmbeddedBroker) -> None:
     assert "not tiered" in rows["plain"]
 
 
+def test_metrics_that_do_not_answer_are_named_beside_the_json(tiered: EmbeddedBroker) -> None:
+    gone = "http://127.0.0.1:1/metrics"
+    result = run(tiered, TOPIC, "--json", "--metrics", gone)
+    assert result.exit_code == 0
+    assert [json.loads(line)["partition"] for line in result.stdout.splitlines()] == [0, 1, None]
+    assert result.stderr.startswith(f"no metrics from {gone}: ")
+
+
 def test_unknown_topic_and_price_are_refused(tiered: EmbeddedBroker) -> None:
     unknown = run(tiered, "event").exception
     assert isinstance(unknown, UnknownTopicOrPartitionError)

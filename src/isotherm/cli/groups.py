@@ -29,7 +29,7 @@ from isotherm.cli.options import (
 )
 from isotherm.cli.output import error_console, print_rows
 from isotherm.cli.share_groups import ShareGroups, connected, share_rows
-from isotherm.cli.topic_storage import MetricsLogin
+from isotherm.cli.topic_storage import MetricsLogin, silence_lines
 from isotherm.clock import SystemClock
 from isotherm.errors import RejectedError
 from isotherm.storage_view.share_deliveries import ShareDeliveries
@@ -143,11 +143,10 @@ def _print_share_group(
         look = watched.look()
     rows = share_rows(group, offsets, deliveries, {} if look is None else look.in_flight)
     print_rows(_SHARE_COLUMNS, rows, as_json=as_json)
-    silent = [] if look is None else look.errors["unanswered"]
     for reason in sorted(set(deliveries.errors.values())):
         error_console().print(f"what became of the records is unknown: {reason}")
-    for broker in silent:
-        error_console().print(f"no metrics from {broker['url']}: {broker['reason']}")
+    for line in silence_lines(look):
+        error_console().print(line, soft_wrap=True)
 
 
 def group_rows(

@@ -28,6 +28,7 @@ from isotherm.cli.topic_storage import (
     age_text,
     copying_text,
     problem_line,
+    silence_lines,
     size_text,
 )
 from isotherm.clock import SystemClock
@@ -143,6 +144,10 @@ def screen(
     parts: list[RenderableType] = [_summary(look.content, price)]
     if look.error is not None:
         parts.append(Text(f"the cluster does not answer; old numbers: {look.error}", "bold red"))
+    silent = silence_lines(metrics)
+    parts += [Text(line, "bold red") for line in silent[:_PROBLEMS_MAX]]
+    if (more := len(silent) - _PROBLEMS_MAX) > 0:
+        parts.append(Text(f"no metrics from {more} more brokers", "bold red"))
     problems = storage_problems(look.content, {} if metrics is None else metrics.copy_signs)
     parts += [Text(problem_line(problem), "bold red") for problem in problems[:_PROBLEMS_MAX]]
     if len(problems) > _PROBLEMS_MAX:

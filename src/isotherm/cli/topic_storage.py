@@ -21,15 +21,18 @@ from isotherm.cli.output import (
     Quantity,
     console,
     dollars,
+    error_console,
     human_size,
     print_json,
     print_rows,
 )
 from isotherm.cli.pipeline_metadata import StoreOption, store_settings
 from isotherm.clock import SystemClock
+from isotherm.printable import printable
 from isotherm.storage_view.prices import DEFAULT_PRICE, price_list
 
 if TYPE_CHECKING:
+    from isotherm.console.watched_metrics import MetricsLook
     from isotherm.storage_view.cluster_storage import TopicStorage
     from isotherm.storage_view.rows import Row
 
@@ -129,6 +132,8 @@ def describe_storage(
     total = topic_row(stored, mean_price)
     signs = {} if look is None else look.copy_signs
     problems = topic_problems(stored, storage.read_at_ms, signs)
+    for line in silence_lines(look):
+        error_console().print(line, soft_wrap=True)
     if as_json:
         for row in rows:
             print_json(row)
@@ -136,9 +141,6 @@ def describe_storage(
         return
     for problem in problems:
         console().print(f"{problem_line(problem)}\n", style="bold red")
-    if look is not None:
-        for silent in look.errors["unanswered"]:
-            console().print(f"no metrics from {silent['url']}: {silent['reason']}\n")
     _print_tables(stored, rows, total)
 
 
@@ -150,6 +152,13 @@ def problem_line(problem: Row) -> str:
     if problem["bytes"] is not None:
         parts.append(human_size(problem["bytes"]))
     return f"{', '.join(part for part in parts if part)}: {problem['text']}"
+
+
+def silence_lines(look: MetricsLook | None) -> list[str]:
+    """A line for each address of --metrics that does not answer: what its broker counts is
+    unknown."""
+    silent = () if look is None else look.errors["unanswered"]
+    return [printable(f"no metrics from {row['url']}: {row['reason']}") for row in silent]
 
 
 def _print_tables(stored: TopicStorage, rows: list[Row], total: Row) -> None:

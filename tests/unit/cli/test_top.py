@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 
 from rich.console import Console, RenderableType
 
 from isotherm.cli.top import screen, tier_bar
 from isotherm.console.watched_cluster import Look
+from isotherm.console.watched_metrics import WatchedMetrics, metrics_addresses
 from isotherm.remote.segment_metadata import RemoteLogSegmentState
 from isotherm.storage_view.prices import price_list
+from isotherm.testing.sim_clock import SimClock
 from tests.support.scripted_cluster import ScriptedCluster, local_tier, remote_segment
 
 MIB = 1 << 20
@@ -78,3 +81,14 @@ def test_narrow_screen_keeps_whole_names_and_numbers() -> None:
     assert row.split()[0] == "large"
     assert "4.0 MiB" in row
     assert "…" not in out.getvalue()
+
+
+def test_metrics_that_do_not_answer_are_named() -> None:
+    """Without them, why copies fail is unknown: a wrong address once looked like a sound tier."""
+    urls = [f"http://127.0.0.1:{port}/metrics" for port in range(1, 8)]
+    with closing(WatchedMetrics(metrics_addresses(urls, None), SimClock(), 0)) as watched:
+        shown = screen(Look(cluster().read(), None), ONE_DOLLAR, metrics=watched.look())
+    lines = printed(shown)
+    assert lines[1].startswith(f"no metrics from {urls[0]}: ")
+    assert lines[6] == "no metrics from 2 more brokers"
+    assert lines[-1].split()[0] == "small"
