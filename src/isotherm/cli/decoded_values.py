@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from isotherm.errors import CorruptMetadataError
 from isotherm.record.batch import Record
 from isotherm.remote.metadata.wire.serde import RemoteLogMetadataEvent, decode_event
 from isotherm.remote.segment_metadata import (
@@ -41,10 +40,7 @@ def _bytes(record: Record) -> Decoded:
 def _remote_log_metadata(record: Record) -> Decoded:
     if record.value is None:
         return None
-    try:
-        return describe_event(decode_event(record.value))
-    except CorruptMetadataError as error:
-        raise CorruptMetadataError(f"{error} offset={record.offset}") from error
+    return describe_event(decode_event(record.value))
 
 
 def _cluster_metadata(record: Record) -> Decoded:

@@ -12,7 +12,8 @@ from isotherm.cli.decoded_values import VALUE_DECODERS, ValueDecoder, decoder_fo
 from isotherm.cli.options import AsJson
 from isotherm.cli.output import console, human_row, print_rows
 from isotherm.cli.shown_bytes import json_fields, json_headers, terminal_text
-from isotherm.errors import CorruptDataError, CorruptRecordError
+from isotherm.errors import CorruptDataError, CorruptMetadataError, CorruptRecordError
+from isotherm.printable import printable
 from isotherm.record.batch import (
     BatchHeader,
     Record,
@@ -94,7 +95,8 @@ def _dump_file(path: Path, with_records: bool, decode: str | None, as_json: bool
     try:
         rows = reader(path) if reader else _leader_epoch_rows(path)
     except CorruptDataError as error:
-        raise type(error)(f"{error} file={path}") from None
+        _print_damage([str(error)], path)
+        return True
     columns = list(rows[0]) if rows else ["empty"]
     print_rows(columns, _shown(rows, as_json=as_json), as_json=as_json)
     return False
@@ -148,9 +150,13 @@ def _dump_segment(path: Path, with_records: bool, decode: str | None, as_json: b
     else:
         rows, columns = _batch_rows(data, damage), _BATCH_COLUMNS
     print_rows(columns, _shown(rows, as_json=as_json), as_json=as_json)
-    for line in damage:
-        typer.echo(f"isotherm: {line} file={path}", err=True)
+    _print_damage(damage, path)
     return bool(damage)
+
+
+def _print_damage(damage: Iterable[str], path: Path) -> None:
+    for line in damage:
+        typer.echo(f"isotherm: {printable(f'{line} file={path}')}", err=True)
 
 
 def _shown(rows: Iterable[Row], *, as_json: bool) -> Iterable[Row]:
@@ -213,16 +219,29 @@ def _flags(header: BatchHeader) -> list[str]:
 def _record_rows(
     data: memoryview, decoder: ValueDecoder, damage: list[str], *, as_json: bool
 ) -> Iterator[Row]:
+    """The rows of all records that can be read. `damage` gets a line for each batch whose records
+    cannot, and for each value that the decoder does not read and that is shown as its bytes."""
     for position, header, valid in _checked_batches(data, damage):
-        if valid and header.is_control:
-            yield from map(_control_row, read_control_records(data, position, header))
-        elif valid:
-            for record in read_records(data, position, header):
-                yield _record_row(record, decoder, as_json=as_json)
+        if not valid:
+            continue
+        try:
+            if header.is_control:
+                yield from map(_control_row, read_control_records(data, position, header))
+                continue
+            records = read_records(data, position, header)
+        except CorruptRecordError as error:
+            damage.append(f"{error} position={position}")
+            continue
+        for record in records:
+            yield _record_row(record, decoder, damage, as_json=as_json)
 
 
-def _record_row(record: Record, decoder: ValueDecoder, *, as_json: bool) -> Row:
-    value = decoder(record)
+def _record_row(record: Record, decoder: ValueDecoder, damage: list[str], *, as_json: bool) -> Row:
+    try:
+        value = decoder(record)
+    except CorruptMetadataError as error:
+        damage.append(f"{error} offset={record.offset}")
+        value = record.value
     row = {"offset": record.offset, "timestamp": record.timestamp_ms}
     if as_json:
         fields = {"value": value} if isinstance(value, dict) else json_fields("value", value)

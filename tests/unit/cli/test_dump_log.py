@@ -79,6 +79,49 @@ def test_dump_segment_with_a_flipped_bit_says_so_and_goes_on(tmp_path: Path) -> 
     assert str(segment) in error
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_records_beside_damaged_ones_are_shown(tmp_path: Path, form: tuple[str, ...]) -> None:
+    """The CRC of each batch is right. As a table nothing at all was shown."""
+    segment = tmp_path / "00000000000000000000.log"
+    marker = build_control_batch_without_key(base_offset=1)
+    segment.write_bytes(batch(0, b"first") + marker + batch(2, b"last"))
+    result = CliRunner().invoke(app, ["dump-log", "--records", *form, str(segment)])
+    assert result.exit_code == 3
+    assert "first" in result.stdout
+    assert "last" in result.stdout
+    assert "no valid key offset=1" in result.stderr
+    assert f"position={len(batch(0, b'first'))} file={segment}" in result.stderr
+
+
+@pytest.mark.parametrize("decoder", ["remote-log-metadata", "cluster-metadata"])
+def test_value_that_cannot_be_decoded_is_shown_as_it_is(tmp_path: Path, decoder: str) -> None:
+    segment = tmp_path / "00000000000000000000.log"
+    segment.write_bytes(batch(0, b"\x7fnonsense") + batch(1, None))
+    code, rows, error = dump("--decode", decoder, segment)
+    assert code == 3
+    assert [(row["offset"], row["value"]) for row in rows] == [(0, "\x7fnonsense"), (1, None)]
+    assert error.count("\n") == 1
+    assert "offset=0" in error
+
+
+def test_files_after_a_damaged_one_are_shown(tmp_path: Path) -> None:
+    damaged = tmp_path / "00000000000000000000.snapshot"
+    damaged.write_bytes(b"nonsense")
+    segment = tmp_path / "00000000000000000000.log"
+    segment.write_bytes(batch(0, b"a"))
+    code, rows, error = dump(damaged, segment)
+    assert (code, [row["base_offset"] for row in rows]) == (3, [0])
+    assert f"file={damaged}" in error
+
+
+def batch(base_offset: int, value: bytes | None) -> bytes:
+    return bytes(build_batch([(1, b"k", value, ())], base_offset=base_offset))
+
+
+def build_control_batch_without_key(base_offset: int) -> bytes:
+    return bytes(build_batch([(1, None, b"", ())], base_offset=base_offset, is_control=True))
+
+
 def test_dump_segment_with_a_torn_tail_says_where(tmp_path: Path) -> None:
     data = (GOLDEN / "client-gzip-0" / "00000000000000000000.log").read_bytes()
     segment = tmp_path / "00000000000000000000.log"
