@@ -288,15 +288,38 @@ def test_partition_that_is_offline_is_an_error_and_not_a_wait(tmp_path: Path) ->
         for partition in range(2):
             producer.produce("half", f"of {partition}", partition=partition)
         producer.flush()
+        committing = Consumer(
+            {"bootstrap.servers": broker.bootstrap_servers, "group.id": "readers"}
+        )
+        offsets = [TopicPartition("half", partition, 0) for partition in range(2)]
+        committing.commit(offsets=offsets, asynchronous=False)
+        committing.close()
     (log,) = (tmp_path / "log" / "half-1").glob("*.log")
     log.write_bytes(bytes(log.stat().st_size))
     with EmbeddedBroker(tmp_path) as broker:
-        for command in ("consume", "topics describe"):
-            refused = run(broker, *command.split(), "half")
+        shown = {}
+        for command in (
+            *("consume half", "topics describe half", "groups describe readers"),
+            "remote segments half",
+        ):
+            refused = run(broker, *command.split(), "--json")
             assert isinstance(refused.exception, NotLeaderOrFollowerError), refused.output
             assert "no broker leads them topic=half partitions=[1]" in str(refused.exception)
+            shown[command] = [json.loads(line) for line in refused.stdout.splitlines()]
         (row,) = invoke(broker, "consume", "half", "--partition", "0", "--json")
     assert row["value"] == "of 0"
+    fields = ("leader", "replicas", "earliest_offset", "latest_offset", "records_at_most")
+    assert [[row[field] for field in fields] for row in shown["topics describe half"]] == [
+        [1, [1], 0, 1, 1],
+        [None, [1], None, None, None],
+    ]
+    assert [
+        (row["committed_offset"], row["end_offset"], row["lag"])
+        for row in shown["groups describe readers"]
+    ] == [(0, 1, 1), (0, None, None)]
+    assert [(row["partition"], row["tier"]) for row in shown["remote segments half"]] == [
+        (0, "local")
+    ]
 
 
 def test_description_has_leader_replicas_and_isr(broker: EmbeddedBroker) -> None:

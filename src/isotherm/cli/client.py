@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -112,10 +112,23 @@ def partitions_of(client: AdminClient | Consumer, topic: str) -> list[TopicParti
 def check_led(client: AdminClient | Consumer, topic: str, partitions: Collection[int]) -> None:
     """Raise NotLeaderOrFollowerError if a partition has no leader. Without this check the client
     would wait for one for ever."""
+    if offline := offline_partitions(client, topic, partitions):
+        raise offline_error({topic: offline})
+
+
+def offline_partitions(
+    client: AdminClient | Consumer, topic: str, partitions: Collection[int]
+) -> list[int]:
+    """Those of the partitions that no broker leads."""
     described = client.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions
-    offline = [partition for partition in sorted(partitions) if described[partition].leader < 0]
-    if offline:
-        raise NotLeaderOrFollowerError(
-            f"partitions are offline: no broker leads them topic={topic} partitions={offline}"
-            " hint='the log of their broker has the reason'"
-        )
+    return [partition for partition in sorted(partitions) if described[partition].leader < 0]
+
+
+def offline_error(by_topic: Mapping[str, Sequence[int]]) -> NotLeaderOrFollowerError:
+    places = " ".join(
+        f"topic={topic} partitions={list(partitions)}" for topic, partitions in by_topic.items()
+    )
+    return NotLeaderOrFollowerError(
+        f"partitions are offline: no broker leads them {places}"
+        " hint='the log of their broker has the reason'"
+    )

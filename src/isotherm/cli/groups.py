@@ -12,7 +12,12 @@ import typer
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from isotherm.cli.client import REQUEST_TIMEOUT_S, admin_client, one_line_errors
+from isotherm.cli.client import (
+    REQUEST_TIMEOUT_S,
+    admin_client,
+    offline_error,
+    one_line_errors,
+)
 from isotherm.cli.group_resets import (
     Place,
     committed_offsets,
@@ -100,7 +105,7 @@ def describe(
 
     The lag counts offsets: transaction markers and compaction leave offsets without a record. It is
     negative if the group has committed beyond the end, as after the topic was deleted and created
-    again.
+    again. It is unknown of a partition that no broker leads; exit code 1 if there is one.
 
     Of a share group the start offsets are shown, and as the lag the records from there on whose
     delivery is not over. Both are empty before the first records are delivered. From the group's
@@ -118,11 +123,13 @@ def describe(
         admin = admin_client(bootstrap_server, client.properties)
         members = _members(admin, group)
         committed = committed_offsets(admin, group)
-        ends = _ends(admin, {*committed, *members})
+        ends, offline = read_ends(admin, {*committed, *members})
     if not committed and not members:
         raise RejectedError(f"no such group, or it has neither offsets nor members group={group}")
     columns = ["topic", "partition", "committed_offset", "end_offset", "lag", "client_id", "host"]
     print_rows(columns, group_rows(committed, ends, members), as_json=as_json)
+    if offline:
+        raise offline_error(offline)
 
 
 def _print_share_group(
@@ -184,25 +191,31 @@ def _members(admin: AdminClient, group: str) -> dict[Place, tuple[str, str]]:
     }
 
 
-def _ends(admin: AdminClient, places: Iterable[Place]) -> dict[Place, Offset]:
-    """The ends of these partitions.
+def read_ends(
+    admin: AdminClient, places: Iterable[Place]
+) -> tuple[dict[Place, Offset], dict[str, list[int]]]:
+    """The ends of these partitions, and by topic those that no broker leads, whose end nobody
+    knows.
 
-    Partitions that do not exist are left out: a group may outlive its topic.
+    Partitions that do not exist are in neither: a group may outlive its topic.
     """
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    requests = {TopicPartition(*place): latest for place in places}
-    if not requests:
-        return {}
-    topics = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
-    existing = {
-        place: spec
-        for place, spec in requests.items()
-        if place.topic in topics and place.partition in topics[place.topic].partitions
-    }
-    if not existing:
-        return {}
-    answered = admin.list_offsets(existing, request_timeout=REQUEST_TIMEOUT_S)
-    return {
+    chosen = sorted(places)
+    topics = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics if chosen else {}
+    led: dict[TopicPartition, OffsetSpec] = {}
+    offline: dict[str, list[int]] = {}
+    for topic, number in chosen:
+        described = topics[topic].partitions.get(number) if topic in topics else None
+        if described is None:
+            continue
+        if described.leader < 0:
+            # librdkafka would wait for a leader, and then answer for none of the partitions.
+            offline.setdefault(topic, []).append(number)
+        else:
+            led[TopicPartition(topic, number)] = latest
+    answered = admin.list_offsets(led, request_timeout=REQUEST_TIMEOUT_S) if led else {}
+    ends = {
         (place.topic, place.partition): future.result(REQUEST_TIMEOUT_S).offset
         for place, future in answered.items()
     }
+    return ends, offline

@@ -15,8 +15,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from isotherm.cli.client import (
     REQUEST_TIMEOUT_S,
     admin_client,
-    check_led,
     consumer,
+    offline_error,
+    offline_partitions,
     one_line_errors,
     partitions_of,
 )
@@ -72,7 +73,8 @@ def segments(
 
     States are those of the metadata topic; only COPY_SEGMENT_FINISHED can be read. Where finished
     segments do not meet, a line of tier `hole` names the offsets that none of them holds. Custom
-    metadata that is not the layout's is shown as it is, in hex.
+    metadata that is not the layout's is shown as it is, in hex. What is only local of a partition
+    that no broker leads is unknown; exit code 1 if there is one.
     """
     extra = client.properties
     with open_metadata_topic(bootstrap_server, extra) as metadata_topic:
@@ -82,7 +84,8 @@ def segments(
     rows = [_segment_row(metadata, names) for metadata in sorted(segments, key=_by_position)]
     holes = _hole_rows(caches.values())
     rows = sorted(rows + holes, key=lambda row: (row["partition"], row["start_offset"]))
-    rows += _local_rows(bootstrap_server, extra, topic, segments)
+    local, offline = _local_rows(bootstrap_server, extra, topic, segments)
+    rows += local
     if not as_json:
         rows = [{**row, "objects": _joined_names(row.get("objects", []))} for row in rows]
     print_stream(_SEGMENT_COLUMNS, rows, as_json=as_json)
@@ -101,6 +104,8 @@ def segments(
         if not segments:
             with one_line_errors(bootstrap_server):
                 console().print(_why_none(admin_client(bootstrap_server, extra), topic))
+    if offline:
+        raise offline_error({topic: offline})
 
 
 def _why_none(admin: AdminClient, topic: str) -> str:
@@ -182,9 +187,9 @@ def _local_rows(
     extra: dict[str, str],
     topic: str,
     segments: list[RemoteLogSegmentMetadata],
-) -> list[Row]:
+) -> tuple[list[Row], list[int]]:
     """One row per partition for the offsets after the last one in the remote tier, which only a
-    broker has.
+    broker has; and the partitions that no broker leads.
     """
     copied_up_to: dict[int, int] = {}
     for metadata in filter(_is_finished, segments):
@@ -196,8 +201,11 @@ def _local_rows(
         try:
             rows = []
             partitions = partitions_of(reader, topic)
-            check_led(reader, topic, [partition.partition for partition in partitions])
+            numbers = [partition.partition for partition in partitions]
+            offline = offline_partitions(reader, topic, numbers)
             for assigned in partitions:
+                if assigned.partition in offline:
+                    continue
                 low, high = reader.get_watermark_offsets(assigned, timeout=REQUEST_TIMEOUT_S)
                 start = max(low, copied_up_to.get(assigned.partition, -1) + 1)
                 if start < high:
@@ -209,6 +217,6 @@ def _local_rows(
                             "end_offset": high - 1,
                         }
                     )
-            return rows
+            return rows, offline
         finally:
             reader.close()

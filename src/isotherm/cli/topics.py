@@ -20,8 +20,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from isotherm.cli.client import (
     REQUEST_TIMEOUT_S,
     admin_client,
-    check_led,
     consumer,
+    offline_error,
     one_line_errors,
     partitions_of,
     wait_for_all,
@@ -121,7 +121,10 @@ def describe(
     client: ClientOptions,
 ) -> None:
     """Show the partitions of a topic with leader, replicas, ISR and offsets, and the settings that
-    differ from the defaults."""
+    differ from the defaults.
+
+    A partition without a leader has neither leader nor offsets. Exit code 1 if there is one.
+    """
     extra = client.properties
     with one_line_errors(bootstrap_server):
         admin = admin_client(bootstrap_server, extra)
@@ -133,6 +136,8 @@ def describe(
     if not as_json:
         words = ", ".join(f"{key}={value}" for key, value in sorted(settings.items()))
         console().print(f"\nsettings: {words or 'the defaults'}")
+    if offline := [row["partition"] for row in rows if row["leader"] is None]:
+        raise offline_error({name: offline})
 
 
 @app.command()
@@ -209,21 +214,27 @@ def _partition_rows(
     try:
         rows = []
         partitions = partitions_of(reader, name)
-        check_led(reader, name, [partition.partition for partition in partitions])
         placed = reader.list_topics(name, timeout=REQUEST_TIMEOUT_S).topics[name].partitions
         for partition in partitions:
-            low, high = reader.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT_S)
+            described = placed[partition.partition]
+            is_led = described.leader >= 0
+            low, high = (
+                # Without a leader the client would wait for one for ever.
+                reader.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT_S)
+                if is_led
+                else (None, None)
+            )
             rows.append(
                 {
                     "topic": name,
                     "partition": partition.partition,
-                    "leader": placed[partition.partition].leader,
-                    "replicas": list(placed[partition.partition].replicas),
-                    "isr": list(placed[partition.partition].isrs),
+                    "leader": described.leader if is_led else None,
+                    "replicas": list(described.replicas),
+                    "isr": list(described.isrs),
                     "earliest_offset": low,
                     "latest_offset": high,
                     # Transaction markers and compaction leave offsets without a record.
-                    "records_at_most": high - low,
+                    "records_at_most": None if low is None or high is None else high - low,
                 }
             )
         return rows
