@@ -257,11 +257,22 @@ def check_listeners(config: BrokerConfig) -> Iterator[Finding]:
                 result = "in use; a broker with these log directories runs"
                 yield Finding(check, Outcome.OK, result)
                 continue
-            advice = f"which process has it? ss -ltnp 'sport = :{listener.port}'"
             reason = error.strerror or str(error)
+            advice = _listener_advice(error, listener.port)
             yield Finding(check, Outcome.FAILED, reason, advice, _EXIT_FAILED)
         else:
             yield Finding(check, Outcome.OK, "free")
+
+
+def _listener_advice(error: OSError, port: int) -> str:
+    if error.errno == errno.EACCES:
+        return f"port {port} needs a right that this user lacks: take one from 1024 on"
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return (
+            "listeners needs a host of this machine, or none for all of them; what clients are"
+            " told goes into advertised.listeners"
+        )
+    return f"which process has it? ss -ltnp 'sport = :{port}'"
 
 
 def check_remote_tier(config: BrokerConfig, clock: Clock) -> Iterator[Finding]:
@@ -381,10 +392,19 @@ def _is_locked(path: Path) -> bool:
 
 
 def _bind(host: str, port: int) -> None:
+    """Bind the addresses that a broker binds: for the wildcard of IPv6 all of the machine's, and
+    none of a family that its kernel lacks."""
     for family, kind, protocol, _, address in socket.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        None if host in ("", "::") else host,
+        port,
+        type=socket.SOCK_STREAM,
+        flags=socket.AI_PASSIVE,
     ):
-        with socket.socket(family, kind, protocol) as bound:
+        try:
+            bound = socket.socket(family, kind, protocol)
+        except OSError:
+            continue
+        with bound:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -79,6 +79,36 @@ def test_each_fault_is_found_beside_the_others(tmp_path: Path, taken: int) -> No
     assert "connection refused" in found["broker"]["found"]
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_listener_of_another_machine_is_no_port_in_use(tmp_path: Path, host: str) -> None:
+    """192.0.2.0/24 is for documentation: no machine has an address of it."""
+    listener = f"PLAINTEXT://{host}:19092"
+    result = run("-d", tmp_path, "-o", f"listeners={listener}", "--json")
+    finding = findings(result)[f"listener {listener}"]
+    assert (result.exit_code, finding["outcome"]) == (1, "failed")
+    assert "advertised.listeners" in finding["advice"]
+    assert "which process" not in finding["advice"]
+
+
+def test_wildcard_of_ipv6_is_all_addresses_as_for_the_broker(tmp_path: Path, taken: int) -> None:
+    listener = f"PLAINTEXT://[::]:{taken}"
+    result = run("-d", tmp_path, "-o", f"listeners={listener}", "--json")
+    assert "in use" in findings(result)[f"listener {listener}"]["found"]
+
+
+def test_family_that_the_kernel_lacks_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the broker: `getaddrinfo` names addresses of IPv6 on a kernel without it, too."""
+    addresses = [
+        (4_000, socket.SOCK_STREAM, 6, "", ("::", 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+    result = run("-d", tmp_path, "-o", "listeners=PLAINTEXT://:19092", "--json")
+    assert findings(result)["listener PLAINTEXT://:19092"]["found"] == "free"
+
+
 def test_port_of_the_broker_that_runs_with_these_directories_is_no_fault(
     tmp_path: Path, taken: int
 ) -> None:
