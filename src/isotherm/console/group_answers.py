@@ -53,16 +53,18 @@ def group_answers(
     groups: Iterable[GroupState], storage: ClusterStorage, reading: GroupReading
 ) -> list[Row]:
     """The groups that somebody may have to act on: the worst causes first, then the largest lag.
-    `offsets_per_s` is null before the second look."""
+    `offsets_per_s` is null before the second look. A group stands only if it was looked at for a
+    whole window: many commit once a minute."""
+    may_stand = reading.progress.is_whole_window
     rows = [
         _answer(row, cause)
         for row in group_rows(groups, storage, reading)
-        if (cause := _cause(row)) is not None
+        if (cause := _cause(row, may_stand=may_stand)) is not None
     ]
     return sorted(rows, key=lambda row: (_ORDER[row["cause"]], -row["lag"]))
 
 
-def _cause(row: Row) -> GroupCause | None:
+def _cause(row: Row, *, may_stand: bool) -> GroupCause | None:
     if row["group_error"] is not None:
         return GroupCause.UNKNOWN
     if row["lag"] <= 0:
@@ -71,7 +73,7 @@ def _cause(row: Row) -> GroupCause | None:
         return GroupCause.DELETED
     if row["state"].lower() in ("empty", "dead"):
         return GroupCause.NOBODY
-    if row["offsets_per_s"] == 0:
+    if may_stand and row["offsets_per_s"] == 0:
         return GroupCause.STANDS
     if (row["age_s"] or 0) >= FAR_BEHIND_S:
         return GroupCause.FAR_BEHIND

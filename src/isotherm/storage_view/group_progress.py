@@ -16,6 +16,8 @@ from isotherm.types import Offset, TimestampMs, TopicPartition
 WINDOW_MS = 120_000
 LOOKS_MAX = 30
 """The most snapshots that are kept, however often `note` is called."""
+_STEP_MS = 2 * WINDOW_MS // (LOOKS_MAX - 2)
+"""At most two snapshots are kept of so long a time, so that LOOKS_MAX reach over the window."""
 
 Committed: TypeAlias = Mapping[str, Mapping[TopicPartition, Offset]]
 """Committed offsets by group."""
@@ -30,11 +32,21 @@ class GroupProgress:
 
     def note(self, groups: Iterable[GroupState], now_ms: TimestampMs) -> None:
         """Add a snapshot. `now_ms` must not fall."""
-        looks = [*self._looks, (now_ms, {group.group_id: group.committed for group in groups})]
+        looks = list(self._looks)
+        if len(looks) > 1 and now_ms - looks[-2][0] < _STEP_MS:
+            looks.pop()
+        looks.append((now_ms, {group.group_id: group.committed for group in groups}))
         while len(looks) > 1 and now_ms - looks[1][0] >= WINDOW_MS:
             looks.pop(0)
         # One assignment of an immutable tuple, so that other threads need no lock.
         self._looks = tuple(looks[-LOOKS_MAX:])
+
+    @property
+    def is_whole_window(self) -> bool:
+        """Whether the rates are those of at least WINDOW_MS. Until then a group that commits seldom
+        has a rate of 0."""
+        looks = self._looks
+        return bool(looks) and looks[-1][0] - looks[0][0] >= WINDOW_MS
 
     def offsets_per_s(self, group: str) -> dict[TopicPartition, float]:
         """The rate of each partition that has an offset in the first and the last snapshot. A

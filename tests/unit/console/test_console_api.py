@@ -26,7 +26,7 @@ from isotherm.spark.tables.listed_table import ListedTable
 from isotherm.spark.tables.topic_table import Identity
 from isotherm.storage_view.cluster_storage import ClusterStorage
 from isotherm.storage_view.copy_signs import CopySigns
-from isotherm.storage_view.group_progress import GroupProgress
+from isotherm.storage_view.group_progress import WINDOW_MS, GroupProgress
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.storage_view.prices import price_list
 from isotherm.storage_view.share_offsets import ShareOffset
@@ -283,6 +283,9 @@ def test_answers_name_the_groups_that_are_behind_and_what_helps() -> None:
     progress = GroupProgress()
     progress.note(before, 0)
     progress.note(groups, 10_000)
+    early = group_answers(groups, cluster.read(), GroupReading(progress, None))
+    assert "it does not move" not in {row["cause"] for row in early}
+    progress.note(groups, WINDOW_MS)
     rows = group_answers(groups, cluster.read(), GroupReading(progress, None))
     assert [(row["group"], row["cause"]) for row in rows] == [
         ("lost", "its offsets are unknown"),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
+import pytest
+
 from isotherm.storage_view.group_progress import LOOKS_MAX, WINDOW_MS, GroupProgress
 from isotherm.storage_view.group_reader import GroupState
 from isotherm.types import TopicPartition
@@ -37,5 +41,16 @@ def test_looks_are_bounded_at_any_rhythm() -> None:
     progress = GroupProgress()
     for n in range(1000):
         progress.note([group(first=n)], n)
-    assert len(progress._looks) == LOOKS_MAX
+    assert len(progress._looks) <= LOOKS_MAX
     assert progress.offsets_per_s("g") == {PLACE: 1000.0}
+
+
+@pytest.mark.parametrize("rhythm_ms", [(1000,), (1, 8_600), (4_999,), (5_000,), (50_000,)])
+def test_window_is_reached_at_any_rhythm(rhythm_ms: tuple[int, ...]) -> None:
+    """A look each second once had a window of half a minute."""
+    progress, now_ms, steps = GroupProgress(), 0, itertools.cycle(rhythm_ms)
+    while now_ms < 3 * WINDOW_MS:
+        progress.note([group(first=now_ms)], now_ms)
+        assert progress.is_whole_window == (now_ms >= WINDOW_MS)
+        assert len(progress._looks) <= LOOKS_MAX
+        now_ms += next(steps)
