@@ -180,7 +180,7 @@ def _print_tables(stored: TopicStorage, rows: list[Row], total: Row) -> None:
             console().print(f"\npartition {row['partition']}: {copying_text(row)}")
         if "error" in row:
             console().print(f"\npartition {row['partition']} is left out: {row['error']}")
-    if not stored.state.is_tiered:
+    if not stored.state.is_tiered and stored.state.settings_error is None:
         console().print("\nthe topic is not tiered: remote.storage.enable=false")
 
 

@@ -77,8 +77,9 @@ def topic_answers(
 
 
 def storage_problems(storage: ClusterStorage, signs: Signs) -> list[Row]:
-    """What somebody has to act on: brokers that do not answer, partitions without a leader, copies
-    that fail or have halted. `topic` is null for a broker, `bytes` unless copies are the problem.
+    """What somebody has to act on: brokers that do not answer, settings that cannot be read,
+    partitions without a leader, copies that fail or have halted. `topic` is null for a broker,
+    `bytes` unless copies are the problem.
     `partitions` are those with most of the bytes, at most PARTITIONS_NAMED_MAX, largest first: the
     metrics tell of copies by topic, so all partitions with segments that wait are meant.
     """
@@ -111,6 +112,19 @@ def topic_problems(topic: TopicStorage, now_ms: TimestampMs, signs: Signs) -> li
         if partition.sums is None:
             silent[partition.state.error].append(partition.state.partition.partition)
     rows: list[Row] = []
+    if topic.state.settings_error is not None:
+        rows.append(
+            {
+                "topic": name,
+                "cause": "its settings are unknown",
+                "bytes": None,
+                "partitions": [],
+                "failures": 0,
+                "text": f"{topic.state.settings_error}. Whether it is tiered and its retention are"
+                " not known, so its lags are left out. Reading settings needs DescribeConfigs on"
+                " the topic.",
+            }
+        )
     for error, lost in silent.items():
         numbers = ", ".join(map(str, lost[:PARTITIONS_NAMED_MAX]))
         more = ", ..." if len(lost) > PARTITIONS_NAMED_MAX else ""
@@ -214,7 +228,7 @@ def _holds(
     signs: CopySigns | None,
 ) -> list[Hold]:
     local = partition.state.local
-    if local is None or partition.sums is None:
+    if local is None or partition.sums is None or topic.state.settings_error is not None:
         return []
     return local_holds(
         local,

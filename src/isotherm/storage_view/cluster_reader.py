@@ -56,6 +56,7 @@ PARTITIONS_AT_ONCE = 5000
 _AS_TOTAL = -2  # local.retention.*: the same as retention.*
 
 Offsets: TypeAlias = Mapping[TopicPartition, Offset]
+Settings: TypeAlias = Mapping[str, str]
 _T = TypeVar("_T")
 
 
@@ -103,6 +104,9 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
+    """A topic. `settings_error` is the reason if its settings cannot be read, for example because
+    the client may not: what depends on them is then that of a topic without any."""
+
     name: str
     topic_id: uuid.UUID
     is_internal: bool
@@ -110,6 +114,7 @@ class TopicState:
     retention: Retention
     partitions: tuple[PartitionState, ...]
     tier_settings: TierSettings
+    settings_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +170,7 @@ def read_cluster(client: ClusterClient, wants_topic: Callable[[str], bool]) -> C
         str(metadata.cluster_id),
         metadata.controller_id,
         tuple(_broker_state(broker, answers[broker.node_id]) for broker in metadata.brokers),
-        tuple(_topic_state(topic, settings[topic.name], answers) for topic in topics),
+        tuple(_topic_state(topic, *settings[topic.name], answers) for topic in topics),
     )
 
 
@@ -187,8 +192,11 @@ def _name(topic: Any) -> str:
     return str(topic.name)
 
 
-def _topic_settings(client: ClusterClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    settings: dict[str, dict[str, str]] = {}
+def _topic_settings(
+    client: ClusterClient, names: Sequence[str]
+) -> dict[str, tuple[Settings, str | None]]:
+    """The settings of each topic, empty with the reason if they cannot be read."""
+    settings: dict[str, tuple[Settings, str | None]] = {}
     for some in _parts(names, TOPICS_AT_ONCE):
         resources = [
             {
@@ -202,8 +210,11 @@ def _topic_settings(client: ClusterClient, names: Sequence[str]) -> dict[str, di
             ApiKey.DESCRIBE_CONFIGS, {"resources": resources}, newest=_CONFIGS_VERSION
         )
         for result in answer.results:
-            # If the client may not describe a topic, its settings are empty here.
-            settings[result.resource_name] = {entry.name: entry.value for entry in result.configs}
+            code = result.error_code
+            settings[result.resource_name] = (
+                {entry.name: entry.value for entry in result.configs},
+                None if code is ErrorCode.none else code_name(code),
+            )
     return settings
 
 
@@ -321,7 +332,8 @@ def _broker_state(broker: Any, answers: _Answers | IsothermError) -> BrokerState
 
 def _topic_state(
     topic: Any,
-    settings: Mapping[str, str],
+    settings: Settings,
+    settings_error: str | None,
     answers_by_broker: Mapping[BrokerId, _Answers | IsothermError],
 ) -> TopicState:
     partitions = sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
@@ -333,16 +345,17 @@ def _topic_state(
         _retention(settings),
         tuple(_partition_state(topic, partition, answers_by_broker) for partition in partitions),
         _tier_settings(settings),
+        settings_error,
     )
 
 
-def _retention(settings: Mapping[str, str]) -> Retention:
+def _retention(settings: Settings) -> Retention:
     return Retention(
         int(settings.get("retention.ms", -1)), int(settings.get("retention.bytes", -1))
     )
 
 
-def _tier_settings(settings: Mapping[str, str]) -> TierSettings:
+def _tier_settings(settings: Settings) -> TierSettings:
     total = _retention(settings)
     ms, size = (int(settings.get(f"local.retention.{unit}", -2)) for unit in ("ms", "bytes"))
     return TierSettings(

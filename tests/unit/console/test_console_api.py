@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -305,6 +306,19 @@ def test_answers_name_the_groups_that_are_behind_and_what_helps() -> None:
 def test_answers_without_groups_say_why(address: str) -> None:
     found = json_of(address, "/api/answers")
     assert (found["groups_error"], type(found["groups"])) == (None, list)
+
+
+def test_topic_whose_settings_are_not_shown_is_not_called_untiered() -> None:
+    storage = damaged_cluster(1).read()
+    topic = storage.topics["orders"]
+    state = replace(topic.state, is_tiered=False, settings_error="TOPIC_AUTHORIZATION_FAILED")
+    unknown = replace(topic, state=state)
+    (problem,) = topic_problems(unknown, NOW_MS, {})
+    assert (problem["topic"], problem["cause"]) == ("orders", "its settings are unknown")
+    assert problem["text"].startswith("TOPIC_AUTHORIZATION_FAILED. ")
+    whole = replace(storage, topics={"orders": unknown})
+    (row,) = topic_answers(whole, price_list("0.02"), SWEEP_COMMAND, {})["topics"]
+    assert row["holds"] == []
 
 
 def test_partitions_whose_copies_wait_are_named_the_largest_first() -> None:

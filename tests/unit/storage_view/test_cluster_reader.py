@@ -87,6 +87,7 @@ class ScriptedClient:
             results=[
                 SimpleNamespace(
                     resource_name=name,
+                    error_code=ErrorCode.none,
                     configs=[SimpleNamespace(name="segment.bytes", value=name.partition("-")[2])],
                 )
                 for name in names
@@ -125,3 +126,24 @@ def test_every_topic_of_a_large_cluster_has_settings_and_offsets(
         for state in topic.partitions:
             assert state.local is not None, state.error
             assert state.local.high_watermark == state.partition.partition + 1
+
+
+def test_settings_that_the_client_may_not_read_are_unknown() -> None:
+    """A broker answers with an error and no settings. The topic seemed to be not tiered."""
+
+    class Refusing(ScriptedClient):
+        def _configs(self, fields: Mapping[str, Any]) -> Any:
+            code = ErrorCode.topic_authorization_failed
+            names = [resource["resource_name"] for resource in fields["resources"]]
+            return SimpleNamespace(
+                results=[
+                    SimpleNamespace(resource_name=name, error_code=code, configs=[])
+                    for name in names
+                ]
+            )
+
+    (topic,) = read_cluster(cast("ClusterClient", Refusing(1, 1)), lambda _: True).topics
+    assert topic.settings_error == "TOPIC_AUTHORIZATION_FAILED"
+    assert topic.partitions[0].local is not None
+    client = cast("ClusterClient", ScriptedClient(1, 1))
+    assert read_cluster(client, lambda _: True).topics[0].settings_error is None
