@@ -4,7 +4,7 @@ future cost. Pure."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from isotherm.console.answers import metadata_topic_row
@@ -77,9 +77,9 @@ def topic_answers(
 
 
 def storage_problems(storage: ClusterStorage, signs: Signs) -> list[Row]:
-    """What somebody has to act on: brokers that do not answer, settings that cannot be read,
-    partitions without a leader, copies that fail or have halted. `topic` is null for a broker,
-    `bytes` unless copies are the problem.
+    """What somebody has to act on: brokers that do not answer, settings and disks that cannot be
+    read, partitions without a leader, copies that fail or have halted. `topic` is null for a
+    broker, `bytes` unless copies are the problem.
     `partitions` are those with most of the bytes, at most PARTITIONS_NAMED_MAX, largest first: the
     metrics tell of copies by topic, so all partitions with segments that wait are meant.
     """
@@ -113,31 +113,24 @@ def topic_problems(topic: TopicStorage, now_ms: TimestampMs, signs: Signs) -> li
             silent[partition.state.error].append(partition.state.partition.partition)
     rows: list[Row] = []
     if topic.state.settings_error is not None:
-        rows.append(
-            {
-                "topic": name,
-                "cause": "its settings are unknown",
-                "bytes": None,
-                "partitions": [],
-                "failures": 0,
-                "text": f"{topic.state.settings_error}. Whether it is tiered and its retention are"
-                " not known, so its lags are left out. Reading settings needs DescribeConfigs on"
-                " the topic.",
-            }
+        text = (
+            f"{topic.state.settings_error}. Whether it is tiered and its retention are not known,"
+            " so its lags are left out. Reading settings needs DescribeConfigs on the topic."
         )
+        rows.append(_problem(name, "its settings are unknown", text))
     for error, lost in silent.items():
-        numbers = ", ".join(map(str, lost[:PARTITIONS_NAMED_MAX]))
-        more = ", ..." if len(lost) > PARTITIONS_NAMED_MAX else ""
-        rows.append(
-            {
-                "topic": name,
-                "cause": "partitions do not answer",
-                "bytes": None,
-                "partitions": [],
-                "failures": 0,
-                "text": f"Partition {numbers}{more}: {error}. The sums leave them out.",
-            }
+        text = f"{_numbered(lost)}: {error}. The sums leave them out."
+        rows.append(_problem(name, "partitions do not answer", text))
+    hidden: defaultdict[str, list[int]] = defaultdict(list)
+    for partition in topic.partitions:
+        if partition.sums is not None and partition.state.disks_error is not None:
+            hidden[partition.state.disks_error].append(partition.state.partition.partition)
+    for error, unseen in hidden.items():
+        text = (
+            f"{_numbered(unseen)}: {error}. Their bytes on disks count as 0. Reading them needs"
+            " Describe on the cluster."
         )
+        rows.append(_problem(name, "local bytes are unknown", text))
     for hold in _hold_rows(topic, now_ms, signs):
         if hold["cause"] in PROBLEMS:
             sizes = {key: hold[key] for key in ("bytes", "failures")}
@@ -151,6 +144,23 @@ def topic_problems(topic: TopicStorage, now_ms: TimestampMs, signs: Signs) -> li
                 }
             )
     return rows
+
+
+def _problem(topic: str, cause: str, text: str) -> Row:
+    """A problem that is not one of copies."""
+    return {
+        "topic": topic,
+        "cause": cause,
+        "bytes": None,
+        "partitions": [],
+        "failures": 0,
+        "text": text,
+    }
+
+
+def _numbered(partitions: Sequence[int]) -> str:
+    numbers = ", ".join(map(str, partitions[:PARTITIONS_NAMED_MAX]))
+    return f"Partition {numbers}{', ...' if len(partitions) > PARTITIONS_NAMED_MAX else ''}"
 
 
 def _has_problem(holds: Iterable[Row]) -> bool:

@@ -90,7 +90,8 @@ class BrokerState:
 @dataclass(frozen=True, slots=True)
 class PartitionState:
     """The state of a partition. If no leader answers, `local` is None and `error` is the reason.
-    `replica_bytes` are the bytes that each replica's broker has on its disks."""
+    `replica_bytes` are the bytes that each replica's broker has on its disks. `disks_error` is the
+    reason if the leader does not show its disks, whose bytes then count as 0."""
 
     partition: TopicIdPartition
     leader: BrokerId
@@ -100,6 +101,7 @@ class PartitionState:
     local: LocalTier | None
     error: str | None
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    disks_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class ClusterState:
 @dataclass(frozen=True, slots=True)
 class _Answers:
     """The answers of one broker: the offsets of the partitions that it leads, and the bytes of all
-    its replicas."""
+    its replicas. `disks_error` is the reason if it does not show these."""
 
     log_start: Offsets
     local_log_start: Offsets
@@ -136,6 +138,7 @@ class _Answers:
     high_watermark: Offsets
     sizes: Mapping[TopicPartition, int]
     log_dirs: tuple[LogDirState, ...]
+    disks_error: str | None
 
 
 def read_cluster(client: ClusterClient, wants_topic: Callable[[str], bool]) -> ClusterState:
@@ -287,9 +290,9 @@ def list_offsets(
 
 def _disks(
     client: ClusterClient, address: NodeAddress, topics: set[str]
-) -> tuple[dict[TopicPartition, int], tuple[LogDirState, ...]]:
-    """The local bytes of each replica of the broker, and its log directories. A replica that moves
-    between log directories counts once."""
+) -> tuple[dict[TopicPartition, int], tuple[LogDirState, ...], str | None]:
+    """The local bytes of each replica of the broker, and its log directories; or the reason why it
+    does not show them. A replica that moves between log directories counts once."""
     answer = client.ask(
         address, ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, newest=_LOG_DIRS_VERSION
     )
@@ -302,7 +305,9 @@ def _disks(
         for partition in topic.partitions
         if not partition.is_future_key
     }
-    return sizes, tuple(map(_log_dir, local))
+    # Releases before version 3 of the request say nothing.
+    code = getattr(answer, "error_code", ErrorCode.none)
+    return sizes, tuple(map(_log_dir, local)), None if code is ErrorCode.none else code_name(code)
 
 
 def _log_dir(directory: Any) -> LogDirState:
@@ -375,7 +380,8 @@ def _partition_state(
         if isinstance(answers := answers_by_broker.get(broker), _Answers) and place in answers.sizes
     }
     local, error = _local_tier(place, partition.leader_id, answers_by_broker)
-    if answers_by_broker.get(partition.leader_id) is None:
+    leader = answers_by_broker.get(partition.leader_id)
+    if leader is None:
         error = _no_leader(partition.offline_replicas, answers_by_broker)
     return PartitionState(
         TopicIdPartition(topic.topic_id, *place),
@@ -386,6 +392,7 @@ def _partition_state(
         local,
         error,
         partition.leader_epoch,
+        leader.disks_error if isinstance(leader, _Answers) else None,
     )
 
 

@@ -321,6 +321,19 @@ def test_topic_whose_settings_are_not_shown_is_not_called_untiered() -> None:
     assert row["holds"] == []
 
 
+def test_local_bytes_that_the_leaders_do_not_show_are_a_problem() -> None:
+    topic = damaged_cluster(1).read().topics["orders"]
+    error = "CLUSTER_AUTHORIZATION_FAILED"
+    hidden = tuple(
+        replace(partition, state=replace(partition.state, disks_error=error))
+        for partition in topic.partitions
+    )
+    assert topic_problems(topic, NOW_MS, {}) == []
+    (problem,) = topic_problems(replace(topic, partitions=hidden), NOW_MS, {})
+    assert problem["cause"] == "local bytes are unknown"
+    assert problem["text"].startswith(f"Partition 0, 1: {error}. Their bytes on disks count as 0.")
+
+
 def test_partitions_whose_copies_wait_are_named_the_largest_first() -> None:
     cluster, mib = ScriptedCluster(), 1 << 20
     copied = [remote_segment(1, 0, 999, size=mib)]

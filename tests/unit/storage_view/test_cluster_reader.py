@@ -53,7 +53,7 @@ class ScriptedClient:
             ApiKey.METADATA: self._metadata,
             ApiKey.DESCRIBE_CONFIGS: self._configs,
             ApiKey.LIST_OFFSETS: self._offsets,
-            ApiKey.DESCRIBE_LOG_DIRS: lambda _: SimpleNamespace(results=[]),
+            ApiKey.DESCRIBE_LOG_DIRS: self._log_dirs,
         }[api](fields)
 
     def _metadata(self, _: Mapping[str, Any]) -> Any:
@@ -80,6 +80,9 @@ class ScriptedClient:
                 for name, numbers in self._topics.items()
             ],
         )
+
+    def _log_dirs(self, _: Mapping[str, Any]) -> Any:
+        return SimpleNamespace(results=[])
 
     def _configs(self, fields: Mapping[str, Any]) -> Any:
         names = [each["resource_name"] for each in fields["resources"]]
@@ -147,3 +150,17 @@ def test_settings_that_the_client_may_not_read_are_unknown() -> None:
     assert topic.partitions[0].local is not None
     client = cast("ClusterClient", ScriptedClient(1, 1))
     assert read_cluster(client, lambda _: True).topics[0].settings_error is None
+
+
+def test_disks_that_the_client_may_not_see_are_unknown() -> None:
+    """A broker answers with an error and no directories. All local bytes seemed to be 0."""
+
+    class Refusing(ScriptedClient):
+        def _log_dirs(self, _: Mapping[str, Any]) -> Any:
+            return SimpleNamespace(results=[], error_code=ErrorCode.cluster_authorization_failed)
+
+    (topic,) = read_cluster(cast("ClusterClient", Refusing(1, 1)), lambda _: True).topics
+    assert topic.partitions[0].local is not None
+    assert topic.partitions[0].disks_error == "CLUSTER_AUTHORIZATION_FAILED"
+    client = cast("ClusterClient", ScriptedClient(1, 1))
+    assert read_cluster(client, lambda _: True).topics[0].partitions[0].disks_error is None

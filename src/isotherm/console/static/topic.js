@@ -148,7 +148,9 @@ function legend() {
 
 function uncopied(sums) {
   if (!sums.is_tiered) return "not tiered";
-  const parts = [sums.copy_lag_offsets === null ? "a read replica does not show the leader's bytes" : `${count(sums.copy_lag_offsets)} offsets`];
+  const unseen = sums.problems.some(({ cause }) => cause === "local bytes are unknown") ? "the leader does not show its bytes"
+    : "a read replica does not show the leader's bytes";
+  const parts = [sums.copy_lag_offsets === null ? unseen : `${count(sums.copy_lag_offsets)} offsets`];
   if (sums.copy_lag_s) parts.push(`newest copy ${age(sums.copy_lag_s)} old`);
   if (sums.copying_segments) parts.push(`${plural(sums.copying_segments, "segment")} being copied since ${age(sums.copying_s)}`);
   return parts.join(" · ");
