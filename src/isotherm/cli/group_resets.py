@@ -35,11 +35,12 @@ from isotherm.cli.options import (
     BootstrapServer,
     ClientOptions,
 )
-from isotherm.cli.output import console, print_rows
+from isotherm.cli.output import console, error_console, print_rows
 from isotherm.cli.point_in_time import time_ms
 from isotherm.cli.share_groups import ShareGroups, connected
 from isotherm.clock import SystemClock
-from isotherm.errors import ConfigError, RejectedError
+from isotherm.errors import ConfigError, IsothermError, RejectedError
+from isotherm.printable import printable
 from isotherm.types import Offset, TimestampMs
 from isotherm.types import TopicPartition as Partition
 
@@ -209,15 +210,29 @@ def delete(
     ):
         admin = admin_client(bootstrap_server, client.properties)
         counts = {group_id: _offset_count(admin, share_groups, group_id) for group_id in group}
-        if execute:
-            # The request is the same for every type of group.
-            answered = admin.delete_consumer_groups(group, request_timeout=REQUEST_TIMEOUT_S)
-            wait_for_all(answered, "group")
+        # The request is the same for every type of group.
+        answered = (
+            admin.delete_consumer_groups(list(counts), request_timeout=REQUEST_TIMEOUT_S)
+            if execute
+            else {}
+        )
+        failures: list[IsothermError] = []
+        for group_id, future in answered.items():
+            try:
+                wait_for_all({group_id: future}, "group")
+            except IsothermError as error:
+                failures.append(error)
+                del counts[group_id]
     for group_id, count in counts.items():
         words = "deleted" if execute else "would delete"
         console().print(f"{words} group {group_id} with {count}")
     if not execute:
         console().print("a plan: --execute does it")
+    # The others are deleted, which nobody can take back.
+    for failure in failures[:-1]:
+        error_console().print(f"isotherm: {printable(str(failure))}", soft_wrap=True)
+    if failures:
+        raise failures[-1]
 
 
 @with_groups
