@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from isotherm.cli.main import app
+from isotherm.errors import UnknownTopicOrPartitionError
 from tests.support.planted_bucket import PlantedBucket
 from tests.support.planted_damage import PLANTED, plant_all
 
@@ -265,6 +266,20 @@ def test_segment_of_given_up_epochs_is_damage_where_no_other_holds_its_offsets(
     assert result.exit_code == 3, result.output + str(result.exception)
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert kinds_by_topic(rows) == {"twice": {"duplicate-segment"}, "sound": {"outside-history"}}
+
+
+def test_topic_without_segments_is_not_clean(spark: SparkSession, of_two: PlantedBucket) -> None:
+    """A mistyped name had no findings and exit code 0."""
+    place = ["--path", str(of_two.folder), "-o", "key.prefix=tiered/"]
+    place += ["-o", "subscribe=sound,soumd"]
+    for more in ((), ("--dry-run",)):
+        result = CliRunner().invoke(app, ["pipeline", "scrub", *place, "--json", *more])
+        assert isinstance(result.exception, UnknownTopicOrPartitionError), result.output
+        assert str(result.exception).endswith("topics=soumd nearest=sound")
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        assert [row["scrubbed"]["segments"] for row in rows if "scrubbed" in row] == (
+            [] if more else [3]
+        )
 
 
 def test_sweep_asks_manifests_for_sizes_where_key_pairs_are_configured(

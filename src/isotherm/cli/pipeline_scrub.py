@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +45,7 @@ from isotherm.cli.pipeline_options import (
     spark_session,
 )
 from isotherm.cli.pipeline_replay import print_findings
+from isotherm.errors import UnknownTopicOrPartitionError
 from isotherm.remote.scrub.findings import LEFTOVERS
 
 if TYPE_CHECKING:
@@ -109,7 +112,8 @@ def scrub(
     isotherm pipeline scrub --path s3://bucket/kafka -b localhost:9092 --sample 5%
 
     Exit codes: 0 clean, or only leftovers (segments whose offsets other segments hold) ·
-    1 failed, or refused by --max-bytes · 2 wrong options · 3 damage.
+    1 failed, refused by --max-bytes, or a topic that -o names has no segment · 2 wrong options ·
+    3 damage.
     """
     options, store = storage_of(path, option)
     properties = client.properties
@@ -132,11 +136,13 @@ def scrub(
         spark = job_session(spark, spark_options, is_small=is_small)
         with progress("listing segments"):
             segments, damage, listing_findings = _segments(kept, spark, store, log, begun)
+            check_topics = _topics_check(segments, options.named_topics)
             segments = segments.where(topics_chosen(options))
             cost = scrub_cost(segments, settings)
         print_cost(cost, as_json=as_json)
         check_cost(cost, max_bytes)
         if dry_run:
+            check_topics()
             return
         with progress("reading segments"):
             report = run(segments, store, settings)
@@ -166,6 +172,26 @@ def scrub(
             )
     if print_findings(listing_findings, as_json=as_json) or count > leftovers:
         raise typer.Exit(EXIT_FOUND)
+    check_topics()
+
+
+def _topics_check(segments: DataFrame, named: Collection[str]) -> Callable[[], None]:
+    """A function that raises UnknownTopicOrPartitionError if a named topic has no segment: a
+    mistyped name is not clean."""
+    topics = (
+        [row["topic"] for row in segments.select("topic").distinct().collect()] if named else []
+    )
+    missing = sorted(set(named) - set(topics))
+
+    def check() -> None:
+        if missing:
+            nearest = difflib.get_close_matches(missing[0], topics, n=1)
+            hint = f" nearest={nearest[0]}" if nearest else ""
+            raise UnknownTopicOrPartitionError(
+                f"there is no segment of a topic that is named topics={','.join(missing)}{hint}"
+            )
+
+    return check
 
 
 def _segments(
