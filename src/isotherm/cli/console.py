@@ -52,7 +52,9 @@ DEFAULT_PORT = 8585
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
-_Port = Annotated[int, typer.Option(min=0, max=65535, help="The port of the pages.")]
+_Port = Annotated[
+    int, typer.Option(min=0, max=65535, help="The port of the pages; 0 is any free one.")
+]
 _Host = Annotated[
     str,
     typer.Option(
@@ -173,7 +175,7 @@ def console(
     """
     from isotherm.console.app import ConsoleSettings, console_app
     from isotherm.console.jobs import JobReports, JobRunner
-    from isotherm.console.server import check_address_is_free, serve
+    from isotherm.console.server import check_address_is_free, free_port, serve
     from isotherm.console.watched_cluster import WatchedCluster
     from isotherm.console.watched_metrics import WatchedMetrics, metrics_addresses
     from isotherm.storage_view.cluster_storage import StorageReader
@@ -198,6 +200,8 @@ def console(
         warehouse_tables(warehouse, catalog, parse_pairs(to_option)),
     )
     check_address_is_free(host, port)
+    # Chosen here, as the line with the address comes before the server.
+    port = port or free_port(host)
     with_tls = _has_identity(tls_certificate, tls_key)
     if settings.credentials is not None and not with_tls and not _is_loopback(host):
         error_console().print("passwords are sent in clear text; --tls-certificate encrypts them")

@@ -111,6 +111,19 @@ def check_address_is_free(host: str, port: int) -> None:
             raise _not_free(host, port, f" reason={error.strerror!r}") from None
 
 
+def free_port(host: str) -> int:
+    """A port of the address that no server has now. 0 if there is none: `serve` finds the fault."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as bound:
+            bound.bind(address)
+            return int(bound.getsockname()[1])
+    except OSError:
+        return 0
+
+
 def _not_free(host: str, port: int, reason: str = "") -> ConfigError:
     text = f"the console cannot listen there host={host} port={port}{reason}"
     return ConfigError(f"{text} hint='--port with another one'")

@@ -248,7 +248,7 @@ def test_registry_is_refused_without_its_password(arguments: tuple[str, ...], re
 def test_pages_are_served_by_https(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     issued = issue("console")
     identity = str(issued.write_pem(tmp_path / "console.pem"))
-    answers: list[tuple[int, bytes]] = []
+    answers: list[tuple[int, int, bytes]] = []
 
     def serve(made: Any, **options: Any) -> None:
         server = uvicorn.Server(uvicorn.Config(made, **options, lifespan="off"))
@@ -271,7 +271,7 @@ def test_pages_are_served_by_https(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
             )
             connection.request("GET", "/api/openapi.json")
             answer = connection.getresponse()
-            answers.append((answer.status, answer.read()))
+            answers.append((port, answer.status, answer.read()))
             connection.close()
         finally:
             server.should_exit = True
@@ -281,7 +281,7 @@ def test_pages_are_served_by_https(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     files = ("--tls-certificate", identity, "--tls-key", identity)
     result = run("-b", "localhost:1", "--port", "0", "--host", "localhost", *files)
     assert result.exit_code == 0, result.output
-    assert "https://localhost:0/" in result.stdout
-    ((status, body),) = answers
+    ((port, status, body),) = answers
+    assert f"https://localhost:{port}/" in result.stdout
     assert status == 200
     assert json.loads(body)["openapi"]
