@@ -13,7 +13,11 @@ from kio.schema.errors import ErrorCode
 from isotherm.broker.apis import incremental_alter_configs
 from isotherm.broker.apis.config_forwarding import check_broker_changes, checked_forwarding
 from isotherm.broker.metadata.configs.config_resources import ResourceType
-from isotherm.broker.metadata.controller.config_changes import ConfigChange, ConfigOperation
+from isotherm.broker.metadata.controller.config_changes import (
+    ConfigChange,
+    ConfigOperation,
+    replacing_changes,
+)
 from isotherm.broker.metadata.image import ConfigResource, MetadataImage
 from isotherm.broker.metadata.metadata_records import BROKER_RESOURCE
 from isotherm.broker.metadata.quorum.quorum_metadata import QuorumMetadata
@@ -219,6 +223,16 @@ def test_settings_are_checked_without_those_that_go_with_the_change():
     with pytest.raises(InvalidRequestError):
         check_broker_changes(metadata, "5", [local])
     check_broker_changes(metadata, "5", [change("log.retention.ms", None), local])
+
+
+def test_setting_that_takes_effect_only_at_a_start_can_be_deleted():
+    """A client that reaches the controllers without a broker may have set it."""
+    metadata = member_metadata(for_this={"log.dirs": "/elsewhere", "max.connections": "7"})
+    check_broker_changes(metadata, "5", [change("log.dirs", None)])
+    replaced = replacing_changes(metadata.broker_texts("5"), {"max.connections": "8"})
+    check_broker_changes(metadata, "5", replaced)
+    with pytest.raises(InvalidRequestError, match="dynamically"):
+        check_broker_changes(metadata, "5", [change("log.dirs", "/there")])
 
 
 def test_setting_of_all_brokers_is_checked_with_those_of_this_one():

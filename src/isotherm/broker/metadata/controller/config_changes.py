@@ -105,12 +105,15 @@ def broker_list_in_effect(name: str, config: BrokerConfig) -> str | None:
 
 
 def check_are_dynamic(changes: Sequence[ConfigChange]) -> None:
-    """Raise InvalidRequestError for keys that take effect only at a start. Keys that no broker has
-    are stored, as in Kafka: a tool that sets them goes on."""
+    """Raise InvalidRequestError for keys to be set that take effect only at a start. Keys that no
+    broker has are stored, as in Kafka: a tool that sets them goes on. Any key may be deleted:
+    controllers take every key from a client that reaches them without a broker."""
     fixed = [
         change.name
         for change in changes
-        if change.name not in dynamic_broker_keys() and takes_effect_at_a_start(change.name)
+        if change.operation is not ConfigOperation.DELETE
+        and change.name not in dynamic_broker_keys()
+        and takes_effect_at_a_start(change.name)
     ]
     if fixed:
         raise InvalidRequestError(
