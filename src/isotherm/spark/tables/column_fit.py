@@ -30,7 +30,8 @@ def conflict(other: ValueType, column: ValueType, path: str = "") -> str | None:
                     return reason
         return None
     if types.is_map(other) and types.is_map(column):
-        return conflict(other.item_type, column.item_type, f"{path}/{{}}")
+        keys = conflict(other.key_type, column.key_type, f"{path}/{{key}}")
+        return keys or conflict(other.item_type, column.item_type, f"{path}/{{}}")
     if isinstance(other, pa.ListType) and isinstance(column, pa.ListType):
         return conflict(other.value_type, column.value_type, f"{path}/[]")
     if types.is_int64(other) and types.is_float64(column):

@@ -25,8 +25,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from isotherm.spark.tables.framed_values import SchemaName
 from isotherm.spark.tables.protobuf_schema import message_of
 from isotherm.spark.tables.protobuf_values import ProtobufCodec
+from isotherm.spark.tables.registry_values import RegistryDecoder
 
 PROTO3 = """
 syntax = "proto3";
@@ -603,3 +605,34 @@ def test_indexes_lead_to_messages_that_lie_in_others() -> None:
     schema = RegisteredSchema("PROTOBUF", PROTO3, (("parts/other.proto", OTHER),))
     assert message_of(schema, (0,)).full_name == "shop.v3.Before"
     assert message_of(schema, (1, 0)).full_name == "shop.v3.All.Inner"
+
+
+@pytest.mark.parametrize("kinds", [("int32", "string"), ("string", "uint64"), ("bool", "int64")])
+def test_values_whose_maps_have_keys_of_another_type_are_dead(kinds: tuple[str, str]) -> None:
+    """The first type of a column stays, and the others do not end the run."""
+    schemas = [
+        RegisteredSchema(
+            "PROTOBUF", f'syntax = "proto3"; message M {{ map<{kind}, int32> m = 1; }}', ()
+        )
+        for kind in kinds
+    ]
+    messages = [message_of(schema, (0,)) for schema in schemas]
+    keys: dict[str, Any] = {"int32": 1, "int64": 1, "uint64": 2**63, "string": "a", "bool": True}
+    values = [
+        b"\0\0\0\0"
+        + bytes([number, 0])
+        + GetMessageClass(message)(m={keys[kind]: 5}).SerializeToString()
+        for number, (kind, message) in enumerate(zip(kinds, messages, strict=True))
+    ]
+
+    def open_codec(name: SchemaName) -> ProtobufCodec:
+        assert isinstance(name.id, int)
+        return ProtobufCodec(messages[name.id])
+
+    first = ProtobufCodec(messages[0]).column
+    decoder = RegistryDecoder(open_codec, first, first, has_path=True)
+    column, dead = decoder.decode(pa.array(values, pa.binary()))
+    assert not decoder.has_grown
+    assert column.to_pylist() == [{"m": [(keys[kinds[0]], 5)]}]
+    assert [letter.place for letter in dead] == [1]
+    assert "field m/{key} changed from" in dead[0].reason
