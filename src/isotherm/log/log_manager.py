@@ -378,8 +378,8 @@ class LogManager:
         self._work.changed(log.topic_partition)
 
     def delete_log(self, topic_partition: TopicPartition) -> None:
-        """Remove a log. Its files are removed after file.delete.delay.ms. No error without a
-        log."""
+        """Remove a log. Its files are removed after file.delete.delay.ms. No error without a log,
+        or if its directory fails."""
         # A round must not write segments into a directory that gets another name.
         with self.cleaner_manager.paused(topic_partition):
             log = self._logs.get(topic_partition)
@@ -392,7 +392,8 @@ class LogManager:
             damaged = self._offline.pop(topic_partition, None)
             if damaged is not None and self._fs.exists(damaged.directory):
                 delay_ms = self._config.topic_defaults.file_delete_delay_ms
-                self._retired.retire(damaged.place, delay_ms)
+                with suppress(LogDirFailedError):
+                    self._retired.retire(damaged.place, delay_ms)
             log = self._logs.pop(topic_partition, None)
             if log is None:
                 return
@@ -400,11 +401,10 @@ class LogManager:
             # Closed first: a thread that still has the log must not write into the renamed
             # directory.
             log.abandon()
-            # Its files stay. The next start with this directory finds that the topic was deleted
-            # (docs/decisions/0019).
-            if not log.log_dir.is_online:
-                return
-            self._retired.retire(log.place, log.config.file_delete_delay_ms)
+            # In an offline directory its files stay, also if that fails only now. The next start
+            # with this directory finds that the topic was deleted (docs/decisions/0019).
+            with suppress(LogDirFailedError):
+                self._retired.retire(log.place, log.config.file_delete_delay_ms)
 
     # ---- moves to another directory
 

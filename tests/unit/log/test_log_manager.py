@@ -691,6 +691,26 @@ def test_deleted_log_goes_from_disk_after_the_delay(
     assert fresh.directory.exists()
 
 
+def test_deletion_takes_a_failing_directory_offline_and_goes_on(
+    open_manager: Open, tmp_path: Path
+) -> None:
+    """An error would end the work on the cluster's metadata."""
+    fs = FaultyFileSystem()
+    manager = open_manager(fs=fs)
+    first, second = manager.log_dirs()
+    for place in (A, B):
+        manager.create_log(place, TOPIC_ID, CONFIG, log_dir=first)
+    # The first deletion reads the cleaner's checkpoint, the second one does not.
+    manager.delete_log(B)
+    fs.fail(first.path)
+    manager.delete_log(A)
+    assert manager.log(A) is None
+    assert manager.offline_log_dirs() == (first,)
+    assert manager.create_log(A, uuid.UUID(int=8), CONFIG).log_dir is second
+    assert (first.path / "a-0").exists()
+    fs.heal()
+
+
 def test_deletion_cut_off_by_a_stop_is_finished_after_the_start(
     open_manager: Open, tmp_path: Path, clock: SimClock
 ) -> None:
