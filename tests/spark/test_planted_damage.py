@@ -268,6 +268,23 @@ def test_segment_of_given_up_epochs_is_damage_where_no_other_holds_its_offsets(
     assert kinds_by_topic(rows) == {"twice": {"duplicate-segment"}, "sound": {"outside-history"}}
 
 
+def test_segment_that_has_just_expired_is_not_beyond_retention(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Brokers look for expired segments at intervals: each audit of a sound tier found some."""
+    bucket = PlantedBucket(tmp_path)
+    topic = bucket.add_topic("sound")
+    bucket.write_dumps()
+    expires_ms = min(segment.max_timestamp_ms for segment in topic.segments) + 1000
+    source = ["--dump", str(bucket.dump), "--json", "--retention-ms", "sound=1000"]
+    for late_ms, exit_code in ((3_600_000, 0), (3_600_001, 3)):
+        now = ["--now", str(expires_ms + late_ms)]
+        result = CliRunner().invoke(app, ["pipeline", "audit", *source, *now])
+        assert result.exit_code == exit_code, result.output
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        assert any(row["table"] == "retention" for row in rows) == (exit_code == 3)
+
+
 def test_topic_without_segments_is_not_clean(spark: SparkSession, of_two: PlantedBucket) -> None:
     """A mistyped name had no findings and exit code 0."""
     place = ["--path", str(of_two.folder), "-o", "key.prefix=tiered/"]

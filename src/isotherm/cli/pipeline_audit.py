@@ -77,7 +77,11 @@ _Now = Annotated[
 ]
 _GraceMs = Annotated[
     int,
-    typer.Option(metavar="MS", help="The age from which an unfinished state is a leftover."),
+    typer.Option(
+        metavar="MS",
+        help="The age from which an unfinished state is a leftover, and how long retention.ms may"
+        " be over.",
+    ),
 ]
 _Report = Annotated[
     Path | None,

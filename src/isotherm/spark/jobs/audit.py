@@ -63,7 +63,8 @@ class Retention:
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
     """`now_ms` is the time with which retention and the age of leftovers are computed. An
-    unfinished state older than `grace_ms` counts as left over."""
+    unfinished state older than `grace_ms` counts as left over, and so does a segment whose
+    retention.ms is over for longer."""
 
     now_ms: TimestampMs
     grace_ms: int = 3_600_000
@@ -220,7 +221,8 @@ class Audit:
         )
 
     def beyond_retention(self) -> DataFrame:
-        """Finished segments that retention should have deleted, by age or by size."""
+        """Finished segments that retention should have deleted, by age or by size. One whose time
+        is over for less than the grace period is not late: brokers look for it at intervals."""
         retention = [
             {"topic": topic, "retention_ms": limits.ms, "retention_bytes": limits.bytes}
             for topic, limits in self._settings.retention.items()
@@ -238,7 +240,8 @@ class Audit:
         )
         kept = self._finished.withColumn("kept_bytes", sql.sum("size_in_bytes").over(newer))
         joined = kept.join(limits, "topic")
-        age_ms = sql.try_subtract(sql.lit(self._settings.now_ms), sql.col("max_timestamp_ms"))
+        latest_ms = self._settings.now_ms - self._settings.grace_ms
+        age_ms = sql.try_subtract(sql.lit(latest_ms), sql.col("max_timestamp_ms"))
         by_age = (sql.col("retention_ms") >= 0) & (age_ms > sql.col("retention_ms"))
         by_size = (sql.col("retention_bytes") >= 0) & (
             # As in Kafka, a segment goes if the newer ones alone reach the limit.
