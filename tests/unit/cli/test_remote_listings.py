@@ -81,7 +81,7 @@ def run(topic: MemoryMetadataTopic, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     for module in (remote, remote_events):
         monkeypatch.setattr(module, "open_metadata_topic", opened)
-    monkeypatch.setattr(remote, "_local_rows", lambda *_: [])
+    monkeypatch.setattr(remote, "_local_rows", lambda *_: ([], []))
     return lambda *arguments: CliRunner().invoke(app, ["remote", *arguments])
 
 
