@@ -182,7 +182,8 @@ def test_soak_compares_the_second_quarter_with_the_last() -> None:
     """The first quarter, in which caches fill, does not count."""
     grown = [100.0, 200.0, 300.0, 300.0, 310.0, 320.0, 330.0, 330.0]
     samples = [
-        soak.Sample(float(second), value, 100.0, 50, 8, 0.0) for second, value in enumerate(grown)
+        soak.Sample(float(second), value, 100.0, 50.0, 50, 8, 0.0)
+        for second, value in enumerate(grown)
     ]
     found = soak.quarters(samples)
     assert found["resident_mb"] == {"second": 300.0, "last": 330.0, "times": 1.1}

@@ -97,7 +97,9 @@ def test_bytes_are_decoded_from_json_as_they_were(data: bytes | None, as_base64:
     assert not as_base64 or row["value_encoding"] == (None if data is None else "base64")
 
     dumped = json.loads(
-        json.dumps(_record_row(Record(7, 5, data, data, (("h", data),)), as_value, as_json=True))
+        json.dumps(
+            _record_row(Record(7, 5, data, data, (("h", data),)), as_value, [], as_json=True)
+        )
     )
     (header,) = dumped["headers"]
     assert decoded(dumped["key"], dumped["key_encoding"]) == data
@@ -143,6 +145,6 @@ def test_headers_of_one_name_are_kept_apart(capsys: pytest.CaptureFixture[str]) 
         ("a", "2"),
     ]
 
-    shown = _record_row(Record(7, 5, None, b"v", tuple(headers)), as_value, as_json=False)
+    shown = _record_row(Record(7, 5, None, b"v", tuple(headers)), as_value, [], as_json=False)
     print_rows(["headers"], [shown], as_json=False)
     assert "a=1, b=None, a=2" in capsys.readouterr().out
