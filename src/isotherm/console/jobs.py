@@ -7,6 +7,7 @@ wherever it ran. If the console has started the job, the last line has the exit 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -49,20 +50,22 @@ class JobReports:
         self._summaries: dict[tuple[str, int, int], Row] = {}
 
     def newest(self) -> list[Row]:
-        """The newest reports, at most REPORTS_MAX, without their findings. Raises OSError."""
+        """The newest reports, at most REPORTS_MAX, without their findings. One that is removed
+        meanwhile is left out. Raises OSError."""
         if self._folder is None:
             return []
-        reports = [
-            (status.st_mtime_ns, status.st_size, path)
-            for path in self._folder.iterdir()
-            if _NAME.fullmatch(path.name)
-            for status in [path.stat()]
-        ]
+        reports = []
+        for path in self._folder.iterdir():
+            if _NAME.fullmatch(path.name):
+                with contextlib.suppress(FileNotFoundError):
+                    status = path.stat()
+                    reports.append((status.st_mtime_ns, status.st_size, path))
         reports.sort(reverse=True)
         before, fresh = self._summaries, {}
         for modified_ns, size, path in reports[:REPORTS_MAX]:
             key = (path.name, modified_ns, size)
-            fresh[key] = before.get(key) or _summary(path, modified_ns, size, _read(path)[0])
+            with contextlib.suppress(FileNotFoundError):
+                fresh[key] = before.get(key) or _summary(path, modified_ns, size, _read(path)[0])
         self._summaries = fresh
         return list(fresh.values())
 

@@ -225,3 +225,18 @@ def test_folder_that_is_gone_is_named_when_a_job_starts(tmp_path: Path) -> None:
         assert str(gone) in json.loads(answer.read())["error"]
         client.close()
     runner.close()
+
+
+@pytest.mark.parametrize("method", ["stat", "open"])
+def test_report_that_is_removed_meanwhile_does_not_hide_the_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    plain = getattr(Path, method)
+
+    def after_removal(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name.startswith("audit-"):
+            path.unlink(missing_ok=True)
+        return plain(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, method, after_removal)
+    assert [report["job"] for report in JobReports(folder).newest()] == ["sweep"]
