@@ -7,6 +7,7 @@ rounds, and a tail that falls behind skips.
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -43,10 +44,12 @@ class LiveTail:
         self._source = source
         self._filter = record_filter
         self._next = starts
+        self._topic_id: uuid.UUID | None = None
 
     def round(self, storage: ClusterStorage, topic: TopicStorage) -> Row | None:
         """The records since the last round, None without any. Raises TooManyScansError, and what
         the source raises."""
+        self._begin_anew_in(topic)
         skipped, ranges = 0, []
         for partition, end in sorted(self._ends(storage, topic).items()):
             start = max(self._next[partition], end - BEHIND_OFFSETS_MAX)
@@ -68,6 +71,14 @@ class LiveTail:
                 left = step.left.first if step.left is not None else step.whole.end
                 self._next[step.whole.partition] = step.whole.end if left is None else left
         return {**self._browser.topic_rows(topic.state.name, steps), "skipped_offsets": skipped}
+
+    def _begin_anew_in(self, topic: TopicStorage) -> None:
+        """Follow a topic that was made anew from its first offset: its ends are below those of the
+        one before."""
+        topic_id = next((part.state.partition.topic_id for part in topic.partitions), None)
+        if topic_id is not None and self._topic_id not in (None, topic_id):
+            self._next = dict.fromkeys(self._next, 0)
+        self._topic_id = topic_id or self._topic_id
 
     def _ends(self, storage: ClusterStorage, topic: TopicStorage) -> dict[int, Offset]:
         leaders = {

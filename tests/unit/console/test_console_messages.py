@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -16,6 +18,7 @@ from isotherm.console.live_tail import BEHIND_OFFSETS_MAX, TAILS_AT_ONCE, LiveTa
 from isotherm.console.openapi import PARTITIONS_MAX
 from isotherm.console.records import RecordBrowser
 from isotherm.errors import NotLeaderOrFollowerError
+from isotherm.storage_view.cluster_storage import ClusterStorage, TopicStorage
 from isotherm.storage_view.record_scan import FETCHES_MAX, RecordFilter
 from isotherm.types import Offset, TopicPartition
 from tests.support.console_server import running_console
@@ -166,6 +169,7 @@ class Tail:
 
     def __init__(self, record_filter: RecordFilter, starts: dict[int, Offset]) -> None:
         self.cluster = damaged_cluster(history=1)
+        self.topic_id: uuid.UUID | None = None
         self.source = ScriptedRecords()
         browser = RecordBrowser(self.source, lambda *_: None)
         self.tail = LiveTail(browser, self.source, record_filter, starts)
@@ -174,7 +178,21 @@ class Tail:
         for name, end in ends.items():
             self.source.live_ends[TopicPartition("orders", int(name[1:]))] = end
         storage = self.cluster.read()
-        return self.tail.round(storage, storage.topics["orders"])
+        return self.tail.round(storage, self.topic_of(storage))
+
+    def make_anew(self) -> None:
+        """Delete the topic and create it again under the same name, with another id."""
+        self.topic_id = uuid.uuid4()
+
+    def topic_of(self, storage: ClusterStorage) -> TopicStorage:
+        topic = storage.topics["orders"]
+        if self.topic_id is None:
+            return topic
+        partitions = []
+        for part in topic.partitions:
+            place = part.state.partition._replace(topic_id=self.topic_id)
+            partitions.append(replace(part, state=replace(part.state, partition=place)))
+        return replace(topic, partitions=tuple(partitions))
 
 
 def test_tail_has_each_new_message_once() -> None:
@@ -187,6 +205,16 @@ def test_tail_has_each_new_message_once() -> None:
     found = tail.round(p0=12_703, p1=11_401)
     assert found is not None
     assert [offsets(each) for each in found["partitions"]] == [[12_702], [11_400]]
+
+
+def test_tail_of_a_topic_made_anew_begins_with_its_first_message() -> None:
+    tail = Tail(RecordFilter(), {0: 12_700})
+    assert tail.round(p0=12_700) is None
+    tail.make_anew()
+    found = tail.round(p0=2)
+    assert found is not None
+    assert [offsets(each) for each in found["partitions"]] == [[0, 1]]
+    assert tail.round() is None
 
 
 def test_tail_that_is_far_behind_skips_and_says_so() -> None:
