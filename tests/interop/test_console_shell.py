@@ -149,22 +149,24 @@ def test_unknown_topic_is_asked_for_once(browser: Browser) -> None:
 
 @pytest.mark.usefixtures("widths")
 def test_a_long_name_takes_two_lines_and_is_whole_on_demand(browser: Browser) -> None:
-    lines = """
-      const heading = document.querySelector('h1');
-      return heading.clientHeight / parseFloat(getComputedStyle(heading).lineHeight)"""
+    def lines() -> int:
+        script = """
+          const heading = document.querySelector('h1');
+          return heading.clientHeight / parseFloat(getComputedStyle(heading).lineHeight)"""
+        return round(float(str(browser.run(script))))
+
     set_width(browser, 375)
     with running_console(lambda: CLUSTER) as address:
         for page in (f"topics/{TOPIC}", f"groups/{GROUP}", f"records/{TOPIC}"):
             browser.open(f"{address}/#/{page}", ".whole-name:not([hidden])")
-            assert round(float(str(browser.run(lines)))) == 2
+            assert lines() == 2
             browser.click(".whole-name")
-            assert round(float(str(browser.run(lines)))) > 2
-            # As long as the page is made anew.
+            assert lines() > 2
+            # As long as the page is made anew: its heading is there before it is whole again.
             browser.refresh()
-            browser.wait(lambda: browser.text(".whole-name") == "Shorten the name")
-            assert round(float(str(browser.run(lines)))) > 2
+            browser.wait(lambda: browser.text(".whole-name") == "Shorten the name" and lines() > 2)
             browser.click(".whole-name")
-            assert round(float(str(browser.run(lines)))) == 2
+            assert lines() == 2
         browser.open(f"{address}/#/brokers/1", "p.long")
         assert not browser.all(".whole-name")[0].is_displayed()
     assert browser.messages() == []
