@@ -30,10 +30,10 @@ KINDS = ("job", "executor", "broker", "again", "full", "none")
 @pytest.mark.parametrize(
     "first_seed",
     [
-        *range(0, 4 * EXAMPLES, EXAMPLES),
+        *range(0, 2 * EXAMPLES, EXAMPLES),
         *(
             pytest.param(seed, marks=pytest.mark.nightly)
-            for seed in range(4 * EXAMPLES, 200 * EXAMPLES, EXAMPLES)
+            for seed in range(2 * EXAMPLES, 200 * EXAMPLES, EXAMPLES)
         ),
     ],
 )
