@@ -37,7 +37,7 @@ def section(document: Mapping[str, Any]) -> Iterator[str]:
         " are the medians of the second and of the last quarter of the time."
     )
     yield ""
-    yield f"![Memory over an hour](benchmarks/{PLOT.name})"
+    yield f"![Memory over time](benchmarks/{PLOT.name})"
     yield ""
     yield "| figure | second quarter | last quarter | times |"
     yield "|---|---:|---:|---:|"
