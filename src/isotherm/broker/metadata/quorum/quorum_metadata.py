@@ -16,6 +16,7 @@ from isotherm.broker.metadata.image import ConfigResource, MetadataImage
 from isotherm.broker.metadata.image_difference import change_between, is_empty
 from isotherm.broker.metadata.metadata_records import BROKER_RESOURCE
 from isotherm.config.broker import BrokerConfig
+from isotherm.config.definition import split_understood
 from isotherm.config.dynamic import dynamic_broker_keys, with_dynamic_texts
 from isotherm.config.group_keys import ASSIGNMENT_INTERVALS, within_limits
 from isotherm.config.server_properties import takes_effect_at_a_start, warn_of_inert_keys
@@ -109,20 +110,12 @@ class QuorumMetadata(ClusterMetadata):
     def _parsed_topic_config(
         self, topic: str, texts: Mapping[str, str], defaults: TopicConfig
     ) -> TopicConfig:
-        config = defaults
-        try:
-            return TopicConfig.parse(texts, defaults)
-        except ConfigError as error:
+        understood, errors = split_understood(TopicConfig, texts)
+        if errors:
             logger.warning(
-                "invalid settings of a topic are ignored topic=%s reason='%s'", topic, error
+                "invalid settings of a topic are ignored topic=%s reason='%s'", topic, errors[0]
             )
-        # Applied one by one, so that only the settings that are not understood are left out.
-        for name, text in texts.items():
-            try:
-                config = TopicConfig.parse({name: text}, config)
-            except ConfigError:
-                continue  # logged above
-        return config
+        return TopicConfig.parse(understood, defaults)
 
 
 def _understood(texts: Mapping[str, str]) -> dict[str, str]:
